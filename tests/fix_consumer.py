@@ -121,7 +121,7 @@ class Feed:
 
     def run(self, consumer: CdcConsumer, **options: Any) -> Report:
         """Run the application until it waits for more, or fails."""
-        report = Report(NAME, self.root / "run")
+        report = Report(NAME, self.root / "run", directory=self.directory)
         stop = options.pop("stop", lambda: report._state == "waiting")
         application = Application(
             consumer,

@@ -482,6 +482,8 @@ def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
     assert (shown["CurrentSegmentIndex"], shown["CommittedSegmentIndex"]) == (1, 1)
     assert shown["CommittedSegmentOffset"] == (feed.directory / "1.ckt").stat().st_size
     assert shown["EventsCount"] == 5
+    again = feed.run(Noting()).metrics
+    assert again.committed_offset.value == shown["CommittedSegmentOffset"], "also over a restart"
     assert set(shown) == {
         "CurrentSegmentIndex",
         "CommittedSegmentIndex",

@@ -76,6 +76,9 @@ def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
         "LastEventTime": "penstock_cdc_last_event_timestamp_seconds",
     }.items():
         assert families[name].documentation.startswith(f"{published}: ")
+    (info,) = families["penstock_cdc_info"].samples
+    assert info.labels["cdc_dir"] == str(feed.directory)
+    assert info.labels["cdc_mode"] == "active"
     assert values["penstock_cdc_current_segment_index"] == 1
     assert values["penstock_cdc_committed_segment_index"] == 0
     assert values["penstock_cdc_events_total"] == 5

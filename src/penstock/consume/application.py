@@ -239,7 +239,7 @@ class Application:
         with segment:
             began_s = self._clock.monotonic_s()
             self._begin(segment)
-            self._report.segment_began(self._place)
+            self._report.segment_began(self._place, segment)
             relations = [relation for _, relation in segment.relations()]
             self._tell(relations)
             if self._deliver(segment) and segment.is_closed:

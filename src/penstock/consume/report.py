@@ -34,11 +34,13 @@ class Report:
         *,
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
+        directory: Path | None = None,
     ) -> None:
-        """name: of the consumer."""
+        """name: of the consumer. directory: its own, to be told as CdcDir."""
         self.metrics = CdcMetrics()
         self.own_metrics = MetricRegistry()
         self._name = name
+        self._directory = "" if directory is None else str(directory)
         self._clock = clock
         self._file = StatusFile(status_path(run_directory, name), files=files, clock=clock)
         self._state = "starting"
@@ -60,8 +62,10 @@ class Report:
         self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
         self.write()
 
-    def segment_began(self, place: Position) -> None:
+    def segment_began(self, place: Position, segment: Segment) -> None:
         """A segment is read from now on, from this place."""
+        if self._saved is not None and self._saved.segment == segment.number:
+            self.metrics.committed_offset.set(bytes_before(self._saved.gsn, segment))
         self._read = self._read or place
         self.metrics.current_segment.set(place.segment)
         self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
@@ -126,6 +130,7 @@ class Report:
             "pid": os.getpid(),
             "state": self._state,
             "mode": self._mode,
+            "directory": self._directory,
             "segment": None if self._read is None else self._read.segment,
             "read": None if self._read is None else self._read.gsn,
             "saved": None if self._saved is None else self._saved.gsn,

@@ -41,6 +41,7 @@ class ConsumerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     state: str = ""
     mode: str = "active"
+    directory: str = ""
     pid: int = 0
     read: int | None = None
     commit_time_us: int = 0

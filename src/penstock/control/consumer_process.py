@@ -110,8 +110,8 @@ def _run(
         stop=stop,
         lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
     )
-    report = Report(name, config.layout.run)
     directory = config.layout.consumers / name
+    report = Report(name, config.layout.run, directory=directory)
     application = Application(
         consumer,
         directory=directory,

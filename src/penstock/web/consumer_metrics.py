@@ -49,6 +49,7 @@ def _all(readings: Readings) -> Iterator[Metric]:
         for labels, found in _found(readings, "metrics", name):
             _add(family, labels, found, divisor)
         yield family
+    yield _info(readings)
     yield from _own(readings)
 
 
@@ -76,6 +77,17 @@ def _of_lines(readings: Readings) -> Iterator[Metric]:
         enabled.add_metric(labels, int(line.enabled))
         failed.add_metric(labels, int(bool(line.error)))
     yield from (running, enabled, failed)
+
+
+def _info(readings: Readings) -> Metric:
+    """Those whose values are texts, as labels."""
+    labels = (*LABELS, "cdc_dir", "cdc_mode")
+    family = GaugeMetricFamily("penstock_cdc_info", "CdcDir and CdcMode: labels.", labels=labels)
+    for pipeline, reading in readings:
+        for consumer, report in reading.consumer_reports.items():
+            if report.directory:
+                family.add_metric([pipeline, consumer, report.directory, report.mode], 1)
+    return family
 
 
 def _own(readings: Readings) -> Iterator[Metric]:
