@@ -62,6 +62,28 @@ def test_a_pipeline_file_is_written_from_two_urls(
     assert path.read_text() == text
 
 
+def test_a_pipeline_file_for_consumers_is_written_from_one_url(
+    source_url: str, tmp_path: Path
+) -> None:
+    """No target, no mode; the same look at the source; a file that runs."""
+    with psycopg.connect(source_url, autocommit=True) as source:
+        source.execute("create table orders (id int primary key, made date)")
+        source.execute("create table keyless (line text)")
+    path = tmp_path / "shop.toml"
+    ran = penstock("init", source_url, "--file", path)
+    assert ran.code == 0, ran.err
+    text = path.read_text()
+    assert 'tables = ["public.*"]' in text
+    assert "# 2 tables: public.keyless, public.orders" in text
+    assert "alter table" in text.lower(), "the keyless table needs a replica identity"
+    assert "[consumers.search]" in text
+    assert f"penstock consumers ls {path}" in ran.out
+    config = load_config(path, {**os.environ, "SOURCE_PASSWORD": "x"})
+    assert (config.has_target, config.pipeline.mode) == (False, "change")
+    missing = penstock("init", source_url, "--tables", "none.*", "--json")
+    assert missing.error["code"] == "CT82"
+
+
 def test_types_to_choose_are_written_with_their_choices(
     mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
 ) -> None:

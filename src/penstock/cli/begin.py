@@ -27,7 +27,7 @@ tables_option = click.option(
 
 @click.command()
 @click.argument("source", metavar="SOURCE")
-@click.argument("target", metavar="TARGET")
+@click.argument("target", metavar="[TARGET]", default="")
 @click.option(
     "--file",
     "path",
@@ -46,6 +46,8 @@ def init(
 ) -> None:
     """Write a pipeline file from two URLs, with what is to be chosen and done first.
 
+    Without TARGET it is one for consumers alone: changes are extracted, and nothing is loaded.
+
     Looks at both servers as doctor and plan do: the tables that there are, values that the target
     cannot hold, with the choices, and the SQL that each server's user still lacks, all as comments
     in the file. Passwords do not get into it: it names environment variables. Changes nothing else.
@@ -61,13 +63,14 @@ def init(
     found = draft(NewPipeline(source=source, target=target, tables=_patterns(tables)))
     write_file(file, found.text)
     exports = [f"export {name}=...   # the password" for name in found.variables]
-    commands = [f"penstock {word} {file}" for word in ("doctor", "run", "verify")]
+    words = ("doctor", "run", "verify") if target else ("doctor", "run", "consumers ls")
+    commands = [f"penstock {word} {file}" for word in words]
     errors = found.report.errors if found.report is not None else ()
     if as_json:
         say_json(
             {
                 "file": str(file),
-                "tables": [str(table.source) for table in found.plan.tables],
+                "tables": [str(table) for table in found.tables],
                 "types": found.config.target.types,
                 "variables": list(found.variables),
                 "errors": [error.as_dict() for error in errors],
@@ -75,11 +78,13 @@ def init(
             }
         )
         return
-    say_text(f"{file}: {len(found.plan.tables)} tables; look at it, it is short")
+    say_text(f"{file}: {len(found.tables)} tables; look at it, it is short")
     if errors:
         say_text(f"{len(errors)} things to do first, with their SQL, are listed at its end")
     say_text("next:")
-    meanings = ("what is still to be done", "load in bulk, then follow", "compare both sides")
+    loads = ("load in bulk, then follow", "compare both sides")
+    follows = ("extract changes, and run the consumers", "how far each of them is")
+    meanings = ("what is still to be done", *(loads if target else follows))
     for line in exports:
         say_text(f"  {line}")
     width = max(map(len, commands))

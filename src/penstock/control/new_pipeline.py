@@ -1,4 +1,4 @@
-"""A pipeline file from two URLs: what `penstock init` writes and `penstock copy` runs.
+"""A pipeline file from URLs: what `penstock init` writes and `penstock copy` runs.
 
 What `plan` and `doctor` find is written as comments. Changes nothing at
 either server.
@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from penstock.control.config import load_config
 from penstock.control.doctor import Report, examine
 from penstock.control.plan import Plan, make_plan
+from penstock.control.servers import source_tables
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.checks import Severity, Side
@@ -31,6 +32,12 @@ _DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 TABLES_MAX = 60  # that comments name
 WIDTH = 98
+CONSUMER_EXAMPLE = (
+    "# Without [target] changes are for consumers: docs/consumers.md",
+    "# [consumers.search]",
+    '# class = "shop_app.search:SearchIndex"  # module:class, the module beside this file',
+    '# start = "snapshot"                     # now | beginning | snapshot',
+)
 
 
 class NoTablesFound(PenstockError):
@@ -51,18 +58,22 @@ class Draft:
     passwords.
 
     config: of the file, as it was looked at; its paths are those of a folder that is gone.
+    tables: that it takes in, by their names at the source. plan: None without a target.
     """
 
     text: str
     variables: Mapping[str, str]
     config: Config
-    plan: Plan
+    tables: tuple[TableName, ...]
+    plan: Plan | None
     report: Report | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPipeline:
     """What a new pipeline shall be. tables: patterns; empty: all that the source has.
+
+    target: empty: there is none, changes are for consumers.
 
     prefix: of the variables that passwords go into. choices: for [target.types], before what the
     plan asks for. looks: whether doctor is asked, too.
@@ -79,7 +90,7 @@ class NewPipeline:
 
 
 def draft(wanted: NewPipeline) -> Draft:
-    """Ask both servers, and write the pipeline's text.
+    """Ask the servers, and write the pipeline's text.
 
     Raises NoTablesFound, and what connecting, the catalogue and [target.types] do.
     """
@@ -90,13 +101,10 @@ def draft(wanted: NewPipeline) -> Draft:
     choices = dict(wanted.choices or {})
     parts = _Parts(wanted=wanted, source=source, target=target, patterns=patterns)
     config = _read(parts.text(), variables)
+    if not wanted.target:
+        return _without_target(parts, config, variables)
     plan = make_plan(config)
-    if not plan.tables:
-        raise NoTablesFound(
-            f"the source has no table that {', '.join(patterns)} takes in",
-            hint='Name tables as the catalogue has them: --tables "public.*" (MySQL and MariaDB: '
-            '--tables "DATABASE.*"), and let the account read them.',
-        )
+    parts.tables = _some(tuple(table.source for table in plan.tables), patterns)
     parts.namespaces = _namespaces(plan, wanted)
     parts.choices = choices
     config = _read(parts.text(), variables)
@@ -108,8 +116,38 @@ def draft(wanted: NewPipeline) -> Draft:
     report = examine(config) if wanted.looks else None
     parts.report = report
     return Draft(
-        text=parts.text(), variables=variables, config=config, plan=make_plan(config), report=report
+        text=parts.text(),
+        variables=variables,
+        config=config,
+        tables=parts.tables,
+        plan=make_plan(config),
+        report=report,
     )
+
+
+def _without_target(parts: _Parts, config: Config, variables: Mapping[str, str]) -> Draft:
+    parts.tables = _some(tuple(table.name for table in source_tables(config)), parts.patterns)
+    config = _read(parts.text(), variables)
+    parts.report = examine(config) if parts.wanted.looks else None
+    return Draft(
+        text=parts.text(),
+        variables=variables,
+        config=config,
+        tables=parts.tables,
+        plan=None,
+        report=parts.report,
+    )
+
+
+def _some(tables: tuple[TableName, ...], patterns: Sequence[str]) -> tuple[TableName, ...]:
+    """These tables. Raises NoTablesFound where there are none."""
+    if not tables:
+        raise NoTablesFound(
+            f"the source has no table that {', '.join(patterns)} takes in",
+            hint='Name tables as the catalogue has them: --tables "public.*" (MySQL and MariaDB: '
+            '--tables "DATABASE.*"), and let the account read them.',
+        )
+    return tables
 
 
 def write_file(path: Path, text: str) -> None:
@@ -179,6 +217,7 @@ class _Parts:
         self.patterns = patterns
         self.namespaces: dict[str, str] = {}
         self.choices: dict[str, str] = {}
+        self.tables: tuple[TableName, ...] = ()
         self.plan: Plan | None = None
         self.report: Report | None = None
 
@@ -190,7 +229,8 @@ class _Parts:
         name = pipeline_name(self.wanted.source)
         yield "[pipeline]"
         yield f"name = {_quoted(name)}"
-        yield f"mode = {_quoted(self.wanted.mode)}            # data | change | data+change"
+        if self.target:
+            yield f"mode = {_quoted(self.wanted.mode)}            # data | change | data+change"
         yield (
             f"directory = {_quoted(self.wanted.directory or name)}"
             "  # change log, ledger, state; relative to this file"
@@ -201,8 +241,7 @@ class _Parts:
         yield f"tables = [{', '.join(map(_quoted, self._patterns()))}]"
         yield from self._found()
         yield ""
-        yield "[target]"
-        yield f"url = {_quoted(self.target)}"
+        yield from self._target() if self.target else CONSUMER_EXAMPLE
         if self.namespaces:
             yield ""
             yield "[target.map]                 # source schema or database = the target's"
@@ -212,19 +251,25 @@ class _Parts:
             yield from self._types()
         yield from self._statements()
 
+    def _target(self) -> Iterator[str]:
+        yield "[target]"
+        yield f"url = {_quoted(self.target)}"
+
     def _patterns(self) -> list[str]:
         """All of a source is a pattern for each schema; later ones are not included."""
-        if self.plan is None or tuple(self.patterns) != ("*.*",):
+        if not self.tables or tuple(self.patterns) != ("*.*",):
             return list(self.patterns)
-        schemas = sorted({table.source.schema for table in self.plan.tables})
+        schemas = sorted({table.schema for table in self.tables})
         return [as_pattern(TableName(schema, "x")).removesuffix("x") + "*" for schema in schemas]
 
     def _found(self) -> Iterator[str]:
-        if self.plan is None:
+        if not self.tables:
             return
-        names = [str(table.source) for table in self.plan.tables]
+        names = [str(table) for table in self.tables]
         more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
         yield from _comment(f"{len(names)} tables: {', '.join(names[:TABLES_MAX])}{more}")
+        if self.plan is None:
+            return
         for left_out in self.plan.left_out[:TABLES_MAX]:
             yield from _comment(f"left out: {left_out}")
         for reason in (*self.plan.problems, *self.plan.refusals):
@@ -245,7 +290,7 @@ class _Parts:
         """What doctor found to be mended at each server, and its SQL."""
         if self.report is None:
             return
-        for side in (Side.SOURCE, Side.TARGET):
+        for side in (Side.SOURCE, Side.TARGET) if self.target else (Side.SOURCE,):
             found = [
                 one
                 for one in self.report.findings

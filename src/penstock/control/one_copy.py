@@ -76,7 +76,7 @@ def copy_once(
         carry_out(config, reset, on_done=lambda _: None)
     path.unlink()
     place.rmdir()
-    return [str(table.source) for table in found.plan.tables]
+    return [str(table) for table in found.tables]
 
 
 def _folder_name(source: str, target: str, tables: tuple[str, ...]) -> str:
