@@ -16,6 +16,7 @@ from fix_consumer import NAME, Feed, Noting, noted, plain_pipeline
 from penstock.consume import run
 from penstock.consume.position import ConsumerState
 from penstock.control.config import load_config
+from penstock.control.consumer_list import ConsumerLine, consumer_lines
 from penstock.control.consumer_process import NothingToConsume, consume
 from penstock.host.process import this_program
 
@@ -126,6 +127,27 @@ def test_a_class_that_is_not_there_ends_before_anything_is_made(feed: Feed) -> N
     assert "error CN10" in err
     assert f"penstock consume {path} {NAME}" in err, "the hint has this file and this name"
     assert not feed.directory.exists()
+
+    def line() -> ConsumerLine:
+        (found,) = consumer_lines(load_config(path, {}))
+        return found
+
+    assert line().state == "not registered"
+    assert "plain_consumer has no Gone" in line().error
+    assert f"penstock consume {path} {NAME}" in line().hint
+    feed.register()
+    start(path).communicate(timeout=60)
+    assert (line().state, line().pid) == ("failed", 0)
+    assert "plain_consumer has no Gone" in line().error, "for a known one, too"
+    path.write_text(path.read_text().replace("plain_consumer:Gone", "plain_consumer:Plain"))
+    process = start(path)
+    until(lambda: line().pid)
+    assert line().error == "", "another process's failed attempt"
+    path.write_text(path.read_text().replace("plain_consumer:Plain", "plain_consumer:Gone"))
+    start(path).communicate(timeout=60)
+    assert (line().error, line().pid) == ("", process.pid)
+    process.terminate()
+    process.communicate(timeout=30)
 
 
 def test_run_does_the_same_inside_a_program(feed: Feed) -> None:

@@ -92,7 +92,7 @@ def test_a_class_that_would_end_at_its_start(
     assert (finding.code, finding.severity) == ("PK22", "W")
     assert said in finding.what
     assert "consumer search" in finding.why
-    assert "penstock consume" in finding.command
+    assert "penstock consume shop.toml search" in finding.command
 
 
 def test_plugins_are_loaded(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ class Report:
         """Write the file now."""
         self._file.write(self._facts())
 
+    def refused(self, error: dict[str, Any]) -> None:
+        """It could not begin, and nobody else runs it."""
+        self._state = "failed"
+        self._file.write({**self._facts(), "error": error})
+
     def ended(self, error: dict[str, Any] | None = None) -> None:
         """The process ends: with this error, or in order. Says nothing where another one works."""
         if self._mode == "passive":

@@ -129,7 +129,14 @@ def read_report(config: Config, name: str) -> ConsumerReport:
 def _line(config: Config, name: str, end: LogEnd, *, is_known: bool) -> ConsumerLine:
     is_configured = name in config.consumers
     if not is_known:
-        return ConsumerLine(name=name, state="not registered", enabled=False)
+        error = read_report(config, name).error or {}
+        return ConsumerLine(
+            name=name,
+            state="not registered",
+            enabled=False,
+            error=str(error.get("error", "")),
+            hint=str(error.get("hint", "")),
+        )
     try:
         return _known_line(config, name, end, is_configured=is_configured)
     except (CheckpointCorrupt, ConsumerStateCorrupt) as error:

@@ -17,6 +17,7 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.classes import check_consumer, make_consumer
+from penstock.consume.lock import LOCK_FILE
 from penstock.consume.report import Report
 from penstock.control.config import load_config
 from penstock.control.consumer_snapshot import ensure_snapshot
@@ -25,6 +26,7 @@ from penstock.control.diagnostics import diagnostics_to
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_requests import removed_tables
 from penstock.host.files import REAL_FILES
+from penstock.host.process import holder_of
 from penstock.log import links
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
@@ -93,25 +95,28 @@ def _run(
             "this pipeline is of mode data: there are no changes to consume",
             hint='Set mode = "data+change" or "change" in the pipeline file.',
         )
+    directory = config.layout.consumers / name
+    report = Report(name, config.layout.run, directory=directory)
     try:
         if consumer is None:
             consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
         else:
             check_consumer(consumer)
+        register_configured(config)
+        options = options_of(config, name, section, standby=standby)
+        ensure_snapshot(
+            config,
+            log_place(config),
+            name,
+            options.takes,
+            stop=stop,
+            lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
+        )
     except PenstockError as error:
-        raise _named(error, name) from error.__cause__
-    register_configured(config)
-    options = options_of(config, name, section, standby=standby)
-    ensure_snapshot(
-        config,
-        log_place(config),
-        name,
-        options.takes,
-        stop=stop,
-        lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
-    )
-    directory = config.layout.consumers / name
-    report = Report(name, config.layout.run, directory=directory)
+        _named(error, name)
+        if not holder_of(directory / LOCK_FILE):  # else another process tells of itself
+            report.refused(_shown(error, config.path))
+        raise
     application = Application(
         consumer,
         directory=directory,

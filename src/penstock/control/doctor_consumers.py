@@ -18,14 +18,14 @@ from penstock.ports.config import Config
 CONSUMER_CHECKS = Checks(Side.HOST)
 
 
-def _found(code: str, error: PenstockError, why: str) -> Finding:
+def _found(config: Config, code: str, error: PenstockError, why: str, name: str = "") -> Finding:
     return Finding(
         code=code,
         severity=Severity.WARNING,
         side=Side.HOST,
         what=error.message,
         why=why,
-        command=mend_of(error).replace("FILE NAME", "FILE"),
+        command=mend_of(error).replace("FILE NAME", f"{config.path.name} {name}"),
     )
 
 
@@ -37,7 +37,7 @@ def consumer_classes(config: Config) -> Iterator[Finding]:
             with contextlib.redirect_stdout(sys.stderr):  # what a module prints is no finding
                 check_class(section.class_, section.options, beside=config.path.parent)
         except PenstockError as error:
-            yield _found("PK22", error, f"consumer {name} would end at its start")
+            yield _found(config, "PK22", error, f"consumer {name} would end at its start", name)
 
 
 @CONSUMER_CHECKS.check("PK23", "plugins of FlexCDC", change_only=True)
@@ -50,4 +50,4 @@ def flexcdc_plugins(config: Config) -> Iterator[Finding]:
         with contextlib.redirect_stdout(sys.stderr):
             load_plugins(settings.plugin, settings.plugin_order, config.path.parent)
     except PenstockError as error:
-        yield _found("PK23", error, "`penstock flexcdc run` would end at its start")
+        yield _found(config, "PK23", error, "`penstock flexcdc run` would end at its start")
