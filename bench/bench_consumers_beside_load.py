@@ -9,7 +9,7 @@ is waited for in the target.
 The slow consumer waits 1 ms with each event, as for an answer of another server, and is behind all
 the time. The failing one raises at its hundredth event, and is started again after 1, 2, 4, 8 ...
 seconds: the densest starts that there are. The disabled one is registered and gets no links: it
-reads what is open, meets a hole behind that, and is started again like the failing one.
+reads the segment that is open when it starts, as far as it comes, and then waits.
 
 Estimate: consumers share nothing with the load but the two cores and the disk's cache: a link at a
 rotation costs 0.1 ms, the slow one some 0.2 ms of CPU an event that it waits for, 5 % of a core; a
@@ -279,6 +279,7 @@ def main() -> None:
     flags = arguments(__doc__ or "", changes=1_000_000, rate=20, seconds=10)
     print(f"consumers beside the load ({describe_machine()})", flush=True)
     with servers(flags) as side:
+        side.run(ALONE)  # not counted: the servers have just been filled
         comparison = Comparison(
             bench="consumers_beside_load",
             contenders=[
