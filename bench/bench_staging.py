@@ -1,0 +1,174 @@
+"""What a mutation costs in a staging database: staged, sent again, read, marked applied, retired.
+
+Estimate, CPU of client and server together: staged by COPY into two indexes 5 us, read 2 us, marked
+without touching an index 3 us, retired 2 us: below 10 us for what every mutation needs at once,
+where 40 us are what 50,000 a second leave on two cores. Limit by another tool: the published
+insert with ON CONFLICT of arrays, which the second way of staging is (`again`).
+
+Then the same with as many applied rows below, while they are retired by another session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+from bench.harness import ServerSampler, arguments, describe_machine
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.engines.postgres.staging.database import PostgresStaging
+from penstock.engines.postgres.staging.session import PostgresStagingSession
+from penstock.model.hlc import ZERO, Hlc
+from penstock.ports.staging import MUTATIONS, StagedTable
+
+TABLE = StagedTable(("shop", "public"), "orders")
+REQUEST_ROWS = 5_000  # about a megabyte, which changefeeds are told to send at a time
+WINDOW_ROWS = 50_000
+KEYS = 10_000_000
+BASE_NS = 1_700_000_000_000_000_000
+
+
+def requests(first: int, count: int) -> Iterator[pa.RecordBatch]:
+    """Batches of rows of about 130 bytes of JSON, one per microsecond."""
+    rng = random.Random(first)
+    for low in range(first, first + count, REQUEST_ROWS):
+        numbers = range(low, min(low + REQUEST_ROWS, first + count))
+        keys = [rng.randrange(KEYS) for _ in numbers]
+        after = [
+            b'{"id": %d, "customer": "customer %d", "total": 12.50, "note": "as long as notes '
+            b'are", "placed_at": "2024-01-01T00:00:00"}' % (key, key)
+            for key in keys
+        ]
+        columns = [
+            pa.array([BASE_NS + number * 1000 for number in numbers], pa.int64()),
+            pa.array([0] * len(keys), pa.int64()),
+            pa.array([f"[{key}]" for key in keys], pa.string()),
+            pa.array(after, pa.binary()),
+            pa.nulls(len(keys), pa.binary()),
+        ]
+        yield pa.record_batch(columns, schema=MUTATIONS)
+
+
+def time_of(number: int) -> Hlc:
+    """The time of the mutation with a number."""
+    return Hlc(BASE_NS + number * 1000)
+
+
+def measured(step: str, postmaster: int, count: int, work: Callable[[], int]) -> None:
+    """Do it and print what each mutation took."""
+    with ServerSampler(postmaster) as sampler:
+        began, used = time.perf_counter(), os.times()
+        done = work()
+        elapsed_s, now = time.perf_counter() - began, os.times()
+    client_s = now.user + now.system - used.user - used.system
+    assert done == count, (step, done, count)
+    line = {
+        "bench": "staging",
+        "step": step,
+        "mutations_per_s": round(count / elapsed_s),
+        "client_us": round(client_s / count * 1e6, 2),
+        "server_us": round(sampler.cpu_s / count * 1e6, 2),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def stage(session: PostgresStagingSession, batches: list[pa.RecordBatch], *, new: bool) -> int:
+    """Stage requests; how many were new, or were not."""
+    found = [session.stage({TABLE: batch})[TABLE] for batch in batches]
+    return sum(one.added if new else one.duplicates for one in found)
+
+
+def apply(session: PostgresStagingSession, first: int, count: int) -> int:
+    """Read windows and mark them, as a sequencer does; how many."""
+    total = 0
+    for low in range(first, first + count, WINDOW_ROWS):
+        after, through = time_of(low - 1), time_of(min(low + WINDOW_ROWS, first + count) - 1)
+        read = list(session.read([TABLE], after, through, limit=REQUEST_ROWS))
+        assert sum(part.rows[TABLE].num_rows for part in read if part.rows)
+        total += session.mark_applied_through([TABLE], through, after=after)
+    return total
+
+
+def read(session: PostgresStagingSession, count: int) -> int:
+    """Read all; how many."""
+    parts = session.read([TABLE], ZERO, time_of(count), limit=REQUEST_ROWS)
+    return sum(part.rows[TABLE].num_rows for part in parts if part.rows)
+
+
+def mark(session: PostgresStagingSession, count: int) -> int:
+    """Mark all, a window at a time; how many."""
+    return sum(
+        session.mark_applied_through(
+            [TABLE], time_of(low + WINDOW_ROWS - 1), after=time_of(low - 1)
+        )
+        for low in range(0, count, WINDOW_ROWS)
+    )
+
+
+def beside_retiring(
+    staging: PostgresStaging, session: PostgresStagingSession, postmaster: int, count: int
+) -> None:
+    """Stage and apply as many again, alone and while the applied ones are retired."""
+    for step, retires, first in (("apply", False, count), ("apply beside retire", True, 2 * count)):
+        batches = list(requests(first, count))
+        stop = threading.Event()
+        retired = 0
+
+        def retire(stop: threading.Event = stop) -> None:
+            nonlocal retired
+            with staging.opened() as other:
+                upto = 0
+                while not stop.is_set() and upto < 2 * count:
+                    upto += WINDOW_ROWS
+                    retired += other.retire(TABLE, time_of(upto))
+
+        with ExitStack() as ended:
+            if retires:
+                thread = threading.Thread(target=retire)
+                thread.start()
+                ended.callback(thread.join)
+                ended.callback(stop.set)
+
+            def work(batches: list[pa.RecordBatch] = batches, first: int = first) -> int:
+                stage(session, batches, new=True)
+                return apply(session, first, count)
+
+            measured(step, postmaster, count, work)
+        if retires:
+            print(json.dumps({"bench": "staging", "retired_beside": retired}), flush=True)
+
+
+def main() -> None:
+    """All steps, one after the other."""
+    given = arguments(__doc__ or "", rows=400_000)
+    count = given.rows
+    settings = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
+    with EmbeddedPostgres(settings=settings) as server:
+        postmaster = int((server.directory / "postmaster.pid").read_text().split()[0])
+        staging = PostgresStaging(server.url("_replicator"))
+        staging.create()
+        batches = list(requests(0, count))
+        with staging.opened() as session:
+            measured("stage", postmaster, count, lambda: stage(session, batches, new=True))
+            measured("again", postmaster, count, lambda: stage(session, batches, new=False))
+            measured("read", postmaster, count, lambda: read(session, count))
+            measured("mark", postmaster, count, lambda: mark(session, count))
+            beside_retiring(staging, session, postmaster, count)
+            measured("retire", postmaster, count, lambda: _retire_last(session, count))
+    print(json.dumps({"bench": "staging", "machine": describe_machine()}))
+
+
+def _retire_last(session: PostgresStagingSession, count: int) -> int:
+    """Retire the last part, after what another session has left of the others."""
+    session.retire(TABLE, time_of(2 * count))
+    return session.retire(TABLE, time_of(3 * count))
+
+
+if __name__ == "__main__":
+    main()

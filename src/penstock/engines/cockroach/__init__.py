@@ -1,0 +1,15 @@
+"""CockroachDB: a staging database by its published tables. Neither source nor target.
+
+A URL of it in a pipeline file is refused, since it has no part `options`.
+"""
+
+from penstock.ports.registry import Descriptor
+
+DESCRIPTOR = Descriptor(
+    name="cockroach",
+    shown="CockroachDB",
+    extra="postgres",
+    schemes={"cockroachdb": "cockroachdb"},
+    begins=("cannot be a source", ""),
+    parts={"staging": "penstock.engines.cockroach.staging:staging"},
+)

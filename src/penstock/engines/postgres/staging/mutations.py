@@ -1,0 +1,204 @@
+"""Statements on mutation tables: stage, filter, mark, retire, count. By the published meanings.
+
+Not here: which table is which (`session.py`), reading in order (`reading.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors
+
+from penstock.engines.postgres.connect import statement
+from penstock.engines.postgres.staging.rows import COPIED_COLUMNS, Rows
+from penstock.model.hlc import Hlc
+from penstock.sql.staging_tables import StagingDialect
+
+MARK_ROWS_MAX: Final = 100_000
+RETIRE_ROWS_MAX: Final = 10_000
+STUB: Final = b'{"__stub__":true}'
+"""`mut` of a row that was marked applied without having been staged."""
+
+_COPY: Final = f"copy {{table}} ({COPIED_COLUMNS}) from stdin (format binary)"
+_STAGE: Final = """
+    insert into {table} (nanos, logical, key, mut, before, deletion)
+    select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[]), unnest(%b::bytea[]),
+           unnest(%b::bytea[]), unnest(%b::bool[])
+        on conflict do nothing
+"""
+_STAGE_IF_EXISTS: Final = """
+    with proposed (nanos, logical, key, mut, before, deletion) as (
+      select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[]), unnest(%b::bytea[]),
+             unnest(%b::bytea[]), unnest(%b::bool[])
+    ), waiting as (
+      select distinct proposed.key
+        from proposed
+        join {table} staged on staged.key = proposed.key and not staged.applied
+    ), added as (
+      insert into {table} (nanos, logical, key, mut, before, deletion)
+      select nanos, logical, key, mut, before, deletion
+        from proposed
+        join waiting using (key)
+          on conflict do nothing
+    )
+    select key from waiting
+"""
+_APPLIED: Final = """
+    with proposed (nanos, logical, key) as (
+      select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[])
+    )
+    select nanos, logical, key
+      from proposed
+      join {table} using (nanos, logical, key)
+     where applied
+"""
+_MARK: Final = """
+    insert into {table} (nanos, logical, key, mut, applied, applied_at)
+    select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[]), %b, true, now()
+        on conflict (nanos, logical, key)
+        do update set applied = true, applied_at = now()
+"""
+_MARK_THROUGH: Final = """
+    update {table}
+       set applied = true, applied_at = now()
+     where (nanos, logical) > (%s, %s) and (nanos, logical) <= (%s, %s) and not applied
+"""
+_STALE: Final = """
+    select count(*) from {table} where (nanos, logical) < (%s, %s) and not applied
+"""
+_INCONSISTENT: Final = """
+    with ordered as (
+      select key,
+             row_number() over (partition by key order by nanos, logical) as in_source,
+             row_number() over (partition by key
+                                order by applied_at nulls last, nanos, logical) as in_target
+        from {table}
+    )
+    select count(distinct key) from ordered where in_source <> in_target
+"""
+
+Connection = psycopg.Connection[Any]
+
+
+class Stager:
+    """Stages rows: by COPY as long as nothing was staged before, by ON CONFLICT when something was.
+
+    COPY takes half of the server's time, but one row that is there already makes it fail. A
+    changefeed sends nothing twice for hours, and then, after it was begun again, a lot. So a
+    conflict makes this session go the careful way until a call has had no duplicate.
+    """
+
+    def __init__(self, dialect: StagingDialect) -> None:
+        self._copies = dialect.copies
+        self._is_careful = not dialect.copies
+
+    def stage(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
+        """Insert rows into tables (as SQL names them) in one transaction; how many are new."""
+        if not self._is_careful:
+            try:
+                return self._copied(connection, rows)
+            except errors.UniqueViolation:
+                self._is_careful = True
+        added = self._inserted(connection, rows)
+        proposed = sum(len(one) for one in rows.values())
+        if self._copies and sum(added.values()) == proposed:
+            self._is_careful = False
+        return added
+
+    def _copied(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
+        with connection.transaction(), connection.cursor() as cursor:
+            for table, some in _in_order(rows):
+                with cursor.copy(statement(_COPY.format(table=table))) as copy:
+                    copy.write(some.copied())
+        return {table: len(some) for table, some in rows.items()}
+
+    def _inserted(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
+        with connection.transaction():
+            return {
+                table: connection.execute(
+                    statement(_STAGE.format(table=table)), some.arrays()
+                ).rowcount
+                for table, some in _in_order(rows)
+            }
+
+
+def _in_order(rows: Mapping[str, Rows]) -> Iterator[tuple[str, Rows]]:
+    """Two sessions that stage the same rows meet in one order, and so never wait in a circle."""
+    return ((table, rows[table]) for table in sorted(rows))
+
+
+def stage_if_exists(
+    connection: Connection, table: str, rows: Rows, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Stage rows of keys that have an unapplied row; the rest of the batch that they are of."""
+    found = connection.execute(statement(_STAGE_IF_EXISTS.format(table=table)), rows.arrays())
+    waiting = {key for (key,) in found}
+    others = [key not in waiting for key in batch.column("key").to_pylist()]
+    return batch.filter(pa.array(others, pa.bool_()))
+
+
+def unapplied_of(connection: Connection, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Those of a batch that are not marked applied, in their order."""
+    columns = [batch.column(name).to_pylist() for name in ("nanos", "logical", "key")]
+    applied = set(connection.execute(statement(_APPLIED.format(table=table)), columns))
+    wanted = [one not in applied for one in zip(*columns, strict=True)]
+    return batch.filter(pa.array(wanted, pa.bool_()))
+
+
+def mark_applied(connection: Connection, table: str, rows: Rows) -> None:
+    """Mark rows applied now, in one transaction; what is not there gets a stub."""
+    nanos, logical, keys, *_ = rows.arrays()
+    text = statement(_MARK.format(table=table))
+    with connection.transaction():
+        for first in range(0, len(rows), MARK_ROWS_MAX):
+            part = slice(first, first + MARK_ROWS_MAX)
+            connection.execute(text, (nanos[part], logical[part], keys[part], STUB))
+
+
+def mark_applied_through(
+    connection: Connection, tables: Collection[str], after: Hlc, through: Hlc
+) -> int:
+    """Mark unapplied rows of a range of times applied now, in one transaction; how many."""
+    bounds = (after.nanos, after.logical, through.nanos, through.logical)
+    with connection.transaction():
+        return sum(
+            connection.execute(statement(_MARK_THROUGH.format(table=table)), bounds).rowcount
+            for table in sorted(tables)
+        )
+
+
+def retire(
+    connection: Connection, dialect: StagingDialect, table: str, low: Hlc, before: Hlc
+) -> Iterator[tuple[int, Hlc]]:
+    """Delete applied rows with low <= time < before, a part at a time: how many, and up to where.
+
+    Each part is a transaction. The last one has fewer rows than the others.
+    """
+    text = statement(dialect.retire.format(table=table))
+    while True:
+        bounds = (low.nanos, low.logical, before.nanos, before.logical, RETIRE_ROWS_MAX)
+        count, nanos = connection.execute(text, bounds).fetchone() or (0, 0)
+        # Rows of equal nanos may be left: the next part begins with them.
+        low = before if count < RETIRE_ROWS_MAX else Hlc(nanos)
+        yield count, low
+        if count < RETIRE_ROWS_MAX:
+            return
+
+
+def stale_count(connection: Connection, table: str, before: Hlc) -> int:
+    """Unapplied rows older than this."""
+    text = statement(_STALE.format(table=table))
+    return _number(connection.execute(text, (before.nanos, before.logical)))
+
+
+def inconsistent_count(connection: Connection, table: str) -> int:
+    """Keys whose rows were not applied in the order of their times."""
+    return _number(connection.execute(statement(_INCONSISTENT.format(table=table))))
+
+
+def _number(cursor: psycopg.Cursor[Any]) -> int:
+    (found,) = cursor.fetchone() or (0,)
+    return int(found)

@@ -1,0 +1,146 @@
+"""Makes and upgrades mutation tables, one at a time, each in a transaction of its own.
+
+Nothing is locked but what has to be changed, and never two tables at once: so that two instances
+never wait for each other in a circle. Not here: their DDL (`tables.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import psycopg
+
+from penstock.engines.postgres.connect import quoted, statement
+from penstock.engines.postgres.staging.names import (
+    exact,
+    hashed,
+    memo_key,
+    plain_name,
+)
+from penstock.ports.staging import StagedTable
+from penstock.ports.staging_errors import StagingUnusable
+from penstock.sql.staging_tables import StagingDialect
+
+SCHEMA = "public"
+LOCK: Final = "select pg_advisory_xact_lock(hashtext('penstock staging'))"
+"""Held by whoever changes the staging schema, until the end of the transaction."""
+
+_COLUMNS: Final = """
+    select column_name, data_type
+      from information_schema.columns
+     where table_schema = %s and table_name = %s
+"""
+_SUFFIX: Final = "_key_applied"
+_MUT_TYPE: Final = "bytea"
+_PUBLISHED = frozenset({"nanos", "logical", "key", "mut"})
+_TAKEN: Final = """
+    select 1
+      from pg_class c
+      join pg_namespace n on n.oid = c.relnamespace
+     where n.nspname = %s and c.relname = %s
+"""
+_INDEXES: Final = """
+    select 1
+      from pg_indexes
+     where schemaname = %s and tablename = %s and indexname = any(%s::text[])
+"""
+_OWNER: Final = "select value from public.memo where key = %s"
+_OWN: Final = "insert into public.memo (key, value) values (%s, %s) on conflict do nothing"
+
+
+def kept(server_version: int) -> str:
+    """How a generated column is kept: PostgreSQL has virtual ones since 18."""
+    return "virtual" if server_version >= 180000 else "stored"
+
+
+def prepare(
+    connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable
+) -> str:
+    """Make or upgrade the mutation table of a target table; returns its name.
+
+    Raises StagingUnusable where other tables have its names.
+    """
+    with connection.transaction():
+        connection.execute(LOCK)
+        name = _name_of(connection, dialect, table)
+        columns = _columns(connection, name)
+        place = quoted(SCHEMA, name)
+        if not columns:
+            index = _index_name(connection, dialect, table, name)
+            connection.execute(
+                statement(
+                    dialect.mutations.format(
+                        table=place,
+                        index=quoted(index),
+                        kept=kept(connection.info.server_version),
+                    )
+                )
+            )
+        for column, ddl in dialect.mutation_columns.items():
+            if columns and column not in columns:
+                connection.execute(statement(ddl.format(table=place)))
+        if not _has_index(connection, dialect, table, name):
+            index = _index_name(connection, dialect, table, name)
+            connection.execute(
+                statement(dialect.mutation_index.format(table=place, index=quoted(index)))
+            )
+    return name
+
+
+def _name_of(
+    connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable
+) -> str:
+    """The name of its mutation table: its own from now on."""
+    ours = exact(table)
+    plain = plain_name(table)
+    is_long = len(plain.encode()) > dialect.name_bytes_max
+    names = [] if is_long else [plain]
+    names.append(hashed(table, dialect.name_bytes_max))
+    for name in names:
+        found = connection.execute(_OWNER, (memo_key(name),)).fetchone()
+        if found is not None and bytes(found[0]) == ours:
+            return name
+    for name in names:
+        owned = connection.execute(_OWNER, (memo_key(name),)).fetchone() is not None
+        if not owned and _is_free(connection, name):
+            connection.execute(_OWN, (memo_key(name), ours))
+            return name
+    raise StagingUnusable(
+        f"no mutation table can be made for {table}: {' and '.join(names)} are other relations",
+        hint=f"Rename what has the name: alter table {quoted(SCHEMA, names[-1])} rename to NAME;",
+        table=str(table),
+    )
+
+
+def _is_free(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Whether nothing has the name, or a mutation table that nobody has claimed."""
+    if connection.execute(_TAKEN, (SCHEMA, name)).fetchone() is None:
+        return True
+    columns = _columns(connection, name)
+    return columns.keys() >= _PUBLISHED and columns["mut"] == _MUT_TYPE
+
+
+def _columns(connection: psycopg.Connection[Any], name: str) -> dict[str, str]:
+    return dict(connection.execute(_COLUMNS, (SCHEMA, name)).fetchall())
+
+
+def _index_names(dialect: StagingDialect, table: StagedTable, name: str) -> list[str]:
+    plain = name + _SUFFIX
+    names = [plain] if len(plain.encode()) <= dialect.name_bytes_max else []
+    return [*names, hashed(table, dialect.name_bytes_max, _SUFFIX)]
+
+
+def _has_index(
+    connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable, name: str
+) -> bool:
+    names = _index_names(dialect, table, name)
+    return connection.execute(_INDEXES, (SCHEMA, name, names)).fetchone() is not None
+
+
+def _index_name(
+    connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable, name: str
+) -> str:
+    """A name for its index that nothing has: `t_key_applied` may be a target table, too."""
+    *plain, other = _index_names(dialect, table, name)
+    free = [one for one in plain if connection.execute(_TAKEN, (SCHEMA, one)).fetchone() is None]
+    return free[0] if free else other

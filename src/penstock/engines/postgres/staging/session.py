@@ -1,0 +1,231 @@
+"""A session of a staging database: the port's methods over one connection.
+
+Each is a transaction; whatever the server says comes out typed. Not here: the statements, which are
+in the modules beside this one by what they are about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors
+
+from penstock.engines.postgres.connect import quoted, statement_error
+from penstock.engines.postgres.staging import leases, memo, mutations, reading
+from penstock.engines.postgres.staging.checkpoints import Checkpoints
+from penstock.engines.postgres.staging.prepare import SCHEMA, prepare
+from penstock.engines.postgres.staging.rows import rows_of
+from penstock.host.clock import Clock
+from penstock.model.hlc import ZERO, Hlc
+from penstock.ports.staging import (
+    Group,
+    Keys,
+    Lease,
+    Slice,
+    Staged,
+    StagedTable,
+    Window,
+    group_name,
+)
+from penstock.ports.staging_errors import KeyTooLong, MutationTableGone
+from penstock.sql.staging_tables import StagingDialect
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class PostgresStagingSession:
+    """See `StagingSession`. Remembers which tables are prepared, and how far each is retired."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], dialect: StagingDialect, clock: Clock
+    ) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._clock = clock
+        self._names: dict[StagedTable, str] = {}
+        self._retired: dict[StagedTable, Hlc] = {}
+        self._stager = mutations.Stager(dialect)
+        self._checkpoints = Checkpoints()
+
+    # -- mutations ---------------------------------------------------------------------------
+
+    def prepare(self, tables: Collection[StagedTable]) -> None:
+        """See `StagingSession`."""
+        for table in sorted(tables):
+            if table not in self._names:
+                with self._doing(f"making the mutation table of {table}"):
+                    name = prepare(self._connection, self._dialect, table)
+                self._names[table] = quoted(SCHEMA, name)
+
+    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
+        """See `StagingSession`."""
+        rows = {table: rows_of(table, batch) for table, batch in batches.items()}
+        places = self._places(batches)
+        with self._doing("staging mutations"):
+            added = self._stager.stage(
+                self._connection, {places[table]: some for table, some in rows.items()}
+            )
+        return {
+            table: Staged(
+                added=added[places[table]], duplicates=batch.num_rows - added[places[table]]
+            )
+            for table, batch in batches.items()
+        }
+
+    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See `StagingSession`."""
+        rows = rows_of(table, batch)
+        place = self._place(table)
+        with self._doing(f"staging mutations of {table}"):
+            return mutations.stage_if_exists(self._connection, place, rows, batch)
+
+    def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See `StagingSession`."""
+        place = self._place(table)
+        with self._doing(f"looking up mutations of {table}"):
+            return mutations.unapplied_of(self._connection, place, batch)
+
+    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+        """See `StagingSession`."""
+        rows = rows_of(table, batch)
+        place = self._place(table)
+        with self._doing(f"marking mutations of {table} applied"):
+            mutations.mark_applied(self._connection, place, rows)
+
+    def mark_applied_through(
+        self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
+    ) -> int:
+        """See `StagingSession`."""
+        places = self._places(tables)
+        with self._doing("marking mutations applied"):
+            return mutations.mark_applied_through(self._connection, places.values(), after, time)
+
+    def read(
+        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+    ) -> Iterator[Slice]:
+        """See `StagingSession`."""
+        places = self._places(tables)
+        pages = reading.read(self._connection, places, after, through, limit=limit)
+        while True:
+            with self._doing("reading staged mutations"):
+                found = next(pages, None)
+            if found is None:
+                return
+            yield found
+
+    def retire(self, table: StagedTable, before: Hlc) -> int:
+        """See `StagingSession`."""
+        place = self._place(table)
+        low = self._retired.get(table, ZERO)
+        total = 0
+        if low < before:
+            with self._doing(f"retiring mutations of {table}"):
+                parts = mutations.retire(self._connection, self._dialect, place, low, before)
+                for count, upto in parts:
+                    total += count
+                    self._retired[table] = upto
+        return total
+
+    def stale_count(self, table: StagedTable, before: Hlc) -> int:
+        """See `StagingSession`."""
+        place = self._place(table)
+        with self._doing(f"counting stale mutations of {table}"):
+            return mutations.stale_count(self._connection, place, before)
+
+    def inconsistent_count(self, table: StagedTable) -> int:
+        """See `StagingSession`."""
+        place = self._place(table)
+        with self._doing(f"checking the order of mutations of {table}"):
+            return mutations.inconsistent_count(self._connection, place)
+
+    def _place(self, table: StagedTable) -> str:
+        return self._places([table])[table]
+
+    def _places(self, tables: Collection[StagedTable]) -> dict[StagedTable, str]:
+        """Their mutation tables as SQL names them, made where they are not known."""
+        self.prepare(tables)
+        return {table: self._names[table] for table in tables}
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def advance(self, group: Group, partition: str, time: Hlc) -> None:
+        """See `StagingSession`."""
+        with self._doing("writing a checkpoint"):
+            self._checkpoints.advance(self._connection, group_name(group), partition, time)
+
+    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
+        """See `StagingSession`."""
+        with self._doing("writing checkpoints"):
+            self._checkpoints.ensure(self._connection, group_name(group), partitions)
+
+    def window(self, group: Group) -> Window:
+        """See `StagingSession`."""
+        with self._doing("reading checkpoints"):
+            return self._checkpoints.window(self._connection, group_name(group))
+
+    def commit(self, group: Group, through: Hlc) -> None:
+        """See `StagingSession`."""
+        with self._doing("marking checkpoints applied"):
+            self._checkpoints.commit(self._connection, group_name(group), through)
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
+        """See `StagingSession`."""
+        with self._doing("acquiring leases"):
+            return leases.acquire(self._connection, names, self._now(), lifetime_s, hostname)
+
+    def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
+        """See `StagingSession`."""
+        with self._doing("renewing leases"):
+            return leases.renew(self._connection, lease, self._now(), lifetime_s)
+
+    def release(self, lease: Lease) -> None:
+        """See `StagingSession`."""
+        with self._doing("releasing leases"):
+            leases.release(self._connection, lease)
+
+    def _now(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self._clock.now_us())
+
+    # -- memo and tokens -----------------------------------------------------------------------
+
+    def get_memo(self, key: str) -> bytes | None:
+        """See `StagingSession`."""
+        with self._doing("reading memo"):
+            return memo.get(self._connection, key)
+
+    def put_memo(self, key: str, value: bytes) -> None:
+        """See `StagingSession`."""
+        with self._doing("writing memo"):
+            memo.put(self._connection, key, value)
+
+    def read_keys(self) -> Keys:
+        """See `StagingSession`."""
+        with self._doing("reading keys of tokens"):
+            return memo.read_keys(self._connection)
+
+    @contextmanager
+    def _doing(self, doing: str) -> Iterator[None]:
+        """Make the driver's errors typed ones."""
+        try:
+            yield
+        except errors.UndefinedTable as error:
+            self._names.clear()  # the next call makes it again
+            raise MutationTableGone(
+                f"{doing}: {error.diag.message_primary}",
+                hint="It is made again by itself; what it held is lost unless it was applied.",
+            ) from error
+        except errors.ProgramLimitExceeded as error:
+            raise KeyTooLong(
+                f"{doing}: a key is too long: {error.diag.message_primary}",
+                hint="PostgreSQL indexes keys of up to about 2,700 bytes of JSON. Leave the table "
+                "out of the changefeed, or stage in CockroachDB.",
+            ) from error
+        except psycopg.Error as error:
+            raise statement_error(doing, error) from error

@@ -1,0 +1,51 @@
+"""What a staging database refuses, whichever engine it is: one class for each condition.
+
+Not here: errors of servers and connections (`penstock.host.errors`), an empty key
+(`penstock.ports.staging`).
+"""
+
+from __future__ import annotations
+
+from penstock.model import PenstockError
+
+
+class StagingUnusable(PenstockError):
+    """What is there cannot be a staging database: another server, or other tables of its names."""
+
+    code = "ST20"
+    retry = "operator"
+
+
+class StagingMissing(PenstockError):
+    """The staging database or its tables were not made yet."""
+
+    code = "ST21"
+    retry = "operator"
+
+
+class CheckpointGoesBack(PenstockError):
+    """A resolved timestamp is older than one that came before it."""
+
+    code = "ST23"
+    retry = "operator"
+
+
+class KeyTooLong(PenstockError):
+    """A mutation's key is longer than an index of the staging database takes."""
+
+    code = "ST24"
+    retry = "operator"
+
+
+class MutationTableGone(PenstockError):
+    """A mutation table was dropped while it was in use."""
+
+    code = "ST25"
+    retry = "backoff"
+
+
+class MutationBroken(PenstockError):
+    """A staged value looks compressed, and is not what was compressed."""
+
+    code = "ST26"
+    retry = "operator"

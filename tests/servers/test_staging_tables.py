@@ -1,0 +1,288 @@
+"""The staging schema: made, upgraded, named, opened and examined, on a real server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from structlog.testing import capture_logs
+
+from fix_postgres import Server
+from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
+from penstock.engines.postgres.connect import with_database
+from penstock.engines.postgres.staging.database import PostgresStaging
+from penstock.engines.postgres.staging.memo import VERSIONS
+from penstock.model.hlc import Hlc
+from penstock.ports.registry import part
+from penstock.ports.staging import StagedTable, staging_at
+from penstock.ports.staging_errors import StagingMissing, StagingUnusable
+
+COLUMNS = """
+    select column_name, data_type, is_nullable, column_default, generation_expression is not null
+      from information_schema.columns
+     where table_name = '{}'
+     order by ordinal_position
+"""
+OLD_MUTATIONS = """
+    create table public._shop_public_orders (
+      nanos bigint not null, logical bigint not null, key text not null, mut bytea not null,
+      {}
+      primary key (nanos, logical, key))
+"""
+
+
+@pytest.fixture
+def empty_url(postgres: Server) -> Iterator[str]:
+    """A database without tables."""
+    url = postgres.make_database("staging")
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def url(empty_url: str) -> str:
+    """A staging database with its tables."""
+    PostgresStaging(empty_url).create()
+    return empty_url
+
+
+def table_names(url: str) -> list[str]:
+    """The tables of schema public."""
+    found = rows(url, "select tablename from pg_tables where schemaname = 'public' order by 1")
+    return [name for (name,) in found]
+
+
+def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> None:
+    """Of document 001, in PostgreSQL's dialect; source_time is derived."""
+    with PostgresStaging(url).opened() as session:
+        session.stage({ORDERS: batch(change(1), change(2, after=None))})
+    name = "_shop_public_orders"
+    assert rows(url, COLUMNS.format(name)) == [
+        ("nanos", "bigint", "NO", None, False),
+        ("logical", "bigint", "NO", None, False),
+        ("key", "text", "NO", None, False),
+        ("mut", "bytea", "NO", None, False),
+        ("before", "bytea", "YES", None, False),
+        ("applied", "boolean", "NO", "false", False),
+        ("applied_at", "timestamp with time zone", "YES", None, False),
+        ("deletion", "boolean", "NO", "false", False),
+        ("source_time", "timestamp with time zone", "YES", None, True),
+    ]
+    indexes = rows(url, f"select indexname, indexdef from pg_indexes where tablename = '{name}'")
+    assert {index: text.partition(" USING ")[2] for index, text in indexes} == {
+        "_shop_public_orders_pkey": "btree (nanos, logical, key)",
+        "_shop_public_orders_key_applied": "btree (key)",
+    }
+    query = f"select deletion, mut, source_time = to_timestamp(nanos / 1e9) from public.{name}"
+    assert rows(url, query + " order by nanos") == [
+        (False, change(1).after, True),
+        (True, b"null", True),
+    ]
+
+
+def test_the_other_tables_are_as_published(url: str) -> None:
+    """Checkpoints with its derived columns, leases, memo with markers, keys and revoked tokens."""
+    assert table_names(url) == [
+        "checkpoints", "jwt_public_keys", "jwt_revoked_ids", "leases", "memo",
+    ]  # fmt: skip
+    with PostgresStaging(url).opened() as session:
+        session.advance(GROUP, "shop.public", Hlc(at(1).nanos, 42))
+    ((text, nanos, logical, wall, seen, applied),) = rows(
+        url,
+        "select source_hlc::text, source_nanos, source_logical, source_wall_time ="
+        " to_timestamp(source_nanos / 1e9), first_seen is not null, target_applied_at"
+        " from public.checkpoints",
+    )
+    assert text == str(Hlc(at(1).nanos, 42))
+    assert (nanos, logical, wall, seen, applied) == (at(1).nanos, 42, True, True, None)
+    assert rows(url, "select key, value from public.memo order by key") == sorted(
+        (f"version-{version}", b'{"state":"applied"}') for version in VERSIONS
+    )
+    assert [name for name, *_ in rows(url, COLUMNS.format("leases"))] == [
+        "name", "expires", "nonce", "hostname",
+    ]  # fmt: skip
+
+
+def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
+    """By two instances at once; a session before that says what to run."""
+    url = with_database(postgres.url(), f"staging_made_{postgres.version}")
+    staging = staging_at(url)
+    try:
+        with pytest.raises(StagingMissing, match="does not exist") as caught, staging.opened():
+            pass
+        assert "--create" in caught.value.hint
+        (finding, *_) = staging.examine()
+        assert finding.command == f'create database "staging_made_{postgres.version}";'
+        failed: list[BaseException] = []
+
+        def make() -> None:
+            try:
+                PostgresStaging(url).create()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=make) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert staging.examine() == []
+        with staging.opened() as session:
+            assert session.get_memo("version-400") == b'{"state":"applied"}'
+    finally:
+        postgres.drop_database(url)
+
+
+def test_a_database_without_tables_is_named(empty_url: str) -> None:
+    """With the command that makes them."""
+    with (
+        pytest.raises(StagingMissing, match="lacks the table checkpoints"),
+        PostgresStaging(empty_url).opened(),
+    ):
+        pass
+    (finding,) = PostgresStaging(empty_url).examine()
+    assert finding.command == "penstock stage FILE --create"
+
+
+def test_another_server_than_the_url_says_is_refused(url: str) -> None:
+    """CockroachDB's tables are not made in PostgreSQL."""
+    cockroach = staging_at(url.replace("postgresql://", "cockroachdb://", 1))
+    with pytest.raises(StagingUnusable, match="one of CockroachDB, and the server says PostgreSQL"):
+        cockroach.create()
+    found = {finding.code: finding.command for finding in cockroach.examine()}
+    assert "cockroachdb://" in found["ST20"]
+    assert found["ST21"].endswith("CONFIGURE ZONE USING gc.ttlseconds=300;")
+
+
+def test_a_missing_version_marker_is_warned_of(url: str) -> None:
+    """At the start, once, and by doctor; markers are only written on a first start."""
+    rows(url, "delete from public.memo where key = 'version-572'")
+    staging = PostgresStaging(url)
+    with capture_logs() as logs:
+        staging.create()
+        with staging.opened():
+            pass
+    said = [line["reason"] for line in logs if line["log_level"] == "warning"]
+    assert len(said) == 1
+    assert said[0].startswith("Manual schema change required")
+    assert "version-572" in said[0]
+    assert said[0] in {finding.what for finding in staging.examine()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "added"),
+    [
+        (
+            "before bytea, applied bool not null default false, applied_at timestamptz,",
+            ["deletion"],
+        ),
+        ("", ["before", "applied", "applied_at", "deletion"]),
+    ],
+)
+def test_an_older_mutation_table_is_upgraded_in_place(
+    url: str, columns: str, added: list[str]
+) -> None:
+    """Its rows are kept; what was a removal there still is one."""
+    rows(url, OLD_MUTATIONS.format(columns))
+    nanos = at(1).nanos
+    rows(url, "insert into public._shop_public_orders (nanos, logical, key, mut)"
+         f" values ({nanos}, 0, '[1]', 'null'), ({nanos}, 0, '[2]', '{{}}')")  # fmt: skip
+    with PostgresStaging(url).opened() as session:
+        session.stage({ORDERS: batch(change(2))})
+        (found,) = session.read([ORDERS], Hlc(0), at(9), limit=100)
+        assert found.rows[ORDERS].column("after").to_pylist() == [None, b"{}", change(2).after]
+    here = [name for name, *_ in rows(url, COLUMNS.format("_shop_public_orders"))]
+    assert set(added) <= set(here)
+    assert rows(url, "select 1 from pg_indexes where indexname = '_shop_public_orders_key_applied'")
+
+
+def test_names_never_collide(url: str) -> None:
+    """Neither parts that join alike, nor case, nor names that indexes have; memo remembers."""
+    tables = [
+        StagedTable(("a_b",), "c"),
+        StagedTable(("a",), "b_c"),
+        StagedTable(("A",), "b_C"),
+        StagedTable(("a", "b"), "c"),
+        StagedTable(("a.b",), "c"),
+        StagedTable(("a", "b"), "c_key_applied"),
+        StagedTable(("a", "b"), "c_pkey"),
+        StagedTable(("long",), "ä" * 40),
+        StagedTable(("long",), "ä" * 40 + "b"),
+        StagedTable(("long",), "x" * 50),
+    ]
+    with PostgresStaging(url).opened() as session:
+        for number, table in enumerate(tables):
+            session.stage({table: batch(change(1, key=number))})
+    with PostgresStaging(url).opened() as session:
+        for number, table in enumerate(reversed(tables)):
+            (found,) = session.read([table], Hlc(0), at(9), limit=100)
+            keys = found.rows[table].column("key").to_pylist()
+            assert keys == [f"[{len(tables) - 1 - number}]"], table
+    names = [name for name in table_names(url) if name.startswith("_")]
+    assert len(names) == len(tables)
+    assert {"_a_b_c", "_a.b_c", "_a_b_c_key_applied_"} & set(names) == {"_a_b_c", "_a.b_c"}
+    unindexed = rows(
+        url,
+        "select relname from pg_class c where relkind = 'r' and relname like '\\_%' and 2 <>"
+        " (select count(*) from pg_index where indrelid = c.oid)",
+    )
+    assert unindexed == []
+
+
+def test_a_foreign_table_of_the_name_is_left_alone(url: str) -> None:
+    """The mutation table gets the hashed name; where that is taken as well, somebody has to act."""
+    rows(url, "create table public._shop_public_orders (n int)")
+    with PostgresStaging(url).opened() as session:
+        session.stage({ORDERS: batch(change(1))})
+    (name,) = (one for one in table_names(url) if one.startswith("_shop_public_orders_"))
+    rows(url, f"drop table public.{name}; delete from public.memo where key like 'mutations%'")
+    rows(url, f"create table public.{name} (n int)")
+    with (
+        PostgresStaging(url).opened() as session,
+        pytest.raises(StagingUnusable, match="are other relations"),
+    ):
+        session.stage({ORDERS: batch(change(1))})
+
+
+def test_older_checkpoints_are_taken_over_once(empty_url: str) -> None:
+    """From resolved_timestamps, which then refuses to be written by an old release."""
+    rows(
+        empty_url,
+        "create table public.resolved_timestamps (target_schema text, source_nanos bigint,"
+        " source_logical bigint, first_seen timestamptz not null default now(),"
+        " target_applied_at timestamptz)",
+    )
+    add = "insert into public.resolved_timestamps values ('shop.public', {}, {}, now(), {})"
+    rows(empty_url, add.format(at(1).nanos, 3, "now()"))
+    rows(empty_url, add.format(at(2).nanos, 4, "null"))
+    for _ in range(2):
+        PostgresStaging(empty_url).create()
+    with PostgresStaging(empty_url).opened() as session:
+        found = session.window(GROUP)
+    assert (found.committed, found.proposed) == (at(1, 3), at(2, 4))
+    with pytest.raises(psycopg.errors.CheckViolation, match="resolved_timestamps_is_deprecated"):
+        rows(empty_url, add.format(1, 1, "null"))
+    assert rows(empty_url, "select count(*) from public.checkpoints") == [(2,)]
+
+
+def test_the_start_of_one_does_not_wait_for_the_work_of_another(url: str) -> None:
+    """A transaction that holds rows of every table: what is there already is not locked."""
+    with PostgresStaging(url).opened() as session:
+        session.stage({ORDERS: batch(change(1)), LINES: batch(change(1))})
+    with psycopg.connect(url) as working:
+        for name in table_names(url):
+            working.execute(f"lock table public.{name} in row exclusive mode")  # type: ignore[arg-type]
+        limited = f"{url}?options=-c%20lock_timeout%3D3s"
+        PostgresStaging(limited).create()
+        with PostgresStaging(limited).opened() as other:
+            other.prepare([ORDERS, LINES])
+            other.stage({ORDERS: batch(change(2)), LINES: batch(change(2))})
+
+
+def test_the_registry_has_both_engines() -> None:
+    """A URL's scheme decides which."""
+    assert part("postgresql://u@h/_replicator", "staging") is PostgresStaging
+    assert callable(part("cockroachdb://u@h/_replicator", "staging"))
