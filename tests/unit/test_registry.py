@@ -47,6 +47,7 @@ def test_each_scheme_has_its_engine() -> None:
         "mysql": "mysql",
         "mariadb": "mysql",
         "sqlite": "sqlite",
+        "cockroachdb": "cockroach",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"
