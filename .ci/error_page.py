@@ -56,7 +56,6 @@ MORE = {
     "FileExists": "Run `penstock log check`; move the file away that does not belong there.",
     "FileMissing": "Run `penstock log check`; put the file back that it names.",
     "FrameInvalid": "Run `penstock log check`: it names the file; put it back from a copy.",
-    "KeyEmpty": "Give the table a primary key; make a feed with a query WITH diff.",
     "LogLocked": "Stop the other process, or give this pipeline a directory of its own.",
     "PacketInvalid": "Check host and port: what answers there is no MySQL or MariaDB server.",
     "PenstockError": DEFECT,

@@ -121,11 +121,13 @@ class FakeStaging:
             stub = Row(Mutation(time=one.time, key=one.key, after=b'{"__stub__":true}'))
             kept.setdefault((one.time, one.key), stub).applied = True
 
-    def mark_applied_through(self, tables: Collection[StagedTable], time: Hlc) -> int:
+    def mark_applied_through(
+        self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
+    ) -> int:
         marked = 0
         for table in tables:
             for row in self.tables.get(table, {}).values():
-                if row.mutation.time <= time and not row.applied:
+                if after < row.mutation.time <= time and not row.applied:
                     row.applied, marked = True, marked + 1
         return marked
 

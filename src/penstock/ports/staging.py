@@ -18,7 +18,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from penstock.model import PenstockError
-from penstock.model.hlc import Hlc
+from penstock.model.hlc import ZERO, Hlc
 from penstock.model.table import TableName
 from penstock.ports.checks import Finding
 from penstock.ports.registry import part
@@ -212,8 +212,13 @@ class StagingSession(Protocol):
         """Mark these applied now; what was never staged gets a stub."""
         ...
 
-    def mark_applied_through(self, tables: Collection[StagedTable], time: Hlc) -> int:
-        """Mark every unapplied row at or before time applied now; returns how many."""
+    def mark_applied_through(
+        self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
+    ) -> int:
+        """Mark every unapplied row later than after and up to time applied now; how many.
+
+        Give after, such as what a window has committed: without it the whole table is read.
+        """
         ...
 
     def read(
@@ -231,7 +236,7 @@ class StagingSession(Protocol):
         ...
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int:
-        """Unapplied rows older than this: should be 0."""
+        """Unapplied rows older than this, such as what is retired: should be 0."""
         ...
 
     def inconsistent_count(self, table: StagedTable) -> int:

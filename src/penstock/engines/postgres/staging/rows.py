@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.ports.staging import MUTATIONS, KeyEmpty, StagedTable
+from penstock.ports.staging import MUTATIONS, StagedTable, key_empty
 from penstock.ports.staging_errors import MutationBroken
 
 GZIP_BYTES_MIN: Final = 1025
@@ -98,7 +98,7 @@ class Rows:
 def rows_of(table: StagedTable, batch: pa.RecordBatch) -> Rows:
     """What is to be stored of a batch: of one time and key the last row. Raises KeyEmpty."""
     if batch.num_rows and _has_empty_key(batch):
-        raise KeyEmpty(table)
+        raise key_empty(table)
     batch = _in_order(batch)
     after = _values(batch.column("after"))
     deletion = [one is None for one in after]
