@@ -1,8 +1,12 @@
-"""`penstock stage`: receives changefeeds into the staging database until it is stopped."""
+"""`penstock stage`: receives changefeeds into the staging database until it is stopped.
+
+Over HTTP, and as files of a folder or bucket.
+"""
 
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,16 +23,18 @@ from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.stage_config import Authentication, StageSection, seconds
-from penstock.ports.staging import StagingDatabase, staging_at
+from penstock.ports.staging import StagingDatabase, StagingSession, staging_at
 
 if TYPE_CHECKING:
     from penstock.stage.metrics import Metrics
     from penstock.stage.receiver.access import Access, SignedTokens
+    from penstock.stage.receiver.app import Receiver
     from penstock.stage.receiver.server import Certificate
 
 logger = structlog.get_logger()
 LIBRARIES = ("cryptography", "prometheus_client", "starlette", "uvicorn")
 _LOOK_S = 0.5
+_AGAIN_S = 1.0
 
 
 class StageSectionMissing(PenstockError):
@@ -56,10 +62,10 @@ def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> 
     stop = StopRequest()
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
-        url, reload = stack.enter_context(receiving(config, section, database))
+        url, look = stack.enter_context(receiving(config, section, database))
         on_served(url)
         while not stop.wait(_LOOK_S):
-            reload()
+            look()
 
 
 def _checked(config: Config) -> tuple[StageSection, StagingDatabase]:
@@ -112,7 +118,69 @@ def receiving(
         )
         certificate = _certificate(config, section, host)
         url = stack.enter_context(serving(receiver, host, port, certificate))
-        yield url, (lambda: None) if keys is None else keys.reload_if_due
+        files = _FilesThread(section, database, receiver) if section.storage_url else None
+        if files is not None:
+            stack.enter_context(files)
+
+        def look() -> None:
+            if keys is not None:
+                keys.reload_if_due()
+            if files is not None and files.error is not None:
+                raise files.error
+
+        yield url, look
+
+
+class _FilesThread:
+    """Reads the files of a feed beside the requests. error: what has ended it."""
+
+    def __init__(
+        self, section: StageSection, database: StagingDatabase, receiver: Receiver
+    ) -> None:
+        from penstock.stage.receiver.feed_files import FeedFiles, store_at
+
+        self.error: PenstockError | None = None
+        self._database, self._stop = database, threading.Event()
+        self._delay_s = seconds(section.fetch_delay)
+        self._files = FeedFiles(
+            store_at(section.storage_url),
+            receiver,
+            group=tuple(section.target_schema.split(".")),
+            folders=section.partition_format,
+            size_max=section.request_bytes_max,
+            lease_s=section.lease_seconds,
+            hostname=socket.gethostname(),
+        )
+        self._thread = threading.Thread(target=self._run, name="feed files", daemon=True)
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """End behind the file that is being staged."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._database.opened() as session:
+                    try:
+                        self._follow(session)
+                    finally:
+                        self._files.release(session)
+            except PenstockError as error:
+                if error.retry != "backoff":
+                    self.error = error
+                    return
+                logger.warning("files of a feed not read", code=error.code, error=error.message)
+                self._stop.wait(_AGAIN_S)
+
+    def _follow(self, session: StagingSession) -> None:
+        while not self._stop.is_set():
+            if not self._files.step(session, self._stop.is_set):
+                self._stop.wait(self._delay_s)
 
 
 def _access(section: StageSection, keys: _Keys | None) -> Access:

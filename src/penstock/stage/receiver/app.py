@@ -85,7 +85,7 @@ class Receiver:
         self._sessions, self._tables, self._access = sessions, tables, access
         self._metrics, self._describe = metrics, describe
         self._options = options or ReceiverOptions()
-        self._decoder = Decoder(tables, ndjson_buffer_bytes=self._options.ndjson_buffer_bytes)
+        self.decoder = Decoder(tables, ndjson_buffer_bytes=self._options.ndjson_buffer_bytes)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self.app = Starlette(
@@ -216,7 +216,7 @@ class Receiver:
 
         For any thread. Raises what decoding and the staging database do.
         """
-        request = self._decoder.decode(place, body)
+        request = self.decoder.decode(place, body)
         name = group_name(place.group)
         if request.resolved is not None:
             with (
