@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,6 +13,7 @@ from structlog.testing import capture_logs
 
 from fix_postgres import Server
 from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
+from penstock.cli import guarded
 from penstock.engines.postgres.connect import with_database
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.memo import VERSIONS
@@ -134,6 +137,45 @@ def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
             assert session.get_memo("version-400") == b'{"state":"applied"}'
     finally:
         postgres.drop_database(url)
+
+
+def test_doctor_shows_what_an_operator_runs(
+    postgres: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file with [stage]: CREATE DATABASE, and for CockroachDB the time of its tombstones."""
+    url = with_database(postgres.url(), "_replicator_of_nobody")
+    file = tmp_path / "c.toml"
+    text = """
+        [pipeline]
+        name = "c"
+        directory = "c"
+        [staging]
+        url = "{}"
+        [stage]
+        authentication = "off"
+        [target]
+        url = "{}"
+    """
+    for scheme, wanted in (
+        ("postgresql", ['create database "_replicator_of_nobody";']),
+        (
+            "cockroachdb",
+            [
+                'create database "_replicator_of_nobody";',
+                'ALTER DATABASE "_replicator_of_nobody" CONFIGURE ZONE USING gc.ttlseconds=300;',
+            ],
+        ),
+    ):
+        given = url.replace("postgresql", scheme, 1)
+        file.write_text(text.format(given, postgres.url()))
+        with pytest.raises(SystemExit) as ended:
+            guarded(["doctor", str(file), "--json"])
+        assert ended.value.code == 1
+        out, err = capsys.readouterr()
+        assert err == ""
+        said = json.loads(out)
+        commands = [finding["command"] for finding in said["findings"]]
+        assert commands == wanted
 
 
 def test_a_database_without_tables_is_named(empty_url: str) -> None:

@@ -122,16 +122,18 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
 
     Looks at this machine, the source and the target, by using each right it needs, and prints
     for each finding what it is, why it matters and the exact SQL that mends it. E stops a run,
-    W is a risk, I is good to know. Changes nothing: what has to be tried is rolled back.
+    W is a risk, I is good to know. Changes nothing: what has to be tried is rolled back. Of a file
+    with [stage] it looks at the staging database.
 
     \b
     Example:     penstock doctor shop.toml
     Exit codes:  0 no error found, 1 at least one, 2 wrong usage
     """  # noqa: D301 - click wants the character
+    from penstock.control.config import load_config
     from penstock.control.doctor import examine
     from penstock.control.show import show_report
 
-    config = pipeline_config(file)
+    config = load_config(file)
     diagnostics(verbose)
     report = examine(config)
     if as_json:

@@ -392,7 +392,7 @@ def _check_ends(text: ConfigText, config: Config) -> None:
     if config.has_target:
         _check_url(text, "target", config.target.url)
     if config.staging is not None:
-        _check_url(text, STAGING, config.staging.url)
+        _check_staging_url(text, config.staging.url)
     if config.stage is not None:
         _check_stage(text, config.stage)
     else:
@@ -544,6 +544,18 @@ def _check_url(text: ConfigText, section: str, url: str, *, key: str = "url") ->
     except UrlInvalid as error:
         place = text.place(section, key)
         raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
+
+
+def _check_staging_url(text: ConfigText, url: str) -> None:
+    """A staging database may be of an engine that is neither source nor target."""
+    try:
+        engine = engine_at(url)
+    except UrlInvalid as error:
+        place = text.place(STAGING, "url")
+        raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
+    engine.part("staging")
+    if "options" in engine.parts:
+        _check_url(text, STAGING, url)
 
 
 def _check_patterns(text: ConfigText, patterns: tuple[str, ...], section: str = "source") -> None:

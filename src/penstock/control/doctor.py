@@ -38,6 +38,7 @@ from penstock.ports.checks import (
 )
 from penstock.ports.config import Config
 from penstock.ports.registry import engines
+from penstock.ports.staging import staging_at
 
 
 class PreflightFailed(PenstockError):
@@ -109,6 +110,11 @@ def examine(
         has_target=config.has_target,
         only=only,
     )
+    if config.staging is not None:
+        findings.extend(staging_at(config.staging.url).examine())
+        looked.done += 1
+    if config.stage is not None:  # changefeeds are posted to it: there is no source to look at
+        return _report(findings, looked)
     examined = examined_of(config)
     at_source = checks_of(config.source.url)
     looked.look(HOST_CHECKS, config)
@@ -128,6 +134,10 @@ def examine(
             looked.look(LOAD_CHECKS, LoadSubject(config, source.tables), typed=typed)
         else:
             looked.skip(LOAD_CHECKS)
+    return _report(findings, looked)
+
+
+def _report(findings: list[Finding], looked: Looked) -> Report:
     order = list(Severity)
     findings.sort(key=lambda finding: order.index(finding.severity))
     return Report(findings=tuple(findings), checks_done=looked.done, checks_skipped=looked.skipped)
