@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -19,7 +19,18 @@ from penstock.codec.columns import (
 )
 from penstock.log.change_tables import dated
 from penstock.log.segment import Segment
-from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Rows, Run
+from penstock.model import (
+    DROP_TABLE,
+    Column,
+    FlushPoint,
+    Identity,
+    Marker,
+    MarkerKind,
+    Op,
+    Relation,
+    Rows,
+    Run,
+)
 from penstock.model.position import to_ordinal
 
 SOURCE = {"engine": "postgresql", "system_id": "7000000000000000001", "slot": "s"}
@@ -247,6 +258,11 @@ def truncate(gsn: int, trx: int, *names: str) -> Marker:
         commit_time_us=COMMIT_TIME_US + trx,
         tables=tuple(("public", name) for name in names),
     )
+
+
+def dropped(gsn: int, trx: int, *names: str) -> Marker:
+    """A marker behind a row that says that tables were dropped."""
+    return replace(truncate(gsn, trx, *names), kind=MarkerKind.DDL, data=DROP_TABLE)
 
 
 Plain = tuple[Any, ...]

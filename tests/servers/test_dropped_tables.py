@@ -9,7 +9,16 @@ import psycopg
 import pytest
 
 from fix_doctor import one
-from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
+from fix_extract import (
+    QUICK,
+    Stop,
+    extractor_of,
+    log_changes,
+    running,
+    segments_of,
+    set_up,
+    until,
+)
 from fix_pipeline import penstock, pipeline
 from fix_stream import run_sql
 from penstock.control.doctor import PreflightFailed, examine
@@ -17,6 +26,7 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
 from penstock.engines.postgres.tables import watched
+from penstock.model import DROP_TABLE, MarkerKind
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
@@ -99,6 +109,31 @@ def test_a_dropped_table_that_is_made_again_later_is_read(source_url: str, tmp_p
             until(lambda: ("I", 7) in _of(tmp_path, "t"))
             stop.asked.set()
     assert _of(tmp_path, "t")[0] == ("I", 1)
+
+
+def test_the_log_says_that_a_table_was_dropped(source_url: str, tmp_path: Path) -> None:
+    """Once, behind its last row and before what comes later, in a transaction of its own."""
+    set_up(source_url, "create table t (id int primary key);; create table u (id int primary key)")
+    stop = Stop()
+    with connect(source_url, application_name="test") as sql:
+        extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
+        with running(extractor):
+            until(lambda: extractor.progress.state == "streaming")
+            run_sql(sql, "insert into t values (1);; drop table t")
+            until(lambda: extractor.progress.transaction_count == 2)
+            run_sql(sql, "insert into u values (1)")
+            until(lambda: extractor.progress.row_count == 2)
+            stop.asked.set()
+        extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        (told,) = [marker for one in segments for marker in one.markers()]
+    assert (told.kind, told.data, told.tables) == (
+        MarkerKind.DDL,
+        DROP_TABLE,
+        (("public", "t"),),
+    )
+    assert (told.gsn, told.trx) == (1, 2)
+    assert [(c.table, c.trx) for c in log_changes(tmp_path)] == [("t", 1), ("u", 3)]
 
 
 def _extract(config: Config) -> None:

@@ -18,7 +18,7 @@ from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged, TableMoved
 from penstock.extract.extractor import Ended
-from penstock.model import MarkerKind, PenstockError
+from penstock.model import DROP_TABLE, MarkerKind, PenstockError
 
 
 def begun(url: str, directory: Path) -> None:
@@ -422,7 +422,9 @@ def test_a_table_is_dropped_and_made_again(
     extractor_of(mysql_url, tmp_path).run()
     assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "a"}, {"id": "x"}, {"id": 1}]
     with segments_of(tmp_path) as segments:
-        assert [m.gsn for s in segments for m in s.markers()] == [1]
+        told = [(m.gsn, m.kind, m.data) for s in segments for m in s.markers()]
+    truncate = {"cascade": False, "restart_identity": True}
+    assert told == [(1, MarkerKind.DDL, DROP_TABLE), (1, MarkerKind.TRUNCATE, truncate)]
 
 
 @pytest.mark.each_server

@@ -18,7 +18,6 @@ from penstock.consume.calls import ConsumerAnswerInvalid, ConsumerFailed
 from penstock.consume.events import CdcEvent
 from penstock.consume.listing import SegmentsMissed
 from penstock.consume.lock import ConsumerLocked
-from penstock.consume.metadata import MetadataNotDrained
 from penstock.consume.position import (
     POSITION_FILE,
     ConsumerState,
@@ -401,57 +400,6 @@ def test_left_overs_of_replaced_files_go(feed: Feed) -> None:
 
 
 # -- the rest --------------------------------------------------------------------------------
-
-
-def test_tables_are_told_before_their_events(feed: Feed) -> None:
-    """In the published order, once per version, also over a restart."""
-    feed.write(1)
-
-    class Told(Noting):
-        def on_mappings(self, mappings: Iterator[Any]) -> None:
-            self.seen += [("mapping", m.type_id, m.type_name) for m in mappings]
-
-        def on_types(self, types: Iterator[Any]) -> None:
-            self.seen += [("type", t.table, t.version) for t in types]
-
-        def on_cache_change(self, caches: Iterator[Any]) -> None:
-            self.seen += [("cache", c.table, c.columns, c.key) for c in caches]
-
-        def on_cache_destroy(self, caches: Iterator[int]) -> None:
-            self.seen += [("gone", number) for number in caches]
-
-    told = Told()
-    feed.run(told)
-    assert told.seen == [
-        "start",
-        ("mapping", 1, "public.item"),
-        ("type", "public.item", 1),
-        ("cache", "public.item", ("id", "note"), ("id",)),
-        1,
-        "stop",
-    ]
-    again = Told()
-    feed.run(again, gone=lambda: frozenset({"public.item"}))
-    assert again.seen == ["start", ("gone", 1), "stop"]
-
-
-@pytest.mark.parametrize(
-    ("callback", "text"),
-    [
-        ("on_mappings", "Consumer should handle all changed mappings"),
-        ("on_types", "Consumer should handle all changed types"),
-        ("on_cache_change", "Consumer should handle all cache change events"),
-    ],
-)
-def test_a_metadata_iterator_must_be_drained(feed: Feed, callback: str, text: str) -> None:
-    """With the published texts; nothing of the segment is given."""
-    feed.write(1)
-    noting = Noting()
-    setattr(noting, callback, lambda _items: None)
-    with pytest.raises(MetadataNotDrained) as caught:
-        feed.run(noting)
-    assert caught.value.message == text
-    assert noting.gsns == []
 
 
 def test_a_consumer_that_is_not_alive_ends_in_order(feed: Feed) -> None:

@@ -36,7 +36,7 @@ from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment
 from penstock.log.state import load_done
 from penstock.log.tail import SegmentOpener
-from penstock.model import Marker, MarkerKind, PenstockError, TableName
+from penstock.model import DROP_TABLE, Marker, MarkerKind, PenstockError, Relation, TableName
 
 declare(
     "consume.read.after",
@@ -315,6 +315,12 @@ class Application:
 
     def _mark(self, place: Position, marker: Marker) -> None:
         """Call the consumer at a marker of its tables, and count it as read."""
+        if marker.kind is MarkerKind.DDL:
+            if marker.data == DROP_TABLE:
+                names = [".".join(table) for table in marker.tables]
+                self._metadata.tell_dropped(names, self._made_again(marker))
+            self._read_marker(place)
+            return
         callback = "on_truncate" if marker.kind is MarkerKind.TRUNCATE else "on_reload"
         for table in marker.tables:
             if self._options.takes(TableName(*table)):
@@ -322,6 +328,16 @@ class Application:
                 arguments = (".".join(table), marker.gsn)
                 count = 2 if takes(getattr(self._consumer, callback), 2) else 1
                 called(self._consumer, callback, *arguments[:count])
+        self._read_marker(place)
+
+    def _made_again(self, marker: Marker) -> list[Relation]:
+        """The segment's shapes of tables that have rows behind the marker that says they went."""
+        assert self._segment is not None, "it is being read"
+        behind = {e.relation_id for e in self._segment.row_frames() if e.gsn_last > marker.gsn}
+        relations = [self._segment.relation(number) for number in sorted(behind)]
+        return [one for one in relations if (one.schema, one.name) in marker.tables]
+
+    def _read_marker(self, place: Position) -> None:
         self._read = place
         if not self._has_unsaved:
             self._save(place)

@@ -19,10 +19,10 @@ from penstock.consume.pieces import (
     FrameGroups,
     Piece,
     Takes,
-    emptying_markers,
     gsn_shift,
     pieces_of,
     reloaded,
+    told_markers,
 )
 from penstock.log.segment import Segment
 from penstock.model import Relation, TableName
@@ -63,7 +63,7 @@ class BatchReader:
         self._segment = segment
         names = {totals.id: TableName(totals.schema, totals.name) for totals in segment.tables}
         self._taken = {number: name for number, name in names.items() if takes(name)}
-        self.markers = emptying_markers(segment)
+        self.markers = told_markers(segment)
         # Of all tables, so that what was read is counted alike when other tables are taken.
         self.groups = FrameGroups(
             [entry for entry in segment.entries if entry.kind == FrameKind.ROWS]

@@ -22,10 +22,10 @@ from penstock.consume.pieces import (
     FrameGroups,
     Piece,
     Takes,
-    emptying_markers,
     gsn_shift,
     pieces_of,
     reloaded,
+    told_markers,
 )
 from penstock.log.python_values import EPOCH_UTC
 from penstock.log.segment import Segment
@@ -148,7 +148,7 @@ class EventReader:
         taken = {
             totals.id for totals in segment.tables if takes(TableName(totals.schema, totals.name))
         }
-        self.markers = emptying_markers(segment)
+        self.markers = told_markers(segment)
         self.groups = FrameGroups(
             [
                 entry

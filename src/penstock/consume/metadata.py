@@ -14,6 +14,7 @@ from penstock.consume.calls import called
 from penstock.consume.position import CACHES_FILE, MAPPINGS_FILE, TYPES_FILE, ConsumerState, Known
 from penstock.model import PenstockError, Relation, TableName
 
+GONE = "gone"  # behind version and name, in the file of tables
 Takes = Callable[[TableName], bool]
 
 
@@ -48,6 +49,13 @@ class Metadata:
         told |= self._tell_caches(wanted)
         return self._tell_gone(frozenset(gone)) or told
 
+    def tell_dropped(self, names: Iterable[str], made_again: Iterable[Relation]) -> bool:
+        """Tell that tables were dropped, and those that were made again under their names."""
+        told = self._tell_gone(frozenset(names))
+        for one in made_again:
+            self._caches.pop(str(one.source_id), None)  # also if it has the shape of before
+        return self.tell(made_again) or told
+
     def _tell_mappings(self, relations: list[Relation]) -> bool:
         new = [
             one
@@ -75,16 +83,17 @@ class Metadata:
         new = {}
         for one in relations:  # the last version of each
             known = [one.version, one.full_name]
-            if self._caches.get(str(one.source_id)) != known:
+            if self._caches.get(str(one.source_id), [])[:2] != known:
                 new[str(one.source_id)] = (known, one)
         items = [_cache(one) for _, one in new.values()]
         self._caches |= {number: known for number, (known, _) in new.items()}
         return self._told("on_cache_change", "cache change", items, CACHES_FILE, self._caches)
 
-    def _tell_gone(self, gone: frozenset[str]) -> bool:
-        numbers = [number for number, known in self._caches.items() if known[1] in gone]
+    def _tell_gone(self, names: frozenset[str]) -> bool:
+        known = self._caches.items()
+        numbers = [n for n, told in known if told[1] in names and told[-1] != GONE]
         for number in numbers:
-            del self._caches[number]
+            self._caches[number].append(GONE)  # its last shape does not come back as a new one
         items = [int(number) for number in numbers]
         return self._told("on_cache_destroy", "cache destroy", items, CACHES_FILE, self._caches)
 

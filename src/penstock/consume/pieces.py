@@ -1,4 +1,4 @@
-"""A segment cut into pieces where tables are emptied, and which of its frames belong together.
+"""A segment cut into pieces where tables are emptied or dropped, and which frames belong together.
 
 For events (`events.py`) and batches (`batches.py`) alike.
 """
@@ -15,6 +15,7 @@ from penstock.log.change_tables import EMPTYING
 from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, TableName
 
+TOLD = (*EMPTYING, MarkerKind.DDL)  # kinds of markers that consumers hear of
 SNAPSHOT_KEY = "snapshot"  # in the source of a segment's header
 SNAPSHOT_SHIFT = 2**62
 
@@ -45,9 +46,9 @@ _Events = TypeVar("_Events", bound=Reading)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece(Generic[_Events]):
-    """What lies between two places where a table is emptied.
+    """What lies between two places where a table is emptied or dropped.
 
-    markers_before: TRUNCATE and RELOAD markers that come before the events, in order; of all
+    markers_before: TRUNCATE, RELOAD and DDL markers that come before the events, in order; of all
     tables. gsn_end: the row change up to which everything is read when the events are.
     """
 
@@ -61,10 +62,12 @@ def gsn_shift(segment: Segment) -> int:
     return SNAPSHOT_SHIFT if SNAPSHOT_KEY in segment.header.source else 0
 
 
-def emptying_markers(segment: Segment) -> list[Marker]:
-    """The markers that empty tables, in order: of all tables, so that counting needs no filter."""
+def told_markers(segment: Segment) -> list[Marker]:
+    """The markers that consumers are told, in order: of all tables, so that counting needs no
+    filter.
+    """
     markers = sorted(segment.markers(), key=lambda marker: marker.gsn)
-    return [marker for marker in markers if marker.kind in EMPTYING]
+    return [marker for marker in markers if marker.kind in TOLD]
 
 
 def reloaded(markers: Sequence[Marker], table: TableName) -> dict[int, int]:

@@ -12,11 +12,11 @@ from pathlib import Path
 import structlog
 
 from penstock.consume.lock import take_lock
+from penstock.consume.pieces import TOLD
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Snapshot
 from penstock.host.files import REAL_FILES, FileMissing, Files, Lock
 from penstock.log import links
-from penstock.log.change_tables import EMPTYING
 from penstock.log.durable import read_durable
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
@@ -111,7 +111,7 @@ def _now(place: LogPlace) -> Position:
         try:
             with SegmentOpener(place.extension, place.files).open(file) as segment:
                 gsn = segment.end.gsn
-                done = [m for m in segment.markers() if m.kind in EMPTYING and m.gsn == gsn]
+                done = [m for m in segment.markers() if m.kind in TOLD and m.gsn == gsn]
                 return Position(
                     segment=segment.number, gsn=gsn, markers=len(done), log_id=state.log_id
                 )

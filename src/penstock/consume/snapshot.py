@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.consume.pieces import TOLD
 from penstock.consume.position import ConsumerState, Position
 from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
-from penstock.log.change_tables import EMPTYING
 from penstock.log.durable import read_durable
 from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
 from penstock.log.segment import Segment
@@ -191,7 +191,7 @@ def _in_segment(segment: Segment, ordinal: int) -> Position | None:
     done = [
         marker
         for marker in segment.markers()
-        if marker.kind in EMPTYING and marker.gsn == gsn and marker.trx < first
+        if marker.kind in TOLD and marker.gsn == gsn and marker.trx < first
     ]
     return Position(
         segment=segment.number, gsn=gsn, markers=len(done), log_id=segment.header.log_id

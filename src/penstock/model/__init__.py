@@ -3,7 +3,7 @@
 Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `penstock.codec`.
 """
 
-from penstock.model.change import FlushPoint, Marker, MarkerKind, Op, Rows, Run
+from penstock.model.change import DROP_TABLE, FlushPoint, Marker, MarkerKind, Op, Rows, Run
 from penstock.model.errors import LOAD_AFRESH, LOAD_AGAIN, PenstockError, Retry
 from penstock.model.relation import Column, Identity, Relation
 from penstock.model.table import (
@@ -16,6 +16,7 @@ from penstock.model.table import (
 )
 
 __all__ = [
+    "DROP_TABLE",
     "LOAD_AFRESH",
     "LOAD_AGAIN",
     "Column",

@@ -34,6 +34,9 @@ class MarkerKind(StrEnum):
     RELOAD = "reload"  # the rows that follow replace a table whole (see `reload.py`)
 
 
+# `data` of a DDL whose tables were dropped.
+DROP_TABLE = {"statement": "drop table"}
+
 # `data["reason"]` of a RELOAD in front of which columns got other names.
 COLUMN_RENAMED = "a column was renamed"
 

@@ -385,14 +385,13 @@ class Assembler:
         # The target has the shape before, which no row may have shown yet.
         shown = [] if self._is_known else self._book.introduced(touched, place)
         place = replace(place, since=place.since + 1)  # behind what was shown, in one transaction
-        emptied = self._book.apply(effects, said, place)
+        marks = self._book.apply(effects, said, place)
         # Earlier table ids may mean something else now.
         self.decoder.unbind_all()
         if self._is_known:
             return
-        if emptied:
-            data = {"cascade": False, "restart_identity": True}
-            self._mark(MarkerKind.TRUNCATE, emptied, data=data)
+        for kind, tables, data in marks:
+            self._mark(kind, tables, data=data)
         relations = [self._book.refreshed(name, place) for name in sorted(touched)]
         found = [*shown, *(relation for relation in relations if relation is not None)]
         if found:

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -36,9 +36,10 @@ from penstock.engines.mysql.source.unsupported import (
     StatementLogged,
     TableMoved,
 )
-from penstock.model import Column, Relation, TableDefinition, TableName
+from penstock.model import DROP_TABLE, Column, MarkerKind, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
+Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tables, data
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
 _CRASH_SAFE = frozenset(("innodb", "ndbcluster", "rocksdb"))
 _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
@@ -298,24 +299,32 @@ class SchemaHistory:
         notes = self._notes.get(of) if of is not None else None
         return notes if notes is not None and notes.is_captured else None
 
-    def apply(self, effects: Sequence[Effect], query: Query, place: StreamPlace) -> list[TableName]:
-        """Note what a statement did; returns the tables that are empty now.
+    def apply(self, effects: Sequence[Effect], query: Query, place: StreamPlace) -> list[Mark]:
+        """Note what a statement did; returns what the log is to say: emptied and dropped tables.
 
         Raises RowsChangedUnseen, TableMoved, StatementLogged.
         """
         self.changed = True
         emptied: list[TableName] = []
+        dropped: list[TableName] = []
         renames: list[tuple[TableName, TableName]] = []
         for effect in effects:
             if effect.doing is Doing.RENAMED and effect.table is not None and effect.to is not None:
                 renames.append((effect.table, effect.to))
             elif effect.doing in (Doing.WRITTEN, Doing.UNKNOWN):
                 self._written(effect, query, place)
+            elif effect.table is not None and effect.doing is Doing.DROPPED:
+                dropped += self._dropped(effect.table, place.since)
             elif effect.table is not None:
                 emptied += self._applied(effect, effect.table, place, query.is_strict)
         if renames:
             self._renamed(renames, place)
-        return emptied
+        truncate = {"cascade": False, "restart_identity": True}
+        marks: list[Mark] = [
+            (MarkerKind.TRUNCATE, emptied, truncate),
+            (MarkerKind.DDL, dropped, DROP_TABLE),
+        ]
+        return [mark for mark in marks if mark[1]]
 
     def _applied(
         self, effect: Effect, table: TableName, place: StreamPlace, is_strict: bool
@@ -323,9 +332,6 @@ class SchemaHistory:
         since = place.since
         if effect.doing is Doing.CREATED:
             return self._created(table, since, effect.if_absent)
-        if effect.doing is Doing.DROPPED:
-            self._dropped(table, since)
-            return []
         if effect.doing is Doing.ALTERED:
             self._altered(effect, table, since, is_strict)
             return []
@@ -388,13 +394,17 @@ class SchemaHistory:
         logger.info("captured table was made", table=str(table))
         return [table] if is_known else []
 
-    def _dropped(self, dropped: TableName, since: int) -> None:
+    def _dropped(self, dropped: TableName, since: int) -> list[TableName]:
+        """Note it; returns the captured tables that are gone with it."""
+        gone = []
         for name, notes in self._notes.items():
             is_it = name == dropped or (dropped.name == "" and name.schema == dropped.schema)
             if is_it and notes.is_captured and notes.is_there:
                 notes.there[since] = False
                 notes.definitions[since] = None
                 logger.warning("captured table was dropped", table=str(name))
+                gone.append(name)
+        return gone
 
     def _written(self, effect: Effect, query: Query, place: StreamPlace) -> None:
         """A statement as text, or one not understood: tables that it names may have changed."""

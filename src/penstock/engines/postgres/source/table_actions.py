@@ -6,6 +6,7 @@ decodes, between transactions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -29,6 +30,7 @@ from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.model import (
+    DROP_TABLE,
     FlushPoint,
     MarkerKind,
     PenstockError,
@@ -124,8 +126,8 @@ class TableActions:
     def carry_out(self, action: Action, source: PostgresSource) -> Relation | None:
         """Do it; returns a relation to be written to the log, behind the last flush point.
 
-        A reload is only begun, and settles itself when `next_due` finds it on disk; for anything
-        else call `settle` once the relation is durable. Raises the error of a Stop, settled.
+        What `is_begun_only` settles itself when `next_due` finds it on disk; for anything else
+        call `settle` once the relation is durable. Raises the error of a Stop, settled.
         """
         if isinstance(action, StopPipeline):
             self.settle(action)
@@ -136,6 +138,7 @@ class TableActions:
             return self._resolver.adopt(action.definition)
         elif isinstance(action, Gone):
             logger.warning("captured table was dropped", table=str(action.table))
+            self._visit = source.visit(lambda assembler: _tell_dropped(action.table, assembler))
         return None
 
     def settle(self, action: Action) -> None:
@@ -189,6 +192,20 @@ class TableActions:
             )
 
 
+def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:
+    """In the decoding thread: a transaction of its own says that the table is gone.
+
+    It is behind all that was decoded, and what the server sends next commits behind it.
+    """
+    decoder = assembler.decoder
+    position = max(decoder.end_position, assembler.counted.received_position)
+    decoder.begin(position - 1, time.time_ns() // 1000, 0)
+    assembler.mark(MarkerKind.DDL, tables=((table.schema, table.name),), data=DROP_TABLE)
+    decoder.commit(position)
+    assembler.cut()
+    yield from ()
+
+
 def _differs(now: TableDefinition, then: TableDefinition) -> bool:
     """Whether a table has another name or other columns."""
     return now.name != then.name or now.columns != then.columns
@@ -196,4 +213,4 @@ def _differs(now: TableDefinition, then: TableDefinition) -> bool:
 
 def is_begun_only(action: Action) -> bool:
     """Whether carrying it out takes a while and settles by itself."""
-    return isinstance(action, Reload)
+    return isinstance(action, Reload | Gone)
