@@ -16,7 +16,8 @@ from fix_consumer import NAME, Feed, Noting, plain_pipeline
 from penstock import cli
 from penstock.consume.listing import SegmentsMissed
 from penstock.consume.lost import LostLinksLocked
-from penstock.consume.position import ConsumerState
+from penstock.consume.position import ConsumerState, Position
+from penstock.consume.snapshot import Made, Snapshot
 from penstock.control.config import load_config
 from penstock.control.consumer_commands import ConsumerRuns, NoConsumers, delete_lost, remove
 from penstock.control.extract_process import extract_options
@@ -219,6 +220,83 @@ def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:
     feed.writer.rotate()
     feed.run(noting)
     assert noting.gsns == [3]
+
+
+@pytest.mark.parametrize("kept", [[2, 3], []])
+def test_links_that_are_missed_in_front_are_a_hole_too(
+    feed: Feed, capsys: Capture, kept: list[int]
+) -> None:
+    """The hole is between the saved state and the first link, or the segment that is open."""
+    feed.register()
+    feed.write(2)
+    feed.run(Noting(take=1, answer=lambda call: call == 1))
+    for number in (1, 2, 3):
+        links.enable(feed.directory) if number in kept else links.disable(feed.directory)
+        feed.write(1)
+    links.enable(feed.directory)
+    feed.write(1, rotate=False)
+    (feed.directory / "0.ckt").unlink()
+    with pytest.raises(SegmentsMissed, match=r"greater then saved state.*\[state=0, segment="):
+        feed.run(Noting())
+    (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
+    assert found["message"] == "Lost segment CDC links successfully removed."
+    assert found["segments"] == []
+    assert ConsumerState(feed.directory).load() is None
+    noting = Noting()
+    feed.run(noting)
+    feed.writer.rotate()
+    feed.run(noting)
+    assert noting.gsns == [4, 5, 6][3 - len(kept) - 1 :]
+
+
+def test_a_consumer_at_the_edge_of_a_segment_has_lost_nothing(feed: Feed) -> None:
+    """Its next link is that of its saved state, is not made yet, or one that it is past is left."""
+    config = load_config(feed.root / "shop.toml", {})
+    state = ConsumerState(feed.directory)
+
+    def kept() -> bool:
+        before = state.load()
+        (lost,) = delete_lost(config, NAME)
+        return (lost.is_found, state.load()) == (False, before) and before is not None
+
+    feed.register()
+    assert kept(), "nothing was ever written"
+    feed.write(2, rotate=False)
+    feed.run(Noting())
+    assert kept(), "the open segment is read to its end"
+    feed.writer.rotate()
+    assert kept(), "and closed: its link is the one that it goes on with"
+    feed.write(1, rotate=False)
+    feed.run(Noting())
+    assert feed.links() == []
+    assert kept(), "no link is left, and the open segment follows"
+    links.make_link(feed.directory, feed.root / "log" / "0.ckt")
+    assert kept(), "a crash made a link again"
+    feed.writer.rotate()
+    feed.write(1)
+    assert feed.links() == ["1.ckt", "2.ckt"]
+    assert kept(), "several links follow"
+    links.disable(feed.directory)
+    feed.run(Noting())
+    feed.write(1)
+    assert kept(), "disabled, it waits"
+
+
+def test_a_hole_behind_a_snapshot_is_a_hole_of_the_log(feed: Feed) -> None:
+    """Numbers of the snapshot's own segments are not compared with those of the links."""
+    config = load_config(feed.root / "shop.toml", {})
+    feed.register()
+    for _ in range(4):
+        feed.write(1)
+    snapshot, state = Snapshot(feed.directory), ConsumerState(feed.directory)
+    for number in (0, 1, 2):
+        (feed.directory / f"{number}.ckt").unlink()
+    for begin, is_found in ((3, False), (2, True)):
+        snapshot.want()
+        snapshot.begin(Made(log_id="of rows", ordinal="1", begin=Position(segment=begin, gsn=0)))
+        (lost,) = delete_lost(config, NAME)
+        assert lost.is_found is is_found
+        assert (state.load() is None) is is_found
 
 
 def test_the_hole_of_a_running_consumer_is_not_touched(feed: Feed) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.consume.listing import Listing, SegmentsMissed
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.position import ConsumerState
 from penstock.consume.registration import LogPlace
+from penstock.consume.snapshot import Snapshot
 from penstock.host.files import DirectoryLocked
 from penstock.log import links
 from penstock.log.durable import read_durable
@@ -26,22 +28,28 @@ class LostLinksLocked(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """What was removed of one consumer's links: numbers of segments, oldest first."""
+    """What was lost to one consumer.
+
+    segments: numbers of the links that were removed, oldest first. is_found: whether there was a
+    hole; also without links before it, behind the saved state.
+    """
 
     consumer: str
     segments: tuple[int, ...]
+    is_found: bool
 
     @property
     def message(self) -> str:
         """The published text."""
-        return FOUND if self.segments else NOT_FOUND
+        return FOUND if self.is_found else NOT_FOUND
 
 
 def delete_lost_links(place: LogPlace, name: str) -> Lost:
-    """Remove every link below the last hole, and with any the saved state.
+    """Remove every link below the last hole, and with a hole the saved state.
 
     Where the log itself is further than the consumer's next link, its links were skipped up to now:
-    all go, and it begins with the next one. Raises LostLinksLocked; then nothing is changed.
+    all go, and it begins with the next one. Raises LostLinksLocked and ConsumerStateCorrupt; then
+    nothing is changed.
     """
     directory, files = place.consumers / name, place.files
     try:
@@ -63,9 +71,10 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
                 directory, through=rest[-1].number, extension=place.extension, files=files
             )
             lost += [file.number for file in rest]
-        if lost:
+        is_found = bool(lost) or _is_behind_saved(place, name)
+        if is_found:
             ConsumerState(directory, files).drop()
-        return Lost(consumer=name, segments=tuple(lost))
+        return Lost(consumer=name, segments=tuple(lost), is_found=is_found)
     finally:
         lock.release()
 
@@ -78,3 +87,21 @@ def _is_skipped_at_end(place: LogPlace, name: str) -> bool:
     durable = read_durable(place.log, place.files)
     found = list_segments(directory, place.extension, place.files)
     return durable is not None and bool(found) and durable.number > found[-1].number + 1
+
+
+def _is_behind_saved(place: LogPlace, name: str) -> bool:
+    """Whether what comes next does not follow the saved state.
+
+    The consumer's own check says so: what it would refuse is what has to be mended here.
+    """
+    directory, files = place.consumers / name, place.files
+    saved = ConsumerState(directory, files).load()
+    snapshot = Snapshot(directory, files).pending(saved)
+    listing = Listing(directory, place.log, extension=place.extension, reads_open=True, files=files)
+    try:
+        listing.look(saved if snapshot is None else snapshot.begin, is_pending=True)
+    except SegmentsMissed:
+        return True
+    finally:
+        listing.close()
+    return False
