@@ -36,9 +36,11 @@ from penstock.engines.postgres.source.snapshot import (
     plan_chunks,
     temporary_consistent_point,
 )
+from penstock.host.faults import declare, point
 from penstock.model import MarkerKind, PenstockError, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
+declare("extract.resend.rows")
 ATTEMPTS_MAX = 5
 BLOCK_BYTES = 1024 * 1024
 WHOLE_STORAGE_BYTES = 2**62  # one chunk per storage: they are read one after the other anyway
@@ -154,6 +156,7 @@ class ReloadJob:
                     sink.widen()
                 elif decoder.stop is Stop.LIMIT:
                     sink.cut()
+            point("extract.resend.rows")
         decoder.commit(self.position)
         sink.cut()
         logger.info(
