@@ -15,6 +15,7 @@ from fix_mysql import MySQLServer
 from fix_mysql_types import values_for
 from penstock.consume.flexcdc.captured import DatabaseLeftOut
 from penstock.consume.flexcdc.cleanup import clean
+from penstock.consume.flexcdc.following import FlexCdc
 from penstock.consume.flexcdc.images import ImageIncomplete
 from penstock.consume.flexcdc.writing import ChangelogWriter
 
@@ -305,3 +306,23 @@ def test_row_mode_commits_in_time(
     written = [count for count in dict.fromkeys(commits) if count]
     assert written == ([1000] if bulk else [200, 400, 600, 800, 1000])
     one.check("t")
+
+
+def test_waits_grow_by_sleep_increment_up_to_sleep_maximum(
+    flex: Callable[..., Flex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing comes: one second, and each time longer; a change begins anew."""
+    one = flex(sleep_increment=0.5, sleep_maximum=1.2)
+    one.source_sql("create table t (id int primary key)")
+    one.begin("t")
+    waited: list[float] = []
+
+    def wait(_: FlexCdc, _follower: object, seconds: float, _stop: object) -> None:
+        waited.append(seconds)
+        if len(waited) == 4:
+            one.source_sql("insert into t values (1)")
+            one.extract()
+
+    monkeypatch.setattr(FlexCdc, "_wait", wait)
+    one.flexcdc().run(lambda: len(waited) == 6, on_place=lambda _: None)
+    assert waited == [1.5, 2.0, 2.2, 2.2, 1.5, 2.0]

@@ -77,7 +77,8 @@ def read_ini(path: Path) -> Ini:
     if MAIN not in sections:
         raise IniUnreadable(
             f"Could not find [flexcdc] section or .ini file not found: {path}",
-            hint="Begin the file with a line [flexcdc] and its keys; docs/flexcdc.md lists them.",
+            hint="Begin the file with a line [flexcdc] and its keys; docs/flexcdc.md lists them. "
+            "Then give the same command again.",
         )
     settings = _settings(path, sections[MAIN])
     known = {MAIN, SOURCE, DEST, TYPES}
@@ -110,7 +111,8 @@ def _sections(path: Path, text: str) -> dict[str, dict[str, str]]:
         if pair is None or not name:
             raise IniKeyUnknown(
                 f"{path.name}, line {number}: neither a section nor key = value",
-                hint='Write key = value below a line [section]; a value with ; goes in "quotes".',
+                hint='Write key = value below a line [section]; a value with ; goes in "quotes". '
+                "Then give the same command again.",
                 line=number,
             )
         groups = pair.groupdict()
@@ -155,7 +157,8 @@ def _value(path: Path, key: str, text: str, kind: Any) -> Any:
 def _invalid(path: Path, key: str, text: str, expected: str) -> IniValueInvalid:
     return IniValueInvalid(
         f"{path.name}: {key} is {text!r}, expected {expected}",
-        hint=f"Correct {key} in [flexcdc]; docs/flexcdc.md says what it does.",
+        hint=f"Correct {key} in [flexcdc]; docs/flexcdc.md says what it does. Then give the "
+        "same command again.",
         key=key,
     )
 
@@ -163,6 +166,7 @@ def _invalid(path: Path, key: str, text: str, expected: str) -> IniValueInvalid:
 def _unknown(path: Path, what: str, name: str, known: Any) -> IniKeyUnknown:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]}?" if near else f"Known here: {', '.join(sorted(known))}."
+    hint += " Correct it and give the same command again."
     return IniKeyUnknown(f"{path.name}: unknown {what}", hint=hint, key=name)
 
 
@@ -176,7 +180,8 @@ def _url(path: Path, name: str, given: Mapping[str, str]) -> str:
     if not given.get("host") and not given.get("socket"):
         raise IniKeyUnknown(
             f"{path.name}: [{name}] names no host",
-            hint=f"Write user, host, port and password below [{name}].",
+            hint=f"Write user, host, port and password below [{name}] and give the same command "
+            "again.",
             key=f"{name}.host",
         )
     account = quote(given.get("user", ""), safe="")

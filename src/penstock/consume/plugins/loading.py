@@ -133,7 +133,8 @@ def _plugin(name: str, found: Any) -> Plugin:
         raise PluginIncomplete(
             f"plugin {name} lacks {', '.join(missing)}",
             hint="Define all nine callbacks, or derive the class from "
-            "penstock.consume.plugins.PluginBase, which has them.",
+            "penstock.consume.plugins.PluginBase, which has them. Then give the same command "
+            "again.",
             plugin=name,
             missing=missing,
         )
