@@ -25,7 +25,7 @@ from fix_web_shop import Shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-TABS = ("bulk", "replication", "tables", "errors", "doctor", "verify")
+TABS = ("bulk", "replication", "tables", "consumers", "errors", "doctor", "verify")
 # Foreground and background of every text that is seen, as the browser computed them.
 CONTRASTS = r"""
 const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
@@ -280,7 +280,7 @@ def test_pages_are_readable_for_everybody(looked: Looked, size: tuple[int, int])
     seen.media("prefers-color-scheme", "light")
     for selector in ("button", "a", "summary", "progress", "[role=tab]", "[role=tabpanel]", "svg"):
         assert nameless(seen, selector) == 0, selector
-    assert [tab.aria_role for tab in seen.all("[data-tabs] a")] == ["tab"] * 6
+    assert [tab.aria_role for tab in seen.all("[data-tabs] a")] == ["tab"] * len(TABS)
     assert seen.one("[data-tabs]").aria_role == "tablist"
     small = seen.run(
         "return [...document.querySelectorAll('button, [role=tab]')]"
