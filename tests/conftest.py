@@ -20,6 +20,7 @@ pytest_plugins = [
     "fix_java",
     "fix_mysql",
     "fix_mysql_loader",
+    "fix_row_apply",
     "fix_draw",
     "fix_times",
     "fix_toy",

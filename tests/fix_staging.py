@@ -102,7 +102,8 @@ class FakeStaging:
         return Staged(added=len(new), duplicates=len(rows) - len(new))
 
     def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        waiting = {one.mutation.key for one in self.tables[table].values() if not one.applied}
+        kept = self.tables.get(table, {})
+        waiting = {one.mutation.key for one in kept.values() if not one.applied}
         rows = list(mutations_of(batch))
         self._insert(table, [one for one in rows if one.key in waiting])
         return batch_of(one for one in rows if one.key not in waiting)
@@ -134,15 +135,14 @@ class FakeStaging:
     def read(
         self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
     ) -> Iterator[Slice]:
-        rows = {
-            table: batch_of(
-                row.mutation
-                for place, row in sorted(self.tables.get(table, {}).items())
-                if after < place[0] <= through and not row.applied
-            )
-            for table in tables
-        }
-        yield Slice(through=through, rows={table: one for table, one in rows.items() if len(one)})
+        found: dict[Hlc, dict[StagedTable, list[Mutation]]] = {through: {}}
+        for table in tables:
+            for (time, _), row in sorted(self.tables.get(table, {}).items()):
+                if after < time <= through and not row.applied:
+                    of_time = found.setdefault(time, {})
+                    of_time.setdefault(table, []).append(row.mutation)
+        for time, rows in sorted(found.items()):
+            yield Slice(through=time, rows={table: batch_of(some) for table, some in rows.items()})
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
         kept = self.tables[table]
@@ -158,7 +158,13 @@ class FakeStaging:
     def inconsistent_count(self, table: StagedTable) -> int:
         return 0
 
+    def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
+        return tuple(sorted(table for table in self.tables if table.group == group))
+
     # -- checkpoints
+
+    def group_names(self) -> tuple[str, ...]:
+        return tuple(sorted(self.checkpoints))
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         marks = self.checkpoints.setdefault(group_name(group), [])

@@ -76,7 +76,7 @@ def test_samples_are_staged_in_a_real_database(postgres: Server, tmp_path: Path)
     path.write_text(
         f'[pipeline]\nname = "shop"\ndirectory = "shop"\n[staging]\nurl = "{staging}"\n'
         f'[target]\nurl = "{target}"\n'
-        '[stage]\nlisten = "127.0.0.1:0"\nauthentication = "off"\n'
+        '[stage]\nlisten = "127.0.0.1:0"\nauthentication = "off"\nmode = "consistent"\n'
     )
     config = load_config(path, {})
     assert config.stage is not None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from penstock.control.stage_rows import Sweeps, row_sequencer, script_of
 from penstock.control.stage_target import TargetSchemas
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
@@ -96,7 +97,8 @@ def receiving(
     from penstock.stage.receiver.targets import TargetTables
 
     metrics = Metrics()
-    tables = TargetTables(TargetSchemas(config))
+    script = script_of(config)
+    tables = TargetTables(TargetSchemas(config), is_source=script.is_source)
     tables.catalog.check()
     host, port = section.address
     options = ReceiverOptions(
@@ -106,6 +108,7 @@ def receiving(
     )
     with ExitStack() as stack:
         sessions = stack.enter_context(Sessions(database, THREADS))
+        sequencer = stack.enter_context(row_sequencer(config, metrics, script))
         keys = None
         if section.authentication is Authentication.JWT:
             keys = stack.enter_context(_keys(database, metrics, section))
@@ -115,12 +118,15 @@ def receiving(
             access=_access(section, keys),
             metrics=metrics,
             options=options,
+            accept=sequencer.accept,
         )
         certificate = _certificate(config, section, host)
         url = stack.enter_context(serving(receiver, host, port, certificate))
         files = _FilesThread(section, database, receiver) if section.storage_url else None
         if files is not None:
             stack.enter_context(files)
+        schemas = TargetSchemas(config)
+        stack.enter_context(Sweeps(database, sequencer, schemas, section.lease_seconds))
 
         def look() -> None:
             if keys is not None:

@@ -42,6 +42,13 @@ class TargetSchemas:
         found = self._tables.captured(replace(self._config, source=source), dropped=())
         return {one.name.name: one.primary_key for one in found if one.name.schema == group[-1]}
 
+    def group_of(self, name: str) -> Group | None:
+        """The group that has a name in the table checkpoints; None for one of another target."""
+        if not self._has_schemas:
+            return (name,)
+        first = f"{self.database}."
+        return (self.database, name[len(first) :]) if name.startswith(first) else None
+
     def check(self) -> None:
         """See TargetCatalog."""
         self._tables.server_of(self._url)

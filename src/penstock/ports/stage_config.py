@@ -71,7 +71,9 @@ class StageSection:
     which a request is answered; its work goes on. tls_certificate, tls_private_key: files (PEM),
     relative to the pipeline file. storage_url: a folder (`file:///path`) or bucket
     (`s3://bucket/path?AWS_ACCESS_KEY_ID=...`) of files to read besides; target_schema: where their
-    rows go, as `database.schema`.
+    rows go, as `database.schema`. user_module: a Python module beside the pipeline file that says
+    how tables are written (`stage.script`). dlq_table_name: the table of dead letters in a target
+    schema.
     """
 
     listen: str = "127.0.0.1:26258"
@@ -92,6 +94,8 @@ class StageSection:
     target_schema: str = ""
     partition_format: PartitionFormat = PartitionFormat.DAILY
     fetch_delay: Duration = "100ms"
+    user_module: str = ""
+    dlq_table_name: str = "replicator_dlq"
 
     @property
     def address(self) -> tuple[str, int]:

@@ -192,6 +192,10 @@ class StagingSession(Protocol):
         """
         ...
 
+    def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
+        """The tables of a target schema that mutation tables were made for, in order."""
+        ...
+
     def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
         """Insert them all or none; redelivered ones change nothing. Raises KeyEmpty.
 
@@ -244,6 +248,10 @@ class StagingSession(Protocol):
         ...
 
     # -- checkpoints -------------------------------------------------------------------------
+
+    def group_names(self) -> tuple[str, ...]:
+        """The names of all groups that have a checkpoint, in order."""
+        ...
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         """A resolved timestamp has come. Equal is accepted. Raises CheckpointGoesBack."""

@@ -56,22 +56,24 @@ class Metrics:
         kind: str,
         group: Group,
         batches: Mapping[StagedTable, pa.RecordBatch],
-        staged: Mapping[StagedTable, Staged],
+        staged: Mapping[StagedTable, Staged] | None,
         seconds: float,
     ) -> None:
-        """Count what was staged; with an empty `staged`, that it was not."""
+        """Count what was staged; without `staged`, that it was not."""
         count = sum(batch.num_rows for batch in batches.values())
         labels = (kind, group_name(group))
         self.received.labels(*labels).inc(count)
-        (self.succeeded if staged else self.failed).labels(*labels).inc(count)
-        for table in batches:
-            names = (group_name(group), table.name)
-            if not staged:
-                self.stage_errors.labels(*names).inc()
-                continue
-            self.staged.labels(*names).inc(staged[table].added)
-            self.duplicates.labels(*names).inc(staged[table].duplicates)
-            self.stage_seconds.labels(*names).observe(seconds)
+        if staged is None:
+            self.failed.labels(*labels).inc(count)
+            for table in batches:
+                self.stage_errors.labels(group_name(group), table.name).inc()
+        else:
+            self.succeeded.labels(*labels).inc(count)
+            for table, done in staged.items():
+                names = (group_name(group), table.name)
+                self.staged.labels(*names).inc(done.added)
+                self.duplicates.labels(*names).inc(done.duplicates)
+                self.stage_seconds.labels(*names).observe(seconds)
         newest = max(batch["nanos"][-1].as_py() for batch in batches.values())
         self.source_lag.labels(*labels).set(max(0.0, REAL_CLOCK.now_us() / 1e6 - newest / 1e9))
 

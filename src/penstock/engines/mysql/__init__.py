@@ -44,6 +44,7 @@ DESCRIPTOR = Descriptor(
         "bulk_writer": f"{_HERE}.target.chunk:MySQLWriter",
         "bulk_target": f"{_HERE}.target.bulk:MySQLBulk",
         "deferred_keys": f"{_HERE}.target.deferred_keys",
+        "row_apply": f"{_HERE}.target.row_apply:MySQLRowTarget",
         "progress": f"{_HERE}.target.progress_session:MySQLProgress",
         "repair": f"{_HERE}.target.repair:MySQLRepair",
         "leftovers": f"{_HERE}.target.leftovers",

@@ -46,6 +46,7 @@ DESCRIPTOR = Descriptor(
         "bulk_writer": f"{_HERE}.target.chunk:PostgresWriter",
         "bulk_target": f"{_HERE}.target.bulk:PostgresBulk",
         "deferred_keys": f"{_HERE}.target.deferred_keys",
+        "row_apply": f"{_HERE}.target.row_apply:PostgresRowTarget",
         "progress": f"{_HERE}.target.progress_session:PostgresProgress",
         "repair": f"{_HERE}.target.repair:PostgresRepair",
         "leftovers": f"{_HERE}.target.leftovers",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+import pyarrow as pa
 import structlog
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -24,7 +25,7 @@ from penstock import __version__
 from penstock.codec.changefeed import COMPILED
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
-from penstock.ports.staging import group_name
+from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, group_name
 from penstock.stage.metrics import CONTENT_TYPE, Metrics
 from penstock.stage.receiver.access import Access
 from penstock.stage.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
@@ -59,6 +60,18 @@ class RequestFailed(PenstockError):
     retry = "backoff"
 
 
+Accept = Callable[
+    [StagingSession, Group, Mapping[StagedTable, pa.RecordBatch]], Mapping[StagedTable, Staged]
+]
+"""Takes the mutations of a request, so that they are durable, and says what became of them."""
+
+
+def _stage(
+    session: StagingSession, _group: Group, batches: Mapping[StagedTable, pa.RecordBatch]
+) -> Mapping[StagedTable, Staged]:
+    return session.stage(batches)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverOptions:
     """Limits: see [stage]."""
@@ -74,14 +87,18 @@ class Receiver:
     def __init__(
         self,
         *,
-        sessions: Sessions,
+        sessions: Sessions[StagingSession],
         tables: TargetTables,
         access: Access,
         metrics: Metrics,
         options: ReceiverOptions | None = None,
         describe: Callable[[], Mapping[str, Any]] = dict,
+        accept: Accept | None = None,
     ) -> None:
-        """describe: more for the page of diagnostics."""
+        """describe: more for the page of diagnostics. accept: what takes mutations; else they are
+        staged.
+        """
+        self._accept = accept or _stage
         self._sessions, self._tables, self._access = sessions, tables, access
         self._metrics, self._describe = metrics, describe
         self._options = options or ReceiverOptions()
@@ -226,10 +243,10 @@ class Receiver:
                 session.advance(place.group, name, request.resolved)
         elif request.batches:
             begun_s = REAL_CLOCK.monotonic_s()
-            staged: Mapping[Any, Any] = {}
+            staged: Mapping[StagedTable, Staged] | None = None
             try:
                 with self._sessions.session() as session:
-                    staged = session.stage(request.batches)
+                    staged = self._accept(session, place.group, request.batches)
             finally:
                 seconds = REAL_CLOCK.monotonic_s() - begun_s
                 self._metrics.note_staged(

@@ -1,25 +1,35 @@
-"""Sessions of the staging database for the threads that receive."""
+"""Sessions of a database for the threads that work with it."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.model import PenstockError
-from penstock.ports.staging import StagingDatabase, StagingSession
+
+S = TypeVar("S")
+S_co = TypeVar("S_co", covariant=True)
 
 
-class Sessions:
+class Opens(Protocol[S_co]):
+    """A database that has sessions."""
+
+    def opened(self) -> AbstractContextManager[S_co]:
+        """A session, for a with block."""
+        ...
+
+
+class Sessions(Generic[S]):
     """Some sessions, each opened when it is first needed and given to one thread at a time."""
 
-    def __init__(self, database: StagingDatabase, count: int) -> None:
+    def __init__(self, database: Opens[S], count: int) -> None:
         """count: at most so many; who needs one more waits."""
         self._database = database
-        self._free: queue.LifoQueue[tuple[ExitStack, StagingSession] | None] = queue.LifoQueue()
+        self._free: queue.LifoQueue[tuple[ExitStack, S] | None] = queue.LifoQueue()
         for _ in range(count):
             self._free.put(None)
         self._count = count
@@ -43,7 +53,7 @@ class Sessions:
                     stack.push(held[0])
 
     @contextmanager
-    def session(self) -> Iterator[StagingSession]:
+    def session(self) -> Iterator[S]:
         """One of them; it is closed when the block fails in a way that may be the connection's."""
         held = self._free.get()
         kept = held

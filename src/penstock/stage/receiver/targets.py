@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from penstock.codec.changefeed import PayloadInvalid
@@ -34,7 +34,15 @@ class _Known:
 class TargetTables:
     """The tables of each target schema, as the target last said. Any thread may ask."""
 
-    def __init__(self, catalog: TargetCatalog, clock: Clock = REAL_CLOCK) -> None:
+    def __init__(
+        self,
+        catalog: TargetCatalog,
+        clock: Clock = REAL_CLOCK,
+        *,
+        is_source: Callable[[Group, str], bool] = lambda _group, _name: False,
+    ) -> None:
+        """is_source: whether mutations of a name go into other tables; none need have it."""
+        self._is_source = is_source
         self.catalog = catalog
         self._clock = clock
         self._lock = threading.Lock()
@@ -51,6 +59,8 @@ class TargetTables:
         if name not in known.tables and name.lower() not in known.folded:
             known = self._of(group, ASKED_AGAIN_S)
         found = name if name in known.tables else known.folded.get(name.lower())
+        if found is None and self._is_source(group, name):
+            return StagedTable(group, name)
         if found is None:
             schema = group_name(group)
             what = "" if known.tables else ": the target has no such schema, or none of its tables"

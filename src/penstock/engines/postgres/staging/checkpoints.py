@@ -82,7 +82,25 @@ _COMMIT_EACH: Final = """
         on conflict do nothing
 """
 
+# One look into the index for each group: the table has a row for each resolved timestamp.
+_GROUPS: Final = """
+    with recursive found as (
+        select min(group_name) as group_name from public.checkpoints
+         union all
+        select (select min(group_name) from public.checkpoints
+                 where group_name > found.group_name)
+          from found
+         where found.group_name is not null
+    )
+    select group_name from found where group_name is not null order by group_name
+"""
+
 Connection = psycopg.Connection[Any]
+
+
+def group_names(connection: Connection) -> tuple[str, ...]:
+    """The groups that have marks."""
+    return tuple(str(name) for (name,) in connection.execute(_GROUPS).fetchall())
 
 
 class Checkpoints:

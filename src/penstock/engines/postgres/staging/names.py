@@ -23,6 +23,12 @@ def exact(table: StagedTable) -> bytes:
     return json.dumps({"table": [*table.group, table.name]}, ensure_ascii=False).encode()
 
 
+def table_of(exactly: bytes) -> StagedTable:
+    """The inverse of `exact`."""
+    *group, name = json.loads(exactly)["table"]
+    return StagedTable(tuple(group), name)
+
+
 def hashed(table: StagedTable, bytes_max: int, suffix: str = "") -> str:
     """A name for where the plain one is taken or too long: with eight digits of a hash.
 
@@ -38,6 +44,9 @@ def shortened(name: str, bytes_max: int) -> str:
     return name.encode()[:bytes_max].decode(errors="ignore")
 
 
+OWNERS_PREFIX = "mutations "
+
+
 def memo_key(name: str) -> str:
     """Where memo keeps whose mutation table has a name."""
-    return f"mutations {name}"
+    return OWNERS_PREFIX + name

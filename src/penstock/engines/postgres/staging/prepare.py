@@ -12,12 +12,14 @@ import psycopg
 
 from penstock.engines.postgres.connect import quoted, statement
 from penstock.engines.postgres.staging.names import (
+    OWNERS_PREFIX,
     exact,
     hashed,
     memo_key,
     plain_name,
+    table_of,
 )
-from penstock.ports.staging import StagedTable
+from penstock.ports.staging import Group, StagedTable
 from penstock.ports.staging_errors import StagingUnusable
 from penstock.sql.staging_tables import StagingDialect
 
@@ -45,6 +47,7 @@ _INDEXES: Final = """
      where schemaname = %s and tablename = %s and indexname = any(%s::text[])
 """
 _OWNER: Final = "select value from public.memo where key = %s"
+_OWNERS: Final = "select value from public.memo where starts_with(key, %s)"
 _OWN: Final = "insert into public.memo (key, value) values (%s, %s) on conflict do nothing"
 
 
@@ -85,6 +88,13 @@ def prepare(
                 statement(dialect.mutation_index.format(table=place, index=quoted(index)))
             )
     return name
+
+
+def staged_tables(connection: psycopg.Connection[Any], group: Group) -> tuple[StagedTable, ...]:
+    """The tables of a target schema that have mutation tables."""
+    found = connection.execute(_OWNERS, (OWNERS_PREFIX,)).fetchall()
+    tables = (table_of(bytes(value)) for (value,) in found)
+    return tuple(sorted(table for table in tables if table.group == group))
 
 
 def _name_of(

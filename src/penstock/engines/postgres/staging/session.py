@@ -16,9 +16,9 @@ import pyarrow as pa
 from psycopg import errors
 
 from penstock.engines.postgres.connect import quoted, statement_error
-from penstock.engines.postgres.staging import leases, memo, mutations, reading
+from penstock.engines.postgres.staging import checkpoints, leases, memo, mutations, reading
 from penstock.engines.postgres.staging.checkpoints import Checkpoints
-from penstock.engines.postgres.staging.prepare import SCHEMA, prepare
+from penstock.engines.postgres.staging.prepare import SCHEMA, prepare, staged_tables
 from penstock.engines.postgres.staging.rows import rows_of
 from penstock.host.clock import Clock
 from penstock.model.hlc import ZERO, Hlc
@@ -61,6 +61,11 @@ class PostgresStagingSession:
                 with self._doing(f"making the mutation table of {table}"):
                     name = prepare(self._connection, self._dialect, table)
                 self._names[table] = quoted(SCHEMA, name)
+
+    def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
+        """See `StagingSession`."""
+        with self._doing("reading the names of mutation tables"):
+            return staged_tables(self._connection, group)
 
     def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
         """See `StagingSession`."""
@@ -152,6 +157,11 @@ class PostgresStagingSession:
         return {table: self._names[table] for table in tables}
 
     # -- checkpoints -------------------------------------------------------------------------
+
+    def group_names(self) -> tuple[str, ...]:
+        """See `StagingSession`."""
+        with self._doing("reading the groups"):
+            return checkpoints.group_names(self._connection)
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         """See `StagingSession`."""

@@ -1,0 +1,423 @@
+"""Mutations into MySQL and MariaDB row by row: the part `row_apply`; see `ports/row_apply.py`.
+
+Plain rows go by one statement. What compares with the rows that are there (compare-and-set,
+deadlines, other unique keys, on which ON DUPLICATE KEY UPDATE would change the wrong row) goes
+through a temporary table with the types of the target's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from pymysql.cursors import Cursor
+
+from penstock.engines.mysql.connect import Connection, connect, quoted, run, server_errors, value
+from penstock.engines.mysql.source.catalog import captured_tables
+from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converter, data_type
+from penstock.host.errors import StatementFailed, StatementInterrupted
+from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession, reference_missing
+from penstock.ports.staging import Group, Mutation, StagedTable
+from penstock.sql.row_documents import (
+    VALUE,
+    Documents,
+    Fields,
+    by_columns,
+    by_key,
+    fields_of,
+    key_columns,
+    lenient,
+    shown,
+)
+
+APPLICATION_NAME = "penstock stage"
+LOCK_TIMEOUT_S = 60
+FOREIGN_KEYS = frozenset({1216, 1217, 1451, 1452})
+STATEMENT_ROWS = 1_000
+PLACE = quoted("penstock place")
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class MySQLRowTarget:
+    """The port `ports.row_apply.RowTarget`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    @contextmanager
+    def opened(self) -> Iterator[RowSession]:
+        """See `RowTarget`."""
+        connection = connect(self._url, application_name=APPLICATION_NAME, found_rows=True)
+        try:
+            yield MySQLRowSession(connection)
+        finally:
+            connection.close()
+
+
+class MySQLRowSession:
+    """The port `ports.row_apply.RowSession`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._scratch: dict[tuple[TableName, tuple[ColumnDefinition, ...]], str] = {}
+
+    def tables(self, group: Group) -> Mapping[str, TableDefinition]:
+        """See `RowSession`."""
+        pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
+        found = captured_tables(self._connection, [pattern])
+        return {one.name.name: one for one in found if one.name.schema == group[-1]}
+
+    @contextmanager
+    def exclusive(self, tables: Collection[StagedTable]) -> Iterator[None]:
+        """See `RowSession`."""
+        # A lock's name has at most 64 characters.
+        names = sorted(
+            f"penstock {hashlib.blake2b(str(one).encode(), digest_size=20).hexdigest()}"
+            for one in tables
+        )
+        held: list[str] = []
+        try:
+            for name in names:
+                sql = "select get_lock(%s, %s)"
+                if not value(self._connection, sql, (name, LOCK_TIMEOUT_S), doing="locking tables"):
+                    raise StatementInterrupted(
+                        f"locking tables: held by another for {LOCK_TIMEOUT_S} s",
+                        hint="It is tried again by itself.",
+                    )
+                held.append(name)
+            yield
+        finally:
+            for name in held:
+                if self._connection.open:
+                    value(
+                        self._connection,
+                        "select release_lock(%s)",
+                        (name,),
+                        doing="unlocking tables",
+                    )
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `RowSession`."""
+        with server_errors("applying rows"):
+            self._connection.begin()
+        try:
+            yield
+            with _typed("applying rows"):
+                self._connection.commit()
+        except BaseException:
+            if self._connection.open:
+                with server_errors("applying rows"):
+                    self._connection.rollback()
+            raise
+
+    def upsert(
+        self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
+    ) -> list[Conflict]:
+        """See `RowSession`."""
+        rules.check(table)
+        conflicts: list[Conflict] = []
+        for documents in by_columns(table, rules, mutations):
+            is_plain = not (rules.has_conditions or rules.exprs or _may_hit_others(table))
+            for some in documents.chunks(min(rules.row_limit, STATEMENT_ROWS)):
+                with _typed(f"writing to {table.name}"):
+                    if is_plain and _gives_all(table, some):
+                        self._upsert_plainly(table, some)
+                    else:
+                        conflicts += self._upsert_compared(table, rules, some)
+        places = {id(mutation): place for place, mutation in enumerate(mutations)}
+        return sorted(conflicts, key=lambda one: places[id(one.mutation)])
+
+    def delete(self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]) -> int:
+        """See `RowSession`."""
+        count = 0
+        for some in by_key(table, mutations).chunks(min(rules.row_limit, STATEMENT_ROWS)):
+            with _typed(f"deleting from {table.name}"):
+                scratch = self._filled(table, rules, some)
+                count += self._run(
+                    f"delete t from {quoted(*table.name)} as t join {scratch} as r"
+                    f" on {_same_key(table)}"
+                )
+        return count
+
+    def add_dead_letters(self, table: TableDefinition, letters: Sequence[DeadLetter]) -> None:
+        """See `RowSession`."""
+        names = ("dlq_name", "source_nanos", "source_logical", "data_after", "data_before")
+        sql = (
+            f"insert into {_escaped(quoted(*table.name))} ({', '.join(map(quoted, names))})"
+            f" values ({', '.join(['%s'] * len(names))})"
+        )
+        with _typed(f"writing to {table.name}"):
+            for one in letters:
+                images = [(image or b"null").decode() for image in (one.after, one.before)]
+                self._run(sql, [one.queue, one.time.nanos, one.time.logical, *images])
+
+    def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """See `RowSession`."""
+        with _typed("a statement of the user's module"):
+            return self._rows(sql, list(parameters) or None)
+
+    def quoted(self, *names: str) -> str:
+        """See `RowSession`."""
+        return quoted(*names)
+
+    # --- upserts ----------------------------------------------------------------------------------
+
+    def _upsert_plainly(self, table: TableDefinition, documents: Documents) -> None:
+        changes = ", ".join(
+            f"{quoted(name)} = values({quoted(name)})"
+            for name in documents.names
+            if name not in table.primary_key
+        )
+        key = quoted(table.primary_key[0])
+        self._run(
+            f"insert into {_escaped(quoted(*table.name))} "
+            f"({_escaped(', '.join(map(quoted, documents.names)))}) values {_marks(documents)}"
+            f" on duplicate key update {_escaped(changes or f'{key} = {key}')}",
+            _values(table, documents),
+        )
+
+    def _upsert_compared(
+        self, table: TableDefinition, rules: RowRules, documents: Documents
+    ) -> list[Conflict]:
+        scratch = self._filled(table, rules, documents)
+        name, same_key = quoted(*table.name), _same_key(table)
+        conflicts: list[Conflict] = []
+        if rules.has_conditions:
+            conflicts = self._refused(table, rules, documents, scratch)
+        changes = [one for one in documents.names if one not in table.primary_key]
+        if changes:
+            pairs = ", ".join(f"t.{quoted(one)} = r.{quoted(one)}" for one in changes)
+            self._run(f"update {name} as t join {scratch} as r on {same_key} set {pairs}")
+        names = ", ".join(map(quoted, documents.names))
+        values = ", ".join(f"r.{quoted(one)}" for one in documents.names)
+        absent = (
+            f"from {scratch} as r left join {name} as t on {same_key}"
+            f" where t.{quoted(table.primary_key[0])} is null"
+        )
+        # MariaDB refuses an insert that leaves a column out which it must have, also of no rows.
+        if self._rows(f"select 1 {absent} limit 1"):
+            self._run(f"insert into {name} ({names}) select {values} {absent} order by r.{PLACE}")
+        return conflicts
+
+    def _refused(
+        self, table: TableDefinition, rules: RowRules, documents: Documents, scratch: str
+    ) -> list[Conflict]:
+        """Take the rows that may not be written out; those they would replace are locked."""
+        in_time = " and ".join(
+            f"r.{quoted(name)} > now(6) - interval {seconds!r} second"
+            for name, seconds in rules.deadlines.items()
+        )
+        late: set[int] = set()
+        if in_time:
+            sql = f"select {PLACE} from {scratch} as r where not coalesce({in_time}, 0)"
+            late = {place for (place,) in self._rows(sql)}
+        greater = _greater(rules, documents)
+        conditions = " and ".join(one for one in (in_time, greater) if one)
+        there = dict(
+            self._rows(
+                f"select r.{PLACE}, coalesce({conditions}, 0) from {scratch} as r"
+                f" join {quoted(*table.name)} as t on {_same_key(table)} order by 1 for update"
+            )
+        )
+        lost = sorted(late | {place for place, wins in there.items() if not wins})
+        targets = {
+            place: self._rows(
+                f"select {_as_json('t', [c for c in table.columns if not c.generated])}"
+                f" from {scratch} as r join {quoted(*table.name)} as t on {_same_key(table)}"
+                f" where r.{PLACE} = {place}"
+            )[0][0]
+            for place in lost
+            if rules.wants_target and place in there
+        }
+        if lost:
+            self._run(f"delete from {scratch} where {PLACE} in ({', '.join(map(str, lost))})")
+        mutations = [documents.mutations[place] for place in lost]
+        found = [
+            self._conflict(table, rules, mutation, targets[place])
+            if place in targets
+            else Conflict(mutation=mutation)
+            for place, mutation in zip(lost, mutations, strict=True)
+        ]
+        if targets:  # the temporary table was used for these
+            self._filled(table, rules, documents.without(lost))
+        return found
+
+    def _conflict(
+        self, table: TableDefinition, rules: RowRules, mutation: Mutation, target: str
+    ) -> Conflict:
+        assert mutation.after is not None
+        return Conflict(
+            mutation=mutation,
+            target=shown(_FIELDS.decode(target.encode()), {}, rules.extras),
+            proposed=self._canonical(table, rules, mutation, mutation.after),
+            before=None
+            if mutation.before is None
+            else self._canonical(table, rules, mutation, mutation.before),
+        )
+
+    def _canonical(
+        self, table: TableDefinition, rules: RowRules, mutation: Mutation, document: bytes
+    ) -> bytes:
+        mapped, others = lenient(table, rules, fields_of(table, mutation, document))
+        columns = tuple(column for column in table.columns if column.name in mapped)
+        found: Fields = {}
+        if columns:
+            names = tuple(column.name for column in columns)
+            documents = Documents(columns=columns, properties=names, rows=[mapped])
+            scratch = self._filled(table, rules, documents)
+            text = self._rows(f"select {_as_json('r', columns)} from {scratch} as r")[0][0]
+            found = _FIELDS.decode(text.encode())
+        return shown(found, others, rules.extras)
+
+    # --- the temporary table ----------------------------------------------------------------------
+
+    def _filled(self, table: TableDefinition, rules: RowRules, documents: Documents) -> str:
+        """The name of a temporary table that has these rows, numbered from 0, and no others."""
+        columns = documents.columns
+        name = self._scratch.get((table.name, columns))
+        if name is None:
+            number = len(self._scratch)
+            name = quoted(table.name.schema, f"penstock rows {number}")
+            made = ", ".join(f"{quoted(column.name)} {_type(column)} null" for column in columns)
+            self._run(f"create temporary table {name} ({PLACE} int primary key, {made})")
+            self._scratch[table.name, columns] = name
+        self._run(f"delete from {name}")
+        if not documents.rows:
+            return name
+        marks = _marks(documents, numbered=True)
+        names = ", ".join((PLACE, *map(quoted, documents.names)))
+        self._run(
+            f"insert into {_escaped(name)} ({_escaped(names)}) values {marks}",
+            _values(table, documents, numbered=True),
+        )
+        changes = ", ".join(
+            f"{quoted(column)} = {rules.exprs[column].replace(VALUE, quoted(column))}"
+            for column in documents.names
+            if column in rules.exprs
+        )
+        if changes:
+            self._run(f"update {name} set {changes}")
+        return name
+
+    def _run(self, sql: str, parameters: Sequence[Any] | None = None) -> int:
+        return run(self._connection, sql, parameters, doing="applying rows")
+
+    def _rows(self, sql: str, parameters: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        with server_errors("applying rows"), self._connection.cursor(Cursor) as cursor:
+            cursor.execute(sql, parameters)
+            return list(cursor.fetchall())
+
+
+def _may_hit_others(table: TableDefinition) -> bool:
+    """Whether a row could be a duplicate of another than that with its key."""
+    return bool(table.unique_keys)
+
+
+def _gives_all(table: TableDefinition, documents: Documents) -> bool:
+    """Whether an insert has what it must have."""
+    written = set(documents.names)
+    return all(
+        column.name in written
+        or column.generated
+        or column.identity_kind
+        or not column.not_null
+        or column.default is not None
+        for column in table.columns
+    )
+
+
+def _same_key(table: TableDefinition) -> str:
+    return " and ".join(
+        f"t.{quoted(column.name)} = r.{quoted(column.name)}" for column in key_columns(table)
+    )
+
+
+def _greater(rules: RowRules, documents: Documents) -> str:
+    if not rules.cas:
+        return ""
+    proposed = ", ".join(
+        f"r.{quoted(name)}" if name in documents.names else "null" for name in rules.cas
+    )
+    there = ", ".join(f"t.{quoted(name)}" for name in rules.cas)
+    return f"({proposed}) > ({there})"
+
+
+def _type(column: ColumnDefinition) -> str:
+    """A column's type for a temporary table."""
+    return (
+        f"{column.type_text} collate {column.collation}" if column.collation else column.type_text
+    )
+
+
+def _escaped(sql: str) -> str:
+    """SQL without parameters, for a statement that has some."""
+    return sql.replace("%", "%%")
+
+
+def _marks(documents: Documents, *, numbered: bool = False) -> str:
+    marks = [
+        "st_geomfromgeojson(%s)" if data_type(column) in GEOMETRIES else "%s"
+        for column in documents.columns
+    ]
+    one = f"({', '.join(['%s'] * numbered + marks)})"
+    return ", ".join([one] * len(documents.rows))
+
+
+def _values(table: TableDefinition, documents: Documents, *, numbered: bool = False) -> list[Any]:
+    columns = [
+        (name, converter(table, column))
+        for name, column in zip(documents.properties, documents.columns, strict=True)
+    ]
+    found: list[Any] = []
+    for place, row in enumerate(documents.rows):
+        if numbered:
+            found.append(place)
+        for name, convert in columns:
+            raw = bytes(row[name])
+            found.append(None if raw == b"null" else convert(raw))
+    return found
+
+
+def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
+    """A row's JSON, with its values as changefeeds write them as far as that can be."""
+    parts = []
+    for column in columns:
+        shown_value = f"{row}.{quoted(column.name)}"
+        kind = data_type(column)
+        if kind in BYTES:
+            shown_value = f"concat('\\\\x', lower(hex({shown_value})))"
+        elif kind == "bit":
+            width = int(column.type_text.partition("(")[2].rstrip(")") or 1)
+            shown_value = f"lpad(bin({shown_value} + 0), {width}, '0')"
+        elif kind in ("datetime", "timestamp"):
+            text = f"date_format({shown_value}, '%Y-%m-%dT%H:%i:%s.%f')"
+            zone = "Z" if kind == "timestamp" else ""
+            shown_value = (
+                f"concat(trim(trailing '.' from trim(trailing '0' from {text})), '{zone}')"
+            )
+        elif kind in GEOMETRIES:
+            shown_value = f"st_asgeojson({shown_value})"
+        elif kind == "json":
+            shown_value = f"json_extract({shown_value}, '$')"
+        parts.append(f"'{column.name.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'")
+        parts.append(shown_value)
+    return f"json_object({', '.join(parts)})"
+
+
+@contextmanager
+def _typed(doing: str) -> Iterator[None]:
+    """Errors of the server with what was done in front, and that of foreign keys by its name."""
+    try:
+        yield
+    except StatementFailed as error:
+        number = error.fields.get("errno")
+        message = f"{doing}: {error.message.partition(': ')[2]}"
+        if number in FOREIGN_KEYS:
+            raise reference_missing(message, **error.fields) from error
+        raise StatementFailed(message, hint=error.hint, **error.fields) from error

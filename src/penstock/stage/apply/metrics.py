@@ -1,0 +1,83 @@
+"""What applying counts, by the names that document 001's implementation publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.ports.staging import StagedTable, group_name
+
+_OF_TABLE = ("schema", "table")
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
+_AGES = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600, 86_400)
+
+
+class ApplyMetrics:
+    """Counters in a process's registry."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Clock = REAL_CLOCK) -> None:
+        self._registry, self._clock = registry, clock
+        self.upserts = self._counter("apply_upserts", "Rows written.")
+        self.deletes = self._counter("apply_deletes", "Rows deleted.")
+        self.conflicts = self._counter("apply_conflicts", "Rows refused by cas or deadlines.")
+        self.resolves = self._counter("apply_resolves", "Conflicts that a merge decided.")
+        self.errors = self._counter("apply_errors", "Batches that were not applied.")
+        self.seconds = self._histogram("apply_duration_seconds", "Of applying.", _SECONDS)
+        self.age = self._histogram("apply_mutation_age_seconds", "Of applied mutations.", _AGES)
+        self.script_seconds = self._histogram(
+            "script_exec_time_seconds", "Of functions of the user's module.", _SECONDS
+        )
+        self.sweep_active = self._gauge("core_sweep_active_bool", "Whether staged rows are swept.")
+        self.sweep_applied = self._gauge("core_sweep_apply_count", "Staged rows applied.")
+        self.sweep_seconds = self._histogram("core_sweep_duration_seconds", "Of sweeps.", _SECONDS)
+        self.sweep_attempt = self._gauge(
+            "core_sweep_attempt_timestamp_seconds", "When a sweep last began."
+        )
+        self.sweep_success = self._gauge(
+            "core_sweep_success_timestamp_seconds", "When a sweep last left nothing."
+        )
+        self.direct_applied = self._gauge(
+            "best_effort_accept_applied_count", "Mutations applied without being staged."
+        )
+        self.direct_deferred = self._gauge(
+            "best_effort_accept_deferred_count", "Mutations staged behind others of their key."
+        )
+        self.direct_errors = self._gauge(
+            "best_effort_accept_error_count", "Requests staged because they could not be applied."
+        )
+        self.direct_seconds = self._histogram(
+            "best_effort_accept_duration_seconds", "Of applying without staging.", _SECONDS
+        )
+
+    @contextmanager
+    def timed(self, histogram: Histogram, table: StagedTable) -> Iterator[None]:
+        """Observe how long the block takes."""
+        begun_s = self._clock.monotonic_s()
+        try:
+            yield
+        finally:
+            histogram.labels(*labels(table)).observe(self._clock.monotonic_s() - begun_s)
+
+    def note_applied(self, table: StagedTable, nanos: list[int]) -> None:
+        """Observe the ages of the oldest and the newest mutation of a batch."""
+        now_s = self._clock.now_us() / 1e6
+        for one in {min(nanos), max(nanos)}:
+            self.age.labels(*labels(table)).observe(max(0.0, now_s - one / 1e9))
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _OF_TABLE, registry=self._registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        """Also for counters whose published name has no `_total`, which the library appends."""
+        return Gauge(name, text, _OF_TABLE, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, _OF_TABLE, registry=self._registry, buckets=buckets)
+
+
+def labels(table: StagedTable) -> tuple[str, str]:
+    """The labels schema and table."""
+    return group_name(table.group), table.name

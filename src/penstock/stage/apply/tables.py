@@ -1,0 +1,318 @@
+"""Writing the mutations of one table: the user's module, conflicts, dead letters.
+
+Not here: the order of tables (`order.py`), what is staged (`sequencer.py`), SQL (the engines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.model import PenstockError, Retry, TableDefinition
+from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession
+from penstock.ports.staging import Group, Mutation, StagedTable, group_name
+from penstock.stage.apply.dead_letters import DEFAULT_NAME, dead_letter_table
+from penstock.stage.apply.merging import MergeOperation, MergeResult, StandardMerge, Unmerged
+from penstock.stage.apply.metrics import ApplyMetrics, labels
+from penstock.stage.apply.order import Step
+from penstock.stage.documents import Document, document_of, meta_of, text_of
+from penstock.stage.script import (
+    ApplyOperation,
+    Script,
+    TableRules,
+    UserModuleFailed,
+    calling,
+    in_transaction,
+)
+
+
+class ConflictUnmerged(PenstockError):
+    """A row changed in the source and in the target, and nothing says which change counts."""
+
+    code = "ST69"
+    retry: ClassVar[Retry] = "operator"
+
+
+class TableNotThere(PenstockError):
+    """Mutations are to go into a table that the target does not have."""
+
+    code = "ST70"
+    retry: ClassVar[Retry] = "operator"
+
+
+def table_not_there(table: StagedTable, why: str) -> TableNotThere:
+    """The error for a table. why: who names it."""
+    return TableNotThere(
+        f"{why} a table ({table}) which does not exist in the target schema",
+        hint="Create it in the target, or correct the user's module.",
+        table=str(table),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Writes steps into the target. tables: those of the schema; dlq_table: the name of the table
+    of dead letters.
+    """
+
+    group: Group
+    tables: Mapping[str, TableDefinition]
+    script: Script
+    metrics: ApplyMetrics
+    dlq_table: str = DEFAULT_NAME
+
+    def write(self, session: RowSession, step: Step) -> None:
+        """Write one step, in an open transaction.
+
+        Raises ConflictUnmerged, DeadLetterTableUnfit, UserModuleFailed, TableNotThere, and what the
+        session does.
+        """
+        definition = self.definition(step.table)
+        work = _TableWork(self, session, step.table, definition, self.script.table(step.table))
+        with self.metrics.timed(self.metrics.seconds, step.table):
+            work.write(step)
+
+    def definition(self, table: StagedTable, why: str = "a mutation is for") -> TableDefinition:
+        """The table in the target. Raises TableNotThere."""
+        found = self.tables.get(table.name)
+        if found is None:
+            raise table_not_there(table, why)
+        return found
+
+
+class _TableWork:
+    """One table's part of a transaction; also what get_tx() gives."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        session: RowSession,
+        table: StagedTable,
+        definition: TableDefinition,
+        rules: TableRules,
+    ) -> None:
+        self._writer, self._session = writer, session
+        self._table, self._definition, self._rules = table, definition, rules
+        self._schema = group_name(writer.group)
+
+    def write(self, step: Step) -> None:
+        """Write a step the way the user's module says."""
+        mutations = self._mapped(step)
+        if not mutations:
+            return
+        if self._rules.apply is None:
+            self._write(step.is_delete, mutations)
+        else:
+            operations = [self._operation(one) for one in mutations]
+            with self._calls("apply"):
+                self._rules.apply(operations)
+        nanos = [one.time.nanos for one in step.mutations]
+        self._writer.metrics.note_applied(step.table, nanos)
+
+    # --- functions of the user's module -----------------------------------------------------------
+
+    @contextmanager
+    def _calls(self, function: str) -> Iterator[None]:
+        """Calls of a function: timed, with get_tx(), errors typed."""
+        metrics = self._writer.metrics
+        with (
+            metrics.timed(metrics.script_seconds, self._table),
+            calling(function, self._table),
+            in_transaction(self),
+        ):
+            yield
+
+    def _meta(self, mutation: Mutation) -> Document:
+        return meta_of(mutation, self._schema, self._table.name)
+
+    def _mapped(self, step: Step) -> list[Mutation]:
+        function = self._rules.delete_key if step.is_delete else self._rules.map
+        if function is None:
+            return step.mutations
+        found = []
+        with self._calls("delete_key" if step.is_delete else "map"):
+            for one in step.mutations:
+                given = document_of(one.key.encode() if one.after is None else one.after)
+                made = function(given, self._meta(one))
+                if made is None or (step.is_delete and not made):
+                    continue
+                found.append(_changed(one, made))
+        return found
+
+    def _operation(self, mutation: Mutation) -> ApplyOperation:
+        operation: ApplyOperation = {
+            "action": "delete" if mutation.after is None else "upsert",
+            "meta": self._meta(mutation),
+            "pk": document_of(mutation.key.encode()),
+        }
+        if mutation.after is not None:
+            operation["data"] = document_of(mutation.after)
+        if mutation.before is not None:
+            operation["before"] = document_of(mutation.before)
+        return _Operation(operation, mutation)
+
+    # --- the transaction that get_tx() gives ------------------------------------------------------
+
+    def apply(self, operations: Sequence[ApplyOperation]) -> None:
+        """See `script.TargetTransaction`."""
+        for is_delete in (True, False):
+            chosen = [
+                _mutation_of(one)
+                for one in operations
+                if (one.get("action") == "delete") is is_delete
+            ]
+            if chosen:
+                self._write(is_delete, chosen)
+
+    def columns(self) -> list[Document]:
+        """See `script.TargetTransaction`."""
+        key = self._definition.primary_key
+        by_name = {column.name: column for column in self._definition.columns}
+        ordered = [*(by_name.pop(name) for name in key), *by_name.values()]
+        return [
+            {
+                "name": self._session.quoted(column.name),
+                "type": column.type_text,
+                "primary": column.name in key,
+                "ignored": bool(column.generated) or column.name in self._rules.rows.ignore,
+                "default": column.default,
+            }
+            for column in ordered
+        ]
+
+    def exec(self, sql: str, *parameters: Any) -> None:
+        """See `script.TargetTransaction`."""
+        self._session.query(sql, parameters)
+
+    def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """See `script.TargetTransaction`."""
+        return self._session.query(sql, parameters)
+
+    def schema(self) -> str:
+        """See `script.TargetTransaction`."""
+        return self._session.quoted(self._definition.name.schema)
+
+    def table(self) -> str:
+        """See `script.TargetTransaction`."""
+        return self._session.quoted(*self._definition.name)
+
+    # --- rows and conflicts -----------------------------------------------------------------------
+
+    def _write(self, is_delete: bool, mutations: Sequence[Mutation]) -> None:
+        rules, metrics, names = self._rules.rows, self._writer.metrics, labels(self._table)
+        if is_delete:
+            metrics.deletes.labels(*names).inc(
+                self._session.delete(self._definition, rules, mutations)
+            )
+            return
+        conflicts = self._session.upsert(self._definition, rules, mutations)
+        metrics.upserts.labels(*names).inc(len(mutations) - len(conflicts))
+        if conflicts:
+            metrics.conflicts.labels(*names).inc(len(conflicts))
+            self._resolve([one for one in conflicts if one.target is not None])
+
+    def _resolve(self, conflicts: Sequence[Conflict]) -> None:
+        """Merge rows that were refused where the target has another; the rest is dropped."""
+        if self._rules.merge is None:
+            return
+        rows, letters = [], []
+        for conflict in conflicts:
+            mutation, result = conflict.mutation, self._merged(conflict)
+            if "apply" in result:
+                rows.append(_changed(mutation, result["apply"]))
+            elif "dlq" in result:
+                letters.append(
+                    DeadLetter(
+                        queue=str(result["dlq"]),
+                        time=mutation.time,
+                        after=mutation.after,
+                        before=mutation.before,
+                    )
+                )
+        if rows:
+            unconditional = RowRules(extras=self._rules.rows.extras, ignore=self._rules.rows.ignore)
+            self._session.upsert(self._definition, unconditional, rows)
+        if letters:
+            table = dead_letter_table(
+                self._writer.group, self._writer.tables, self._writer.dlq_table
+            )
+            self._session.add_dead_letters(table, letters)
+        self._writer.metrics.resolves.labels(*labels(self._table)).inc(len(conflicts))
+
+    def _merged(self, conflict: Conflict) -> MergeResult:
+        assert conflict.target is not None
+        assert conflict.proposed is not None
+        operation = MergeOperation(
+            before=None if conflict.before is None else document_of(conflict.before),
+            meta=self._meta(conflict.mutation),
+            proposed=document_of(conflict.proposed),
+            target=document_of(conflict.target),
+        )
+        merge = self._rules.merge
+        assert merge is not None
+        try:
+            with self._calls("merge"):
+                result = (
+                    merge.merge(operation, key=self._definition.primary_key)
+                    if isinstance(merge, StandardMerge)
+                    else merge(operation)
+                )
+                _check_result(result)
+        except Unmerged as unmerged:
+            place = f"{self._table}: key {conflict.mutation.key}@{conflict.mutation.time}"
+            raise ConflictUnmerged(
+                f"unmerged data conflict: {', '.join(unmerged.properties)} in {place}",
+                hint='Give standard_merge a fallback, such as lambda op: {"dlq": "conflicts"}, in '
+                "the user's module.",
+                table=str(self._table),
+                columns=unmerged.properties,
+            ) from None
+        return result
+
+
+class _Operation(dict[str, Any]):
+    """An operation that knows its mutation, so that what nobody changed stays as it came."""
+
+    def __init__(self, values: ApplyOperation, mutation: Mutation) -> None:
+        super().__init__(values)
+        self.mutation = mutation
+
+
+def _mutation_of(operation: ApplyOperation) -> Mutation:
+    if not isinstance(operation, _Operation):
+        raise UserModuleFailed(
+            "get_tx().apply() was given something that is no operation",
+            hint="Give it those that the function apply was called with; their data may be "
+            "changed.",
+        )
+    old = operation.mutation
+    data = operation.get("data")
+    return Mutation(
+        time=old.time,
+        key=text_of(operation["pk"]).decode(),
+        after=None if operation["action"] == "delete" else text_of(data),
+        before=old.before,
+    )
+
+
+def _changed(mutation: Mutation, made: Any) -> Mutation:
+    """The mutation with another row, or, where it deletes, with another key."""
+    text = text_of(made)
+    is_delete = mutation.after is None
+    return Mutation(
+        time=mutation.time,
+        key=text.decode() if is_delete else mutation.key,
+        after=None if is_delete else text,
+        before=mutation.before,
+    )
+
+
+def _check_result(result: Any) -> None:
+    """Raises ValueError."""
+    given = {"apply", "dlq", "drop"} & set(result if isinstance(result, dict) else ())
+    if len(given) != 1 or len(result) != 1:
+        raise ValueError('a merge gives {"apply": row}, {"dlq": name} or {"drop": True}')
+    if "apply" in given and not isinstance(result["apply"], dict):
+        raise ValueError("apply is no row")

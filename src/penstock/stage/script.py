@@ -1,0 +1,413 @@
+"""The calls of a user's module: what feeds become which rows, and how tables are written.
+
+The module is named by `userModule` in [stage]. It is imported once, at the start, and says what it
+wants by calling `configure_source` and `configure_table`. Its functions are called in any thread.
+
+```python
+from penstock.stage.script import configure_table, standard_merge
+
+configure_table("orders", cas=["version"], merge=standard_merge())
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from penstock.model import PenstockError, Retry
+from penstock.ports.row_apply import STATEMENT_ROWS, RowRules
+from penstock.ports.stage_config import seconds
+from penstock.ports.staging import StagedTable
+from penstock.stage.apply.merging import (
+    MergeFunction,
+    MergeOperation,
+    MergeResult,
+    StandardMerge,
+    Unmerged,
+)
+from penstock.stage.documents import Document
+
+__all__ = [
+    "MergeOperation",
+    "MergeResult",
+    "TargetTransaction",
+    "configure_source",
+    "configure_table",
+    "get_tx",
+    "random_uuid",
+    "replication_key",
+    "set_options",
+    "standard_merge",
+]
+
+Dispatched = Mapping[str, Sequence[Document]] | None
+Dispatch = Callable[[Document, Document], Dispatched]
+ApplyOperation = dict[str, Any]
+OPTIONS = frozenset({"mode", "bestEffortWindow", "dlqTableName"})
+_PART = re.compile(r'"(?:[^"]|"")+"|[^."]+')
+PARTS_MAX = 3
+
+
+class UserModuleInvalid(PenstockError):
+    """The user's module cannot be imported, or calls something with what it does not take."""
+
+    code = "ST66"
+    retry: ClassVar[Retry] = "operator"
+
+
+class UserModuleFailed(PenstockError):
+    """A function of the user's module raised an error or gave what it may not."""
+
+    code = "ST67"
+    retry: ClassVar[Retry] = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRules:
+    """What `configure_source` was called with."""
+
+    name: tuple[str, ...]
+    dispatch: Dispatch | None = None
+    deletes_to: str | Dispatch | None = None
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRules:
+    """What `configure_table` was called with."""
+
+    name: tuple[str, ...] = ()
+    apply: Callable[[list[ApplyOperation]], Any] | None = None
+    delete_key: Callable[[list[Any], Document], Sequence[Any] | None] | None = None
+    map: Callable[[Document, Document], Document | None] | None = None
+    merge: MergeFunction | StandardMerge | None = None
+    rows: RowRules = field(default_factory=RowRules)
+
+    def may_be_of(self, group: Sequence[str]) -> bool:
+        """Whether the table may be one of a target schema."""
+        return _ends((*group, self.name[-1]), self.name)
+
+    @property
+    def is_rowwise(self) -> bool:
+        """Whether rows of the table can only be written one by one, looking at what is there."""
+        return bool(
+            self.apply
+            or self.delete_key
+            or self.map
+            or self.rows.has_conditions
+            or self.rows.exprs
+            or self.rows.extras
+            or self.rows.ignore
+        )
+
+
+PLAIN = TableRules()
+
+
+@dataclass(slots=True)
+class Script:
+    """What a module has said. Empty where there is none."""
+
+    sources: list[SourceRules] = field(default_factory=list)
+    tables: list[TableRules] = field(default_factory=list)
+    options: dict[str, str] = field(default_factory=dict)
+
+    def source(self, table: StagedTable) -> SourceRules | None:
+        """What becomes of the mutations that a feed sends for a table, or for its whole schema."""
+        named = [one for one in self.sources if _ends((*table.group, table.name), one.name)]
+        return next(iter([*named, *(one for one in self.sources if one.name == table.group)]), None)
+
+    def table(self, table: StagedTable) -> TableRules:
+        """How a table is written."""
+        path = (*table.group, table.name)
+        return next((one for one in self.tables if _ends(path, one.name)), PLAIN)
+
+    def is_source(self, group: Sequence[str], name: str) -> bool:
+        """Whether mutations of this name are sent elsewhere, so that no such table need be."""
+        return self.source(StagedTable(tuple(group), name)) is not None
+
+
+def _ends(path: Sequence[str], name: Sequence[str]) -> bool:
+    folded = [part.lower() for part in path]
+    return folded[-len(name) :] == [part.lower() for part in name]
+
+
+_collecting: ContextVar[Script | None] = ContextVar("collecting", default=None)
+
+
+def load_script(module: str, *, beside: Path) -> Script:
+    """Import a module and gather what it says. beside: the folder where it is looked for first.
+
+    Raises UserModuleInvalid.
+    """
+    if not module:
+        return Script()
+    folder = str(beside)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules.pop(module, None)  # imported before, it would say nothing
+    script = Script()
+    token = _collecting.set(script)
+    try:
+        importlib.invalidate_caches()
+        importlib.import_module(module)
+    except UserModuleInvalid:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserModuleInvalid(
+            f'userModule = "{module}" cannot be imported: {type(error).__name__}: {error}',
+            hint=f"Put it beside the pipeline file, in {beside}, or install it; then start again.",
+            module=module,
+        ) from error
+    finally:
+        _collecting.reset(token)
+    return script
+
+
+def _script(call: str) -> Script:
+    script = _collecting.get()
+    if script is None:
+        raise _invalid(f"{call} was called outside of the import of userModule")
+    return script
+
+
+def _invalid(what: str) -> UserModuleInvalid:
+    return UserModuleInvalid(
+        what,
+        hint="docs/stage.md has the calls and their arguments; correct the module named by "
+        "userModule, then start again.",
+    )
+
+
+def name_of(text: object) -> tuple[str, ...]:
+    """The parts of a table's name: `table`, `schema.table`, `database.schema."ta.ble"`.
+
+    Raises UserModuleInvalid.
+    """
+    parts: list[str] = []
+    place = 0
+    while isinstance(text, str) and len(parts) < PARTS_MAX:
+        match = _PART.match(text, place)
+        if match is None:
+            break
+        part = match[0]
+        parts.append(part[1:-1].replace('""', '"') if part.startswith('"') else part)
+        place = match.end()
+        if place == len(text):
+            return tuple(parts)
+        if text[place] != ".":
+            break
+        place += 1
+    raise _invalid(f"{text!r} is no name of a table")
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def configure_source(
+    name: str,
+    *,
+    dispatch: Dispatch | None = None,
+    deletes_to: str | Dispatch | None = None,
+    target: str = "",
+    recurse: bool = False,  # noqa: ARG001 - changefeeds have no documents within others
+) -> None:
+    """Send what a feed has for a table elsewhere.
+
+    name: of the table, or of the whole target schema. target: the table that takes all of it. Or
+    dispatch: called with a row and its meta, gives rows by table, or None to discard it. With that
+    deletes_to: the table where rows are deleted, or a function like dispatch, which is called with
+    the key's columns.
+    """
+    call = f"configure_source({name!r})"
+    if (dispatch is not None) == bool(target):
+        raise _invalid(f"{call}: one of dispatch and target must be given")
+    if (dispatch is not None) == (deletes_to is None):
+        raise _invalid(f"{call}: deletes_to belongs to dispatch, and dispatch needs it")
+    _check_function(call, "dispatch", dispatch, 2)
+    if isinstance(deletes_to, str):
+        name_of(deletes_to)
+    else:
+        _check_function(call, "deletes_to", deletes_to, 2)
+    if target:
+        name_of(target)
+    _script(call).sources.append(
+        SourceRules(name=name_of(name), dispatch=dispatch, deletes_to=deletes_to, target=target)
+    )
+
+
+def configure_table(
+    name: str,
+    *,
+    apply: Callable[[list[ApplyOperation]], Any] | None = None,
+    cas: Sequence[str] = (),
+    deadlines: Mapping[str, str | float | timedelta] | None = None,
+    delete_key: Callable[[list[Any], Document], Sequence[Any] | None] | None = None,
+    exprs: Mapping[str, str] | None = None,
+    extras: str = "",
+    ignore: Mapping[str, bool] | Sequence[str] = (),
+    map: Callable[[Document, Document], Document | None] | None = None,
+    merge: MergeFunction | StandardMerge | None = None,
+    row_limit: int = STATEMENT_ROWS,
+) -> None:
+    """Say how a table of the target is written.
+
+    apply: is given all operations and writes them itself, through get_tx(). cas, deadlines
+    (`1h`, seconds or timedelta), exprs, extras, ignore, row_limit: see RowRules. delete_key: is
+    called with the key of a delete and its meta, gives the key to delete, or None. map: is called
+    with a row and its meta, gives the row to write, or None. merge: is called with a
+    MergeOperation where cas or a deadline has refused a row.
+    """
+    call = f"configure_table({name!r})"
+    _check_function(call, "apply", apply, 1)
+    _check_function(call, "delete_key", delete_key, 2)
+    _check_function(call, "map", map, 2)
+    if not isinstance(merge, StandardMerge):
+        _check_function(call, "merge", merge, 1)
+    if merge is not None and not (cas or deadlines):
+        raise _invalid(f"{call}: merge needs cas or deadlines")
+    if isinstance(cas, str) or not all(isinstance(one, str) for one in cas):
+        raise _invalid(f"{call}: cas is a list of columns")
+    if not isinstance(row_limit, int) or row_limit < 1:
+        raise _invalid(f"{call}: row_limit is a whole number from 1")
+    ignored = [key for key, on in ignore.items() if on] if isinstance(ignore, Mapping) else ignore
+    rules = RowRules(
+        cas=tuple(cas),
+        deadlines={key: _seconds(call, value) for key, value in (deadlines or {}).items()},
+        exprs=dict(exprs or {}),
+        extras=extras,
+        ignore=frozenset(ignored),
+        row_limit=row_limit,
+        wants_target=merge is not None,
+    )
+    found = TableRules(
+        name=name_of(name), apply=apply, delete_key=delete_key, map=map, merge=merge, rows=rules
+    )
+    _script(call).tables.append(found)
+
+
+def _seconds(call: str, duration: object) -> float:
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    try:
+        if isinstance(duration, str | int | float):
+            return seconds(duration)
+    except ValueError:
+        pass
+    raise _invalid(f"{call}: a deadline is like 1h, 90s, a number of seconds or a timedelta")
+
+
+def _check_function(call: str, name: str, function: object, count: int) -> None:
+    if function is None:
+        return
+    if not callable(function):
+        raise _invalid(f"{call}: {name} is no function")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise _invalid(f"{call}: {name} is async or a generator, not a plain function")
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise _invalid(f"{call}: {name} does not take {count} arguments: {error}") from error
+
+
+def standard_merge(fallback: MergeFunction | None = None) -> StandardMerge:
+    """Merge what changed in the source with what changed in the target, property by property.
+
+    fallback: is called where a property changed on both sides; without it that is an error.
+    """
+    _check_function("standard_merge", "fallback", fallback, 1)
+    return StandardMerge(fallback)
+
+
+def set_options(options: Mapping[str, str]) -> None:
+    """Set keys of [stage]: mode, bestEffortWindow, dlqTableName. The file's own win."""
+    unknown = sorted(options.keys() - OPTIONS)
+    if unknown:
+        known = ", ".join(sorted(OPTIONS))
+        raise _invalid(f"set_options: {', '.join(unknown)} cannot be set there; only {known}")
+    _script("set_options").options.update(options)
+
+
+def random_uuid() -> str:
+    """A random UUID as text."""
+    return str(uuid.uuid4())
+
+
+def replication_key(meta: Document) -> list[Any]:
+    """The key of the row that a function's `meta` is about, as the feed sent it."""
+    return list(meta["key"])
+
+
+class TargetTransaction(Protocol):
+    """The transaction in which rows are written; see `get_tx`."""
+
+    def apply(self, operations: Sequence[ApplyOperation]) -> None:
+        """Write operations as they are written without a function apply."""
+        ...
+
+    def columns(self) -> list[Document]:
+        """The table's columns, those of the key first: name, type, primary, ignored, default."""
+        ...
+
+    def exec(self, sql: str, *parameters: Any) -> None:
+        """Run a statement; its parameters are `%s`."""
+        ...
+
+    def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement and give its rows."""
+        ...
+
+    def schema(self) -> str:
+        """The target schema's name as SQL."""
+        ...
+
+    def table(self) -> str:
+        """The table's name as SQL."""
+        ...
+
+
+_transaction: ContextVar[TargetTransaction | None] = ContextVar("transaction", default=None)
+
+
+def get_tx() -> TargetTransaction:
+    """The transaction, within a function given to configure_table."""
+    found = _transaction.get()
+    if found is None:
+        raise _invalid("get_tx() was called outside of a function of configure_table")
+    return found
+
+
+@contextmanager
+def in_transaction(transaction: TargetTransaction) -> Iterator[None]:
+    """Have get_tx() give this while the block runs."""
+    token = _transaction.set(transaction)
+    try:
+        yield
+    finally:
+        _transaction.reset(token)
+
+
+@contextmanager
+def calling(function: str, table: StagedTable) -> Iterator[None]:
+    """What a function of the module raises becomes UserModuleFailed."""
+    try:
+        yield
+    except (PenstockError, Unmerged):
+        raise
+    except Exception as error:
+        raise UserModuleFailed(
+            f"{function} of {table} in the user's module: {type(error).__name__}: {error}",
+            hint="Correct the function and start again; nothing of the batch was written.",
+            table=str(table),
+        ) from error
