@@ -193,7 +193,7 @@ def test_a_process_that_cannot_be_started() -> None:
 def test_how_a_process_ended(tmp_path: Path) -> None:
     """With the error that it printed last; else with its exit code and its log's name."""
     with (tmp_path / "load.log").open("w") as log:
-        half = supervisor._Half(name="load", arguments=[], diagnostics=log, code=1)
+        half = supervisor.Half(name="load", arguments=[], diagnostics=log, code=1)
     half.lines = supervisor.deque(["noise", '{"code": "TG03", "error": "said"}', "more noise"])
     error = half.error()
     assert isinstance(error, supervisor.HalfFailed)
@@ -208,7 +208,7 @@ def test_a_process_that_is_killed_again_and_again(tmp_path: Path) -> None:
     nobody: Any = lambda *_, **__: None  # noqa: E731
     watch = supervisor.Supervisor([], stop, on_event=nobody, on_tick=nobody)
     with (tmp_path / "load.log").open("w") as log:
-        half = supervisor._Half(name="load", arguments=[], diagnostics=log)
+        half = supervisor.Half(name="load", arguments=[], diagnostics=log)
     half.started_s = supervisor.REAL_CLOCK.monotonic_s()
     for _ in range(supervisor.RESTARTS_MAX):
         watch._was_killed(half, 9)

@@ -48,6 +48,9 @@ def test_each_scheme_has_its_engine() -> None:
         "mariadb": "mysql",
         "sqlite": "sqlite",
         "cockroachdb": "cockroach",
+        "staged-postgresql": "staged",
+        "staged-mysql": "staged",
+        "staged-mariadb": "staged",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"

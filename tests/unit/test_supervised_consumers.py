@@ -17,9 +17,9 @@ from penstock.control.supervisor import HalfFailed, StopRequest, Supervisor, com
 ERROR = '{"code": "CN05", "error": "told to fail", "hint": "mend it"}'
 
 
-def half(name: str, program: str, *, is_consumer: bool = False) -> supervisor._Half:
+def half(name: str, program: str, *, is_consumer: bool = False) -> supervisor.Half:
     """A process that is this Python program."""
-    return supervisor._Half(
+    return supervisor.Half(
         name=name,
         arguments=[sys.executable, "-c", program],
         diagnostics=io.StringIO(),
@@ -28,7 +28,7 @@ def half(name: str, program: str, *, is_consumer: bool = False) -> supervisor._H
 
 
 def run(
-    halves: list[supervisor._Half],
+    halves: list[supervisor.Half],
     *,
     is_log_done: bool = False,
     until: Callable[[list[Any]], bool] = lambda _: False,

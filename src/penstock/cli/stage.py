@@ -13,22 +13,36 @@ from penstock.cli.output import say
 @click.command()
 @pipeline_file
 @click.option("--create", is_flag=True, help="Make the staging database and its tables first.")
+@click.option("--half", type=click.Choice(["load", "extract"]), hidden=True)
+@click.option("--group", default="", hidden=True, help="With --half: which target schema.")
 @common
-def stage(file: Path, create: bool, as_json: bool, verbose: bool) -> None:
-    """Receive changefeeds over HTTP and stage them in a database, until stopped.
+def stage(
+    file: Path, create: bool, half: str | None, group: str, as_json: bool, verbose: bool
+) -> None:
+    """Receive changefeeds over HTTP, stage them in a database and apply them, until stopped.
+
+    Its messages go to run/stage.log in the pipeline's directory.
 
     \b
-    What it changes:  staging database: mutation tables, checkpoints
+    What it changes:  staging database: mutation tables, checkpoints; target: the rows
     Example:          penstock stage cockroach.toml --create
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.config import load_config
+    from penstock.control.diagnostics import diagnostics_to
     from penstock.control.past_errors import errors_kept
     from penstock.control.stage_process import stage as receive
 
     config = load_config(file)
-    diagnostics(verbose)
-    with errors_kept(config, "stage"):
+    if half is not None:
+        # One of the processes that this command starts for a target schema.
+        diagnostics(verbose)
+        from penstock.control.stage_halves import run_half
+
+        run_half(config, half, group)
+        return
+    log = config.layout.run / "stage.log"
+    with errors_kept(config, "stage"), diagnostics_to(log, verbose=verbose):
         receive(
             config,
             create=create,

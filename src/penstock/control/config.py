@@ -439,7 +439,13 @@ def _check_stage(text: ConfigText, stage: StageSection) -> None:
         _ = stage.address
     except ValueError:
         raise _invalid(text, STAGE, "listen", "must be host:port") from None
-    for key in ("bestEffortWindow", "jwtRefresh", "httpResponseTimeout", "fetchDelay"):
+    for key in (
+        "bestEffortWindow",
+        "retireOffset",
+        "jwtRefresh",
+        "httpResponseTimeout",
+        "fetchDelay",
+    ):
         try:
             seconds(getattr(stage, snake(key)))
         except ValueError:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from penstock.control.stage_rows import Sweeps, row_sequencer, script_of
+from penstock.control.stage_groups import working
+from penstock.control.stage_rows import row_sequencer, script_of
 from penstock.control.stage_target import TargetSchemas
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
@@ -125,8 +126,7 @@ def receiving(
         files = _FilesThread(section, database, receiver) if section.storage_url else None
         if files is not None:
             stack.enter_context(files)
-        schemas = TargetSchemas(config)
-        stack.enter_context(Sweeps(database, sequencer, schemas, section.lease_seconds))
+        stack.enter_context(working(config, database, sequencer))
 
         def look() -> None:
             if keys is not None:

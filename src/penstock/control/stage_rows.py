@@ -1,9 +1,7 @@
-"""What of `penstock stage` writes rows straight into the target: its parts, and its thread."""
+"""What of `penstock stage` writes rows straight into the target: its parts."""
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,15 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from penstock.host.clock import REAL_CLOCK
-from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode, StageSection, seconds
-from penstock.ports.staging import Group, Lease, StagingDatabase, StagingSession, group_name
 
 if TYPE_CHECKING:
-    from penstock.control.stage_target import TargetSchemas
     from penstock.stage.apply.sequencer import RowSequencer
     from penstock.stage.metrics import Metrics
     from penstock.stage.script import Script
@@ -88,95 +82,10 @@ def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[
         mode=section.mode,
         best_effort_window_s=seconds(section.best_effort_window),
         dlq_table=section.dlq_table_name,
+        applies_windows=False,
     )
     # A thread has one session while it writes and may ask for another to read the catalogue.
     with Sessions(row_target_at(config.target.url), 2 * THREADS + 2) as target:
         yield RowSequencer(
             target, metrics=ApplyMetrics(metrics.registry), script=script, options=options
         )
-
-
-class Sweeps:
-    """Does the rounds of every group of a target, each under its lease, until the block ends.
-
-    error: what has ended them.
-    """
-
-    def __init__(
-        self,
-        database: StagingDatabase,
-        sequencer: RowSequencer,
-        schemas: TargetSchemas,
-        lease_s: float,
-    ) -> None:
-        self.error: PenstockError | None = None
-        self._database, self._sequencer, self._schemas = database, sequencer, schemas
-        self._lease_s = lease_s
-        self._stop = threading.Event()
-        self._leases: dict[Group, Lease] = {}
-        self._renew_s: dict[Group, float] = {}
-        self._wait_until_s: dict[Group, float] = {}
-        self._thread = threading.Thread(target=self._run, name="sweeps", daemon=True)
-
-    def __enter__(self) -> Sweeps:
-        """Begin."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End behind the round that is going on."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                with self._database.opened() as session:
-                    try:
-                        while not self._stop.is_set():
-                            self._rounds(session)
-                            self._stop.wait(ROUND_S)
-                    finally:
-                        for lease in self._leases.values():
-                            session.release(lease)
-                        self._leases.clear()
-            except PenstockError as error:
-                logger.warning("staged rows not swept", code=error.code, error=error.message)
-                self._stop.wait(AGAIN_S if error.retry == "operator" else ROUND_S)
-
-    def _rounds(self, session: StagingSession) -> None:
-        for name in session.group_names():
-            group = self._schemas.group_of(name)
-            now_s = REAL_CLOCK.monotonic_s()
-            if group is None or now_s < self._wait_until_s.get(group, 0.0):
-                continue
-            if not self._holds(session, group, now_s):
-                continue
-            try:
-                self._sequencer.round(session, group)
-            except PenstockError as error:
-                if error.retry == "backoff":
-                    raise
-                self._wait_until_s[group] = now_s + AGAIN_S
-                logger.warning(
-                    "staged rows not applied",
-                    schema=name,
-                    code=error.code,
-                    error=error.message,
-                    hint=error.hint,
-                )
-
-    def _holds(self, session: StagingSession, group: Group, now_s: float) -> bool:
-        lease = self._leases.pop(group, None)
-        if lease is not None and now_s < self._renew_s[group]:
-            self._leases[group] = lease
-            return True
-        if lease is not None:
-            lease = session.renew(lease, self._lease_s)
-        else:
-            names = [f"sequtil.Lease.{group_name(group)}"]
-            found = session.acquire(names, self._lease_s, socket.gethostname())
-            lease = found if isinstance(found, Lease) else None
-        if lease is not None:
-            self._leases[group], self._renew_s[group] = lease, now_s + self._lease_s / 2
-        return lease is not None

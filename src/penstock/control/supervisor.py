@@ -68,7 +68,7 @@ class HalfKilled(PenstockError):
 
 
 @dataclass(slots=True)
-class _Half:
+class Half:
     """One of the processes: how to start it, and what is known of it.
 
     is_consumer: the others go on without it.
@@ -210,7 +210,7 @@ class Supervisor:
 
     def __init__(
         self,
-        halves: list[_Half],
+        halves: list[Half],
         stop: StopRequest,
         *,
         on_event: ReportEvent,
@@ -264,7 +264,7 @@ class Supervisor:
                 if half.child is not None:
                     half.child.signal(signal.SIGTERM)
 
-    def _ended(self, half: _Half) -> None:
+    def _ended(self, half: Half) -> None:
         code = half.code
         if code == 0:
             self._ended_well(half)
@@ -279,7 +279,7 @@ class Supervisor:
             self._failure = half.error()
             self._stop.ask()
 
-    def _ended_well(self, half: _Half) -> None:
+    def _ended_well(self, half: Half) -> None:
         """Nothing is left to do for it: end the others, consumers when they have read all."""
         if half.is_consumer or half.name != self._halves[0].name:
             return
@@ -288,7 +288,7 @@ class Supervisor:
         else:
             self._stop.ask()
 
-    def _consumer_ended(self, half: _Half) -> None:
+    def _consumer_ended(self, half: Half) -> None:
         """Start it again after a while, however it ended; at the very end report its failure."""
         error = half.error()
         if self._is_finishing:
@@ -313,7 +313,7 @@ class Supervisor:
         )
         logger.warning("consumer failed", process=half.name, error=shown["error"])
 
-    def _was_killed(self, half: _Half, number: int) -> None:
+    def _was_killed(self, half: Half, number: int) -> None:
         now = REAL_CLOCK.monotonic_s()
         if now - half.started_s > HEALTHY_AFTER_S:
             half.restarts = 0
@@ -342,7 +342,7 @@ class Supervisor:
         )
         logger.warning("process killed", process=half.name, signal=name, restarts=half.restarts)
 
-    def _restart_when_due(self, half: _Half) -> None:
+    def _restart_when_due(self, half: Half) -> None:
         if self._stop() or (half.is_consumer and self._is_finishing):
             half.restart_at_s = None
         elif half.restart_at_s is not None and REAL_CLOCK.monotonic_s() >= half.restart_at_s:
@@ -378,7 +378,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         stack.enter_context(take_lock(config, config.layout.run, RUN_LOCK))
         stack.enter_context(diagnostics_to(config.layout.run / "run.log", verbose=verbose))
         halves = [
-            _Half(
+            Half(
                 name=name,
                 arguments=[*this_program(), *command, "--json", "--checked"],
                 diagnostics=stack.enter_context(

@@ -46,6 +46,7 @@ from penstock.ports.target import (
     Staging,
     StagingWriter,
     TargetEngine,
+    file_label,
     target_name,
 )
 
@@ -208,7 +209,12 @@ class Stager:
     def _begin_files(self, segments: Sequence[SegmentView], applied: Applied) -> None:
         if self._options.only is None:
             # A file of which a batch has taken a part goes on: it has begun, and not again.
-            begun = [one.path.name for one in segments if one.start.gsn >= applied.gsn]
+            log_id = self._options.log_id
+            begun = [
+                file_label(log_id, one.path.name)
+                for one in segments
+                if one.start.gsn >= applied.gsn
+            ]
             self._staging.begin_files(begun)
 
     def _progress(
@@ -220,7 +226,8 @@ class Stager:
         """
         if self._options.only is not None:
             return ()
-        return tuple(_file_progress(segment, after) for segment in segments)
+        log_id = self._options.log_id
+        return tuple(_file_progress(segment, after, log_id) for segment in segments)
 
     def _check(self, segments: Sequence[Segment], applied: Applied) -> None:
         for segment in segments:
@@ -406,10 +413,10 @@ def _heartbeats(
     )
 
 
-def _file_progress(segment: SegmentView, after: Applied) -> FileProgress:
+def _file_progress(segment: SegmentView, after: Applied, log_id: str) -> FileProgress:
     """A file's CL row: its own last gsn, or how far the batch goes into it."""
     return FileProgress(
-        file=segment.path.name,
+        file=file_label(log_id, segment.path.name),
         mark=min(segment.end.gsn, after.gsn),
         finished=segment.number <= after.segment,
     )

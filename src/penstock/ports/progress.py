@@ -64,6 +64,36 @@ class Progress(Protocol):
         ...
 
 
+class SharedProgress(Protocol):
+    """A session that reads and moves the applied positions of shared logs (`SHARED_LOG`)."""
+
+    def take_over(self, log_id: str, holder: str) -> Applied:
+        """Let nobody commit who has read the position before: where the log begins again.
+
+        The number of the segment behind which it does is raised, and with it what a loader must
+        find there. holder: who takes it over. Makes tables and row where they are missing.
+        """
+        ...
+
+    def holder(self, log_id: str) -> str:
+        """Who has taken a shared log over last; empty for nobody."""
+        ...
+
+    def read_shared(self, log_id: str) -> Applied:
+        """How far a shared log is applied; all zero where there is no row yet."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+def open_shared_progress(url: str, *, application_name: str) -> SharedProgress:
+    """Connect to a target for its shared logs. Raises what connecting does, PartMissing."""
+    progress: SharedProgress = part(url, "progress")(url, application_name)
+    return progress
+
+
 def progress_beside(directory: Path) -> str:
     """The URL of the file in this directory that keeps progress where there is no target."""
     engine = next(one for one in engines() if "progress_url" in one.parts)

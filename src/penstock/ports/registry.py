@@ -19,7 +19,7 @@ from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.engines"
-BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite", "cockroach")
+BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite", "cockroach", "staged")
 
 
 class EngineUnknown(UrlInvalid):

@@ -67,8 +67,9 @@ class StageSection:
 
     best_effort_window: in mode auto, the lag from which on rows are not applied consistently; 0:
     always consistent. split_windows: a target transaction may end between two source timestamps,
-    not at resolved marks alone. token: for authentication = "token". http_response_timeout: after
-    which a request is answered; its work goes on. tls_certificate, tls_private_key: files (PEM),
+    not at resolved marks alone. retire_offset: how long applied rows stay staged. token: for
+    authentication = "token". http_response_timeout: after which a request is answered; its work
+    goes on. tls_certificate, tls_private_key: files (PEM),
     relative to the pipeline file. storage_url: a folder (`file:///path`) or bucket
     (`s3://bucket/path?AWS_ACCESS_KEY_ID=...`) of files to read besides; target_schema: where their
     rows go, as `database.schema`. user_module: a Python module beside the pipeline file that says
@@ -80,6 +81,7 @@ class StageSection:
     mode: StageMode = StageMode.AUTO
     best_effort_window: Duration = "1h"
     split_windows: bool = False
+    retire_offset: Duration = "24h"
     lease_seconds: float = 60
     authentication: Authentication = Authentication.JWT
     token: str = field(default="", repr=False)

@@ -33,6 +33,23 @@ UPSERT = 1  # the row's key was there before, as the log has it
 NEW = 2  # the row's key was not there before
 
 
+SHARED_LOG = "stage/"
+"""How the id of a log begins that one of several instances writes, and another may go on with.
+
+A target may follow several of these, each with an applied position of its own.
+"""
+
+
+def is_shared(log_id: str) -> bool:
+    """Whether the target follows this log beside others."""
+    return log_id.startswith(SHARED_LOG)
+
+
+def file_label(log_id: str, file: str) -> str:
+    """What a log's file is called in wirekite_progress."""
+    return f"{log_id}/{file}" if is_shared(log_id) else file
+
+
 def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
     """A source table's name in the target: its schema mapped, its name kept."""
     return TableName(namespaces.get(name.schema, name.schema), name.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -102,7 +102,8 @@ class _Collected:
         sign = -1 if is_delete else 1
         for table in sorted(self.of, key=lambda table: (sign * levels.get(table, 0), table)):
             mutations = list(self.of[table].values())
-            yield Step(table=table, is_delete=is_delete, mutations=mutations)
+            if mutations:
+                yield Step(table=table, is_delete=is_delete, mutations=mutations)
         self.of.clear()
 
 
@@ -138,6 +139,32 @@ def steps_of(
                 old = rows.get(new.key)
                 rows[new.key] = new if old is None else folded(old, new)
     yield from upserts.steps(levels, is_delete=False)
+
+
+def net_steps_of(
+    slices: Iterable[Mapping[StagedTable, pa.RecordBatch]], levels: Mapping[StagedTable, int]
+) -> Iterator[Step]:
+    """What all these whole times make of each key: upserts, parents first, then deletes.
+
+    For what the published order cannot write: a row that refers to another parent from the moment
+    on in which its old one goes, and times that are applied already but were not marked before
+    a crash, so that rows of the beginning refer to what is gone at the end.
+    """
+    upserts, deletes = _Collected(), _Collected()
+    for batches in slices:
+        for table, batch in batches.items():
+            rows = upserts.of.setdefault(table, {})
+            gone = deletes.of.setdefault(table, {})
+            for one in sorted(mutations_of(batch), key=lambda mutation: mutation.time):
+                if one.after is None:
+                    rows.pop(one.key, None)
+                    gone[one.key] = one
+                else:
+                    gone.pop(one.key, None)
+                    old = rows.get(one.key)
+                    rows[one.key] = one if old is None else folded(old, one)
+    yield from upserts.steps(levels, is_delete=False)
+    yield from deletes.steps(levels, is_delete=True)
 
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -7,26 +7,34 @@ here: the consistent mode through log and Spark, leases, when to sweep (`penstoc
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import structlog
 
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import StatementFailed
 from penstock.host.retry import Backoff, retrying
 from penstock.model import PenstockError, TableDefinition
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.row_apply import RowSession, SchemaDrift
+from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
 from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, Window, group_name
 from penstock.stage.apply.dead_letters import DEFAULT_NAME
 from penstock.stage.apply.dispatching import Batches, dispatched
 from penstock.stage.apply.metrics import ApplyMetrics, labels
-from penstock.stage.apply.order import components_of, levels_of, parents_of, steps_of
+from penstock.stage.apply.order import (
+    Step,
+    components_of,
+    levels_of,
+    net_steps_of,
+    parents_of,
+    steps_of,
+)
 from penstock.stage.apply.sweep import FLUSH_ROWS, swept
 from penstock.stage.apply.switching import LOOK_AGAIN_S, first_mode, next_mode
 from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
@@ -34,6 +42,14 @@ from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script
 
 logger = structlog.get_logger()
+faults.declare(
+    "stage.direct.applied",
+    "stage.sweep.applied",
+    "stage.window.written",
+    "stage.window.applied",
+    "stage.window.marked",
+    "stage.window.committed",
+)
 T = TypeVar("T")
 SHAPES_KEPT_S = 60.0
 UNRESOLVED_DELAY_S = 60
@@ -182,6 +198,7 @@ class RowSequencer:
                 pending = session.unapplied_of(table, free)
                 if pending.num_rows:
                     self._write(rows, group, shape, {table: pending})
+                    faults.point("stage.direct.applied")
                     session.mark_applied(table, pending)
         except Exception as error:
             # Of a bug in the user's module no less than of a lost server: the sweep tries again.
@@ -257,6 +274,7 @@ class RowSequencer:
         with self._applying(group, batches) as (rows, shape):
             pending = {table: session.unapplied_of(table, one) for table, one in batches.items()}
             self._write(rows, group, shape, pending)
+            faults.point("stage.sweep.applied")
             for table, batch in pending.items():
                 session.mark_applied(table, batch)
                 self._metrics.sweep_applied.labels(*labels(table)).inc(batch.num_rows)
@@ -284,18 +302,22 @@ class RowSequencer:
         """
         tables = session.staged_tables(group)
 
-        def work() -> None:
+        def write(*, is_again: bool) -> None:
             with self._applying(group, dict.fromkeys(tables)) as (rows, shape):
                 writer = self._writer(group, shape)
                 slices = session.read(tables, window.committed, window.proposed, limit=FLUSH_ROWS)
+                found = (one.rows for one in slices)
                 with rows.transaction():
-                    for one in slices:
-                        for step in steps_of(one.rows, shape.levels):
-                            writer.write(rows, step)
+                    for step in _steps(found, shape.levels, is_net=is_again):
+                        writer.write(rows, step)
+                    faults.point("stage.window.written")
 
-        self._retried(group, work)
+        self._retried(group, lambda: _in_two_orders(write))
+        faults.point("stage.window.applied")
         session.mark_applied_through(tables, window.proposed, after=window.committed)
+        faults.point("stage.window.marked")
         session.commit(group, window.proposed)
+        faults.point("stage.window.committed")
 
     # --- the target -------------------------------------------------------------------------------
 
@@ -309,10 +331,14 @@ class RowSequencer:
 
     def _write(self, rows: RowSession, group: Group, shape: _Shape, batches: Batches) -> None:
         writer = self._writer(group, shape)
-        try:
+
+        def write(*, is_again: bool) -> None:
             with rows.transaction():
-                for step in steps_of(batches, shape.levels):
+                for step in _steps([batches], shape.levels, is_net=is_again):
                     writer.write(rows, step)
+
+        try:
+            _in_two_orders(write)
         except Exception:
             for table in batches:
                 self._metrics.errors.labels(*labels(table)).inc()
@@ -372,6 +398,28 @@ class RowSequencer:
     def _forget(self, group: Group) -> None:
         with self._lock:
             self._shapes.pop(group, None)
+
+
+class _Write(Protocol):
+    """Writes in a transaction. is_again: in the order of `net_steps_of`."""
+
+    def __call__(self, *, is_again: bool) -> None: ...
+
+
+def _steps(
+    slices: Iterable[Batches], levels: Mapping[StagedTable, int], *, is_net: bool
+) -> Iterator[Step]:
+    if is_net:
+        return net_steps_of(slices, levels)
+    return (step for one in slices for step in steps_of(one, levels))
+
+
+def _in_two_orders(write: _Write) -> None:
+    """Write in the published order; where a foreign key objects, in the other one."""
+    try:
+        write(is_again=False)
+    except ReferenceMissing:
+        write(is_again=True)
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from starlette.routing import Route, request_response
 
 from penstock import __version__
 from penstock.codec.changefeed import COMPILED
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, group_name
@@ -34,6 +35,7 @@ from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.receiver.targets import TargetTables
 
 logger = structlog.get_logger()
+faults.declare("stage.request.staged", "stage.request.resolved")
 THREADS = 4
 BODIES_MAX = 32  # in memory at once
 FORBIDDEN = "missing or invalid access token"
@@ -241,12 +243,14 @@ class Receiver:
                 self._sessions.session() as session,
             ):
                 session.advance(place.group, name, request.resolved)
+            faults.point("stage.request.resolved")
         elif request.batches:
             begun_s = REAL_CLOCK.monotonic_s()
             staged: Mapping[StagedTable, Staged] | None = None
             try:
                 with self._sessions.session() as session:
                     staged = self._accept(session, place.group, request.batches)
+                faults.point("stage.request.staged")
             finally:
                 seconds = REAL_CLOCK.monotonic_s() - begun_s
                 self._metrics.note_staged(

@@ -102,6 +102,7 @@ class MySQLTarget:
         self._noted: list[tuple[TableName, str]] = []
         self._replays = False
         self._source_engine = ""
+        self._log_id = ""
         settings = {**lock_timeouts(LOCK_TIMEOUT_S), "foreign_key_checks": "0"}
         self.connection: Connection = connect(
             url,
@@ -141,6 +142,7 @@ class MySQLTarget:
     def bind(self, log_id: str) -> Applied:
         """See `SqlTarget`."""
         progress.ensure_tables(self.connection)
+        self._log_id = log_id
         return progress.bind_log(self.connection, log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
@@ -280,7 +282,7 @@ class MySQLTarget:
         )
         try:
             with server_errors("altering target tables"), transaction(guard):
-                found = read_applied(guard, for_update=True)
+                found = read_applied(guard, self._log_id, for_update=True)
                 if (found.segment, found.gsn, found.position) != (
                     before.segment,
                     before.gsn,

@@ -25,7 +25,7 @@ from penstock.ports.refusals import (
     ProgressUnwritable,
     TargetFollowsAnotherLog,
 )
-from penstock.ports.target import SCHEMA, Applied, FileProgress, TableRecord
+from penstock.ports.target import SCHEMA, Applied, FileProgress, TableRecord, is_shared
 from penstock.sql.record_text import shape_fields, shape_text
 
 ACTIONS = ("RUN", "PAUSE", "STOP")
@@ -197,17 +197,59 @@ def set_action(connection: Connection, action: str) -> None:
             run(connection, f"insert into {table} values (%s)", (action,), doing=doing)
 
 
-def _if_there(connection: Connection, sql: str) -> list[dict[str, Any]]:
+def _if_there(connection: Connection, sql: str, values: object = None) -> list[dict[str, Any]]:
     """The rows of a query; none where its table does not exist."""
     try:
-        return rows(connection, sql, doing="reading our tables")
+        return rows(connection, sql, values, doing="reading our tables")
     except StatementFailed as error:
         if error.fields.get("errno") not in NOT_THERE:
             raise
         return []
 
 
-# --- the log this target follows ------------------------------------------------------------------
+# --- the log this target follows, and shared ones -------------------------------------------------
+
+# A row for each log that instances share. It is made when one of them first takes it over.
+SHARED_TABLE = f"""
+    create table if not exists {SCHEMA}.wirekite_staged (
+        log_id           varchar(255) not null primary key,
+        applied_segment  bigint not null default -1,
+        applied_gsn      bigint not null default 0,
+        applied_trx      bigint not null default 0,
+        applied_position decimal(39, 0) unsigned not null default 0,
+        applied_commit   datetime(6) null,
+        holder           varchar(64) not null default '',
+        taken_over       datetime(6) null
+    ) {_OPTIONS}
+"""
+TAKE_OVER = f"""
+    insert into {SCHEMA}.wirekite_staged (log_id, holder, taken_over)
+    values (%s, %s, utc_timestamp(6))
+        on duplicate key update
+           applied_segment = applied_segment + 1,
+           holder = values(holder),
+           taken_over = values(taken_over)
+"""
+
+
+def _place_of(log_id: str) -> str:
+    return f"{SCHEMA}.{'wirekite_staged' if is_shared(log_id) else 'wirekite_log'}"
+
+
+def take_over(connection: Connection, log_id: str, holder: str) -> Applied:
+    """See `SharedProgress`."""
+    ensure_tables(connection)
+    with named_lock(connection):
+        run(connection, SHARED_TABLE, doing=f"making table {SCHEMA}.wirekite_staged")
+    run(connection, TAKE_OVER, (log_id, holder), doing="taking over the applied position")
+    return read_applied(connection, log_id)
+
+
+def holder_of(connection: Connection, log_id: str) -> str:
+    """See `SharedProgress.holder`."""
+    query = f"select holder from {SCHEMA}.wirekite_staged where log_id = %s"
+    found = _if_there(connection, query, (log_id,))
+    return str(found[0]["holder"]) if found else ""
 
 
 def bind_log(connection: Connection, log_id: str) -> Applied:
@@ -215,6 +257,8 @@ def bind_log(connection: Connection, log_id: str) -> Applied:
 
     Raises TargetFollowsAnotherLog, since GSNs of two logs cannot be compared.
     """
+    if is_shared(log_id):
+        return read_applied(connection, log_id)
     run(
         connection,
         f"insert ignore into {SCHEMA}.wirekite_log (log_id) values (%s)",
@@ -240,15 +284,19 @@ def forget_log(connection: Connection) -> None:
             run(connection, f"delete from {SCHEMA}.{table}", doing="forgetting the log")
 
 
-def read_applied(connection: Connection, *, for_update: bool = False) -> Applied:
+def read_applied(connection: Connection, log_id: str = "", *, for_update: bool = False) -> Applied:
     """How far the log is applied; all zero when nothing is, or there is no table yet.
 
-    for_update: lock the row until the transaction ends.
+    log_id: of a shared log; otherwise it is the one log that the target follows. for_update: lock
+    the row until the transaction ends.
     """
     found = _if_there(
         connection,
         "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
-        f"  from {SCHEMA}.wirekite_log" + (" for update" if for_update else ""),
+        f"  from {_place_of(log_id)}"
+        + (" where log_id = %s" if is_shared(log_id) else "")
+        + (" for update" if for_update else ""),
+        (log_id,) if is_shared(log_id) else None,
     )
     if not found:
         return Applied()
@@ -279,7 +327,7 @@ def advance(connection: Connection, *, log_id: str, before: Applied, after: Appl
     changed = run(
         connection,
         f"""
-        update {SCHEMA}.wirekite_log
+        update {_place_of(log_id)}
            set applied_segment = %s, applied_gsn = %s, applied_trx = %s, applied_position = %s,
                applied_commit = %s
          where log_id = %s and applied_segment = %s and applied_gsn = %s and applied_position = %s

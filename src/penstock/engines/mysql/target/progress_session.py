@@ -39,6 +39,18 @@ class MySQLProgress:
         """See `Progress`."""
         return progress.read_applied(self._connection)
 
+    def take_over(self, log_id: str, holder: str) -> Applied:
+        """See `SharedProgress`."""
+        return progress.take_over(self._connection, log_id, holder)
+
+    def holder(self, log_id: str) -> str:
+        """See `SharedProgress`."""
+        return progress.holder_of(self._connection, log_id)
+
+    def read_shared(self, log_id: str) -> Applied:
+        """See `SharedProgress`."""
+        return progress.read_applied(self._connection, log_id)
+
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Progress`."""
         return sync_rows.read_table_syncs(self._connection)

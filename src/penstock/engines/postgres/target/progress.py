@@ -22,7 +22,7 @@ from penstock.ports.refusals import (
     ProgressUnwritable,
     TargetFollowsAnotherLog,
 )
-from penstock.ports.target import Applied, FileProgress, TableRecord
+from penstock.ports.target import Applied, FileProgress, TableRecord, is_shared
 from penstock.sql.record_text import shape_fields, shape_text
 
 SCHEMA = "wirekite"
@@ -144,7 +144,54 @@ def set_action(connection: psycopg.Connection, action: str) -> None:
             connection.execute("insert into wirekite.wirekite_action values (%s)", (action,))
 
 
-# --- the log this target follows ------------------------------------------------------------------
+# --- the log this target follows, and shared ones -------------------------------------------------
+
+# A row for each log that instances share. It is made when one of them first takes it over.
+SHARED_TABLE = """
+    create table if not exists wirekite.wirekite_staged (
+        log_id           text primary key,
+        applied_segment  bigint not null default -1,
+        applied_gsn      bigint not null default 0,
+        applied_trx      bigint not null default 0,
+        applied_position numeric(39) not null default 0,
+        applied_commit   timestamp null,
+        holder           text not null default '',
+        taken_over       timestamp null
+    )
+"""
+TAKE_OVER = """
+    insert into wirekite.wirekite_staged as s (log_id, holder, taken_over)
+    values (%s, %s, clock_timestamp() at time zone 'utc')
+        on conflict (log_id) do update
+       set applied_segment = s.applied_segment + 1,
+           holder = excluded.holder,
+           taken_over = excluded.taken_over
+"""
+
+
+def _place_of(log_id: str) -> str:
+    return f"wirekite.{'wirekite_staged' if is_shared(log_id) else 'wirekite_log'}"
+
+
+def take_over(connection: psycopg.Connection, log_id: str, holder: str) -> Applied:
+    """See `SharedProgress`."""
+    ensure_tables(connection)
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
+        connection.execute(SHARED_TABLE)
+    connection.execute(TAKE_OVER, (log_id, holder))
+    return read_applied(connection, log_id)
+
+
+def holder_of(connection: psycopg.Connection, log_id: str) -> str:
+    """See `SharedProgress.holder`."""
+    try:
+        row = connection.execute(
+            "select holder from wirekite.wirekite_staged where log_id = %s", (log_id,)
+        ).fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return ""
+    return "" if row is None else str(row[0])
 
 
 def bind_log(connection: psycopg.Connection, log_id: str) -> Applied:
@@ -152,6 +199,8 @@ def bind_log(connection: psycopg.Connection, log_id: str) -> Applied:
 
     Raises TargetFollowsAnotherLog, since GSNs of two logs cannot be compared.
     """
+    if is_shared(log_id):
+        return read_applied(connection, log_id)
     with connection.transaction():
         connection.execute(
             "insert into wirekite.wirekite_log (log_id) values (%s) on conflict do nothing",
@@ -177,13 +226,18 @@ def forget_log(connection: psycopg.Connection) -> None:
         connection.execute("delete from wirekite.wirekite_apart")
 
 
-def read_applied(connection: psycopg.Connection) -> Applied:
-    """How far the log is applied; all zero when nothing is, or there is no table yet."""
+def read_applied(connection: psycopg.Connection, log_id: str = "") -> Applied:
+    """How far the log is applied; all zero when nothing is, or there is no table yet.
+
+    log_id: of a shared log; empty for the one log that the target follows.
+    """
+    query = (
+        "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
+        f"  from {_place_of(log_id)}"
+    )
+    where, values = (" where log_id = %s", (log_id,)) if log_id else ("", ())
     try:
-        row = connection.execute(
-            "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
-            "  from wirekite.wirekite_log"
-        ).fetchone()
+        row = connection.execute(query + where, values).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
         return Applied()
     if row is None:
@@ -206,8 +260,8 @@ def advance(
     transaction must be rolled back.
     """
     changed = connection.execute(
-        """
-        update wirekite.wirekite_log
+        f"""
+        update {_place_of(log_id)}
            set applied_segment = %s, applied_gsn = %s, applied_trx = %s, applied_position = %s,
                applied_commit = %s
          where log_id = %s and applied_segment = %s and applied_gsn = %s and applied_position = %s

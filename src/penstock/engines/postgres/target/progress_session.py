@@ -44,6 +44,21 @@ class PostgresProgress:
         with server_errors("reading the applied position"):
             return progress.read_applied(self._connection)
 
+    def take_over(self, log_id: str, holder: str) -> Applied:
+        """See `SharedProgress`."""
+        with server_errors("taking over the applied position"):
+            return progress.take_over(self._connection, log_id, holder)
+
+    def holder(self, log_id: str) -> str:
+        """See `SharedProgress`."""
+        with server_errors("reading who has the applied position"):
+            return progress.holder_of(self._connection, log_id)
+
+    def read_shared(self, log_id: str) -> Applied:
+        """See `SharedProgress`."""
+        with server_errors("reading the applied position"):
+            return progress.read_applied(self._connection, log_id)
+
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `Progress`."""
         with server_errors("reading the table syncs"):

@@ -1,0 +1,224 @@
+"""One target schema: under its lease rows are written, or an extractor and a loader work.
+
+A tenure begins when the lease is ours and ends when it is lost, given up, or something fails; the
+next one begins after a while. What a tenure leaves behind at any moment is continued by the next
+one, here or in another instance. Not here: the two processes (`stage_halves.py`).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.control.diagnostics import open_diagnostics
+from penstock.control.past_errors import keep_error
+from penstock.control.stage_halves import HALVES
+from penstock.control.stopping import StopRequest
+from penstock.control.supervisor import Half, Supervisor
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
+from penstock.host.process import this_program
+from penstock.model import PenstockError
+from penstock.ports.config import Config
+from penstock.ports.progress import SharedProgress, open_shared_progress
+from penstock.ports.stage_config import StageMode, seconds
+from penstock.ports.stage_groups import group_config, log_id_of, source_identity
+from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
+from penstock.stage.consistent.beginning import begin_log, forget_log
+from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
+from penstock.stage.consistent.marks import Marking
+
+if TYPE_CHECKING:
+    from penstock.stage.apply.sequencer import RowSequencer
+
+logger = structlog.get_logger(__name__)
+
+LEASE_POLL_S = 1.0
+ROUND_S = 1.0  # between two rounds of rows
+BACKOFF_S = (1.0, 2.0, 5.0, 10.0)
+STEADY_S = 60.0  # a tenure that lasted so long starts the back-off anew
+
+
+class GroupWorker:
+    """Works on one group in a thread of its own until stopped.
+
+    problem: the error that ended the last tenure, until one goes on without; state: idle (another
+    instance has the lease), working, waiting (to try again), ended.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        group: Group,
+        database: StagingDatabase,
+        sequencer: RowSequencer,
+        stop: StopRequest,
+    ) -> None:
+        """Begin. config: of the whole pipeline. sequencer: writes rows in the other modes."""
+        self._sequencer = sequencer
+        self.group = group
+        self.state = "idle"
+        self.problem: PenstockError | None = None
+        self._whole = config
+        self._config = group_config(config, group)
+        self._database = database
+        self._stop = stop
+        self._log_id = log_id_of(config, group)
+        assert config.stage is not None, "a file for changefeeds"
+        self._section = config.stage
+        self._thread = threading.Thread(target=self._run, name=f"group {group_name(group)}")
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for its end, once it was stopped."""
+        self._thread.join()
+
+    # -- tenures -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        attempt = 0
+        while not self._stop():
+            began_s = REAL_CLOCK.monotonic_s()
+            try:
+                self._tenure()
+                attempt = 0
+            except PenstockError as error:
+                if REAL_CLOCK.monotonic_s() - began_s > STEADY_S:
+                    attempt = 0
+                self._failed(error, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+                attempt += 1
+        self.state = "ended"
+
+    def _failed(self, error: PenstockError, wait_s: float) -> None:
+        self.state = "waiting"
+        shown = error.as_dict()
+        is_new = self.problem is None or self.problem.as_dict() != shown
+        self.problem = error
+        if is_new:
+            keep_error(self._whole, "stage", error)
+        logger.warning(
+            "group is tried again",
+            group=group_name(self.group),
+            code=shown["code"],
+            error=shown["error"],
+            hint=shown.get("hint", ""),
+            wait_s=wait_s,
+        )
+        self._stop.wait(wait_s)
+
+    def _tenure(self) -> None:
+        lifetime_s = self._section.lease_seconds
+        names = [f"sequtil.Lease.{group_name(self.group)}"]
+        with held(self._database, names, lifetime_s, socket.gethostname()) as lease:
+            if isinstance(lease, datetime):
+                self.state = "idle"
+                self._stop.wait(LEASE_POLL_S)
+                return
+            self._work(lease)
+
+    def _work(self, lease: HeldLease) -> None:
+        """Work in the mode of the moment until the lease is lost or the end is asked for."""
+        self.state = "working"
+        try:
+            with self._database.opened() as session:
+                while not self._stop():
+                    lease.check()
+                    if self._goes_through_log(session):
+                        self._follow(lease, session)
+                    else:
+                        # What the log has is not to be loaded behind rows that are written now.
+                        forget_log(self._config.layout)
+                        self._sequencer.round(session, self.group)
+                        self._stop.wait(ROUND_S)
+                    self.problem = None
+        except LeaseLost:
+            logger.warning("lease lost, its work was ended", group=group_name(self.group))
+            raise
+
+    def _goes_through_log(self, session: StagingSession) -> bool:
+        mode = self._sequencer.mode(session, self.group)
+        return mode is StageMode.CONSISTENT and not self._sequencer.is_rowwise(self.group)
+
+    def _follow(self, lease: HeldLease, session: StagingSession) -> None:
+        """Windows through the log, until another mode is in force."""
+        progress = self._target()
+        try:
+            begin_log(
+                self._config.layout,
+                self._log_id,
+                source_identity(self._config.source.url),
+                progress,
+            )
+        finally:
+            progress.close()
+        ended, marked = StopRequest(), StopRequest()
+        marking = _MarkingThread(self._marking(), marked)
+
+        def on_tick() -> None:
+            lease.check()
+            if self._stop() or not self._goes_through_log(session):
+                ended.ask()
+            elif marking.error is not None:
+                raise marking.error
+
+        try:
+            with ExitStack() as stack:
+                self._supervisor(stack, ended, on_tick).run()
+        finally:
+            marked.ask()  # last: it marks what the loader has committed at its end
+            marking.join()
+
+    def _supervisor(self, stack: ExitStack, ended: StopRequest, on_tick: object) -> Supervisor:
+        run = self._config.layout.run
+        REAL_FILES.make_directory(run)
+        halves = [
+            Half(
+                name=half,
+                arguments=[
+                    *(*this_program(), "stage", str(self._whole.path), "--json"),
+                    *("--half", half, "--group", self._config.source.url),
+                ],
+                diagnostics=stack.enter_context(open_diagnostics(run / f"{half}.log")),
+            )
+            for half in HALVES
+        ]
+        return Supervisor(halves, ended, on_event=self._event, on_tick=on_tick)  # type: ignore[arg-type]
+
+    def _event(self, text: str, _kind: str, **_fields: object) -> None:
+        logger.info("group", group=group_name(self.group), text=text)
+
+    def _target(self) -> SharedProgress:
+        return open_shared_progress(self._config.target.url, application_name="penstock stage")
+
+    def _marking(self) -> Marking:
+        return Marking(
+            self._database,
+            self.group,
+            self._log_id,
+            target=self._target,
+            retire_after_s=seconds(self._section.retire_offset),
+        )
+
+
+class _MarkingThread:
+    """Marks beside the two processes. error: what it cannot go on after."""
+
+    def __init__(self, marking: Marking, ended: StopRequest) -> None:
+        self.error: PenstockError | None = None
+        self._marking, self._ended = marking, ended
+        self._thread = threading.Thread(target=self._run, name="marking", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._marking.run(self._ended.wait)
+        except PenstockError as error:
+            self.error = error
+
+    def join(self) -> None:
+        self._thread.join()

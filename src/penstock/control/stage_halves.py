@@ -1,0 +1,103 @@
+"""The two processes of a group in consistent mode: staged mutations to its log, its log to Spark.
+
+They are `penstock extract` and `penstock load` without what a group has not: a handover, a bulk
+load, table syncs. Not here: who starts them (`stage_group.py`).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from penstock.control.actions import ActionWatch
+from penstock.control.extract_process import extract_options
+from penstock.control.load_process import session_options
+from penstock.control.past_errors import keep_error
+from penstock.control.pipeline import pipeline_of
+from penstock.control.progress import CeRecorder
+from penstock.control.running import LOAD_LOCK, take_lock
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.extract.extractor import Extractor
+from penstock.host.files import REAL_FILES
+from penstock.load.kept_files import Keeping
+from penstock.load.loader import Loader, LoaderOptions
+from penstock.load.session import PendingSession, SessionKeeper
+from penstock.ports.config import Config
+from penstock.ports.extraction import extraction_of
+from penstock.ports.policies import Policies, Policy
+from penstock.ports.stage_groups import group_at, group_config, log_id_of
+
+LOAD, EXTRACT = "load", "extract"
+HALVES = (LOAD, EXTRACT)  # Spark takes longest to start
+# A target's tables are their owner's: what a feed has no column for stops before it is in the log.
+POLICIES = Policies(default=Policy.IGNORE)
+
+
+def run_half(config: Config, half: str, group_url: str) -> None:
+    """Work as one of HALVES until a signal comes. group_url: see `source_url`.
+
+    Raises what ends an extraction or a load.
+    """
+    group = group_at(group_url)
+    config, log_id = group_config(config, group), log_id_of(config, group)
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        REAL_FILES.make_directory(config.layout.run)
+        work = extract_group if half == EXTRACT else load_group
+        work(config, log_id, stop, stack)
+
+
+def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
+    """Windows into the log."""
+    options = extract_options(config)
+    engine = stack.enter_context(
+        extraction_of(config).opened(pipeline_of(config), options, tables=list, stop=stop)
+    )
+    recorder = CeRecorder(config)
+    stack.callback(recorder.close)
+    gate = ActionWatch(config.target.url, name="penstock stage action", interval_s=0.0)
+    stack.callback(gate.close)
+    Extractor(
+        engine,
+        config.directory,
+        options=options,
+        recorder=recorder,
+        gate=gate,
+        stop=stop,
+        log_id=log_id,
+    ).run()
+
+
+def load_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
+    """The log into the target: its batches end where the log's flush points are."""
+    del log_id  # the log says it
+    stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
+    options = session_options(config)
+    sessions = SessionKeeper(options, PendingSession(options))
+    stack.callback(sessions.close)
+    actions = ActionWatch(config.target.url, name="penstock stage action")
+    stack.callback(actions.close)
+    section = config.change_loader
+    Loader(
+        LoaderOptions(
+            url=config.target.url,
+            log_directory=config.layout.log,
+            state_directory=config.layout.state,
+            run_directory=config.layout.run,
+            max_files_per_batch=section.max_files_per_batch,
+            read_open_segment=section.read_open_segment,
+            max_threads=section.max_threads,
+            remove_files=section.remove_files,
+            keeping=Keeping(
+                age_s=section.keep_applied_hours * 3600,
+                size_bytes=section.keep_applied_megabytes * 2**20,
+            ),
+            change_file_extension=section.change_file_extension,
+            exit_when_done=False,
+            policies=POLICIES,
+            on_note=lambda note: keep_error(config, "load", note),
+        ),
+        sessions,
+        stop=stop,
+        actions=actions,
+    ).run()

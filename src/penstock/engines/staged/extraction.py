@@ -1,0 +1,72 @@
+"""The part `extraction`: a group's engine, its tables from the target's catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.engines.staged.stream import StagedEngine
+from penstock.model import TableDefinition, TableName
+from penstock.model.patterns import as_pattern
+from penstock.ports.config import Config, SourceSection
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.pipeline import Pipeline
+from penstock.ports.stage_groups import group_at
+from penstock.ports.staging import Group, StagedTable, group_name, staging_at
+from penstock.ports.tables import tables_at
+
+
+def identity(config: Config) -> SourceIdentity:
+    """See Extraction."""
+    group = group_name(group_at(config.source.url))
+    return SourceIdentity(
+        pipeline=config.pipeline.name,
+        engine="staged",
+        system_id=group,
+        timeline=0,
+        database=group,
+        database_id=0,
+        slot="",
+        publication="",
+    )
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    """See Extraction."""
+    return bool(pipeline.log_position())
+
+
+@contextmanager
+def opened(
+    pipeline: Pipeline,
+    options: ExtractOptions,
+    *,
+    tables: Callable[[], list[TableDefinition]],
+    stop: Callable[[], bool],
+) -> Iterator[StagedEngine]:
+    """See Extraction. The tables are those of the target."""
+    del options, tables, stop
+    config = pipeline.config
+    assert config.staging is not None, "a file with [stage] has it"
+    assert config.stage is not None
+    url = config.source.url
+    group = group_at(url)
+    yield StagedEngine(
+        database=staging_at(config.staging.url),
+        group=group,
+        url=url,
+        definitions=lambda: definitions_of(config, group),
+        splits=config.stage.split_windows,
+        name=group_name(group),
+    )
+
+
+def definitions_of(config: Config, group: Group) -> Mapping[StagedTable, TableDefinition]:
+    """The tables of a target schema, as its catalogue has them. Raises what reading it does."""
+    url, schema = config.target.url, group[-1]
+    pattern = as_pattern(TableName(schema, "x")).removesuffix("x") + "*"
+    asked = replace(config, source=SourceSection(url=url, tables=(pattern,)))
+    found = tables_at(url).captured(asked, dropped=())
+    return {StagedTable(group, one.name.name): one for one in found if one.name.schema == schema}

@@ -1,0 +1,62 @@
+"""Times of changefeeds as positions of a change log.
+
+A transaction has the position of its time. A flush point's position is the number behind the time
+up to which everything is in the log: a resolved time, or one at which a window is split.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from penstock.model.hlc import NANOS_MAX, Hlc, HlcInvalid
+from penstock.model.position import PositionInvalid
+from penstock.ports.config import Config
+from penstock.ports.stage_groups import group_at
+
+_MAX = Hlc(NANOS_MAX, 2**34 - 1).number
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HlcPosition:
+    """See `Position`. Its text is that of the time: `1600000000000000000.0000000001`."""
+
+    ordinal: int
+    BITS = 128
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises PositionInvalid."""
+        if not 0 <= self.ordinal <= _MAX:
+            raise PositionInvalid(f"{self.ordinal} is no position of a changefeed")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """See PositionKind."""
+        try:
+            return cls(Hlc.parse(text).number)
+        except HlcInvalid as error:
+            raise PositionInvalid(error.message, hint=error.hint) from error
+
+    def __str__(self) -> str:
+        """As changefeeds write it."""
+        return str(Hlc.from_number(self.ordinal))
+
+
+class HlcPositions:
+    """See `ports.positions.Positions`."""
+
+    def __init__(self, config: Config) -> None:
+        """Of a group's own pipeline."""
+        self._origin = f"stage/{config.pipeline.name}/{'.'.join(group_at(config.source.url))}"
+
+    def text(self, position: int) -> str:
+        """See Positions."""
+        return str(HlcPosition(position))
+
+    def origin(self, _position: int) -> str:
+        """See Positions: pipeline and target schema."""
+        return self._origin
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return HlcPosition.parse(text).ordinal

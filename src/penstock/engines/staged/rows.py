@@ -1,0 +1,185 @@
+"""Staged mutations of one table to rows of the change log, column by column. Pure.
+
+An upsert is an update of its key, whatever the target has: the loader inserts what is not there.
+Columns that a line does not have are ABSENT. Not here: numbers of rows (`stream.py`), and which
+columns there are (`shapes.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
+from penstock.engines.staged.shapes import SchemaDriftDetected, Shape
+from penstock.engines.staged.values import NULL, NotNeutral, column_of
+from penstock.model import Op, Rows
+from penstock.model.hlc import Hlc
+from penstock.ports.staging import StagedTable
+
+_UNSENT = msgspec.Raw(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit(Exception):
+    """These rows need another shape of their table: columns that are new, or are to be text."""
+
+    table: StagedTable
+    seen: frozenset[str] = frozenset()
+    text: frozenset[str] = frozenset()
+
+
+class Reader:
+    """Reads lines of one shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        names = {f"c{number}": name for number, name in enumerate(shape.names)}
+        line = msgspec.defstruct(
+            "Line",
+            [(field, msgspec.Raw, _UNSENT) for field in names],
+            rename=names,
+            forbid_unknown_fields=True,
+            gc=False,
+        )
+        self._fields = {name: field for field, name in names.items()}
+        self._lines = msgspec.json.Decoder(list[line])  # type: ignore[valid-type]
+        self._keys = msgspec.json.Decoder(list[list[msgspec.Raw]])
+
+    def rows(
+        self, batch: pa.RecordBatch, gsn: npt.NDArray[np.int64], trx: npt.NDArray[np.int64]
+    ) -> Rows:
+        """Rows of a batch of mutations, numbered so. Raises Unfit, SchemaDriftDetected."""
+        afters = batch.column("after").to_pylist()
+        is_upsert = np.array([one is not None and one != NULL for one in afters], np.bool_)
+        lines = self._decoded([one for one in afters if one is not None and one != NULL])
+        sent = self._sent(batch, lines, is_upsert)
+        keys = self._deleted(batch, ~is_upsert)
+        relation = self.shape.relation
+        images, absent = [], np.zeros((len(is_upsert), len(relation.columns)), np.bool_)
+        for place, column in enumerate(relation.columns):
+            found = sent[column.name]
+            values = [value or NULL for value in found]
+            images.append(self._spread(place, values, is_upsert))
+            missing = [not value for value in found]
+            if any(missing):
+                absent[np.flatnonzero(is_upsert)[missing], place] = True
+        befores = [
+            self._spread(index, keys[relation.columns[index].name], ~is_upsert)
+            for index in relation.before
+        ]
+        after = pa.StructArray.from_arrays(
+            images, fields=list(after_type(relation)), mask=pa.array(~is_upsert)
+        )
+        before = pa.StructArray.from_arrays(
+            befores, fields=list(before_type(relation)), mask=pa.array(is_upsert)
+        )
+        columns = [
+            pa.array(gsn),
+            pa.array(trx),
+            pa.array(np.where(is_upsert, int(Op.UPDATE), int(Op.DELETE)).astype(np.uint8)),
+            _bitmaps(absent),
+            after,
+            before,
+        ]
+        return Rows(
+            relation=relation,
+            batch=pa.RecordBatch.from_arrays(columns, schema=batch_schema(relation)),
+        )
+
+    # -- lines -------------------------------------------------------------------------------
+
+    def _decoded(self, afters: list[bytes]) -> list[Any]:
+        try:
+            return self._lines.decode(b"[" + b",".join(afters) + b"]")
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise self._drift(str(error)) from error
+
+    def _sent(
+        self, batch: pa.RecordBatch, lines: list[Any], is_upsert: npt.NDArray[np.bool_]
+    ) -> dict[str, list[bytes]]:
+        """By column of the relation the raw values of the upserts; empty where it was not sent."""
+        shape = self.shape
+        fields = self._fields
+        new = [
+            name
+            for name in shape.names
+            if name not in shape.seen
+            and name not in shape.key
+            and name not in shape.ignored
+            and any(bytes(getattr(line, fields[name])) for line in lines)
+        ]
+        if new:
+            raise Unfit(shape.table, seen=frozenset(new))
+        sent = {
+            column.name: [bytes(getattr(line, fields[column.name])) for line in lines]
+            for column in shape.relation.columns
+        }
+        for name in shape.key:
+            for place, value in enumerate(sent[name]):
+                if not value or value == NULL:
+                    row = int(np.flatnonzero(is_upsert)[place])
+                    raise self._drift(f"the key column {name} is missing", batch, row)
+        return sent
+
+    def _deleted(
+        self, batch: pa.RecordBatch, is_delete: npt.NDArray[np.bool_]
+    ) -> dict[str, list[bytes]]:
+        """By column of the key the raw values of the deletes."""
+        texts = batch.column("key").filter(pa.array(is_delete)).to_pylist()
+        keys = self._keys.decode("[" + ",".join(texts) + "]")
+        width = len(self.shape.key)
+        for place, key in enumerate(keys):
+            if len(key) != width:
+                row = int(np.flatnonzero(is_delete)[place])
+                what = f"a delete names {len(key)} key columns, the table has {width}"
+                raise self._drift(what, batch, row)
+        return {name: [bytes(key[at]) for key in keys] for at, name in enumerate(self.shape.key)}
+
+    def _spread(self, place: int, values: list[bytes], where: npt.NDArray[np.bool_]) -> pa.Array:
+        """The values of a column at these rows, NULL at the others. Raises Unfit."""
+        column = self.shape.relation.columns[place]
+        if not values:
+            return pa.nulls(len(where), arrow_type(column.neutral))
+        try:
+            found = column_of(column, values)
+        except NotNeutral as error:
+            if column.neutral != "string":
+                raise Unfit(self.shape.table, text=frozenset({column.name})) from error
+            raise self._drift(f"column {column.name} cannot be {error.args[1]}") from error
+        if where.all():
+            return found
+        places = np.cumsum(where) - 1
+        return found.take(pa.array(places, mask=~where))
+
+    def _drift(
+        self, what: str, batch: pa.RecordBatch | None = None, row: int = 0
+    ) -> SchemaDriftDetected:
+        table = self.shape.table
+        place = ""
+        if batch is not None:
+            time = Hlc(batch.column("nanos")[row].as_py(), batch.column("logical")[row].as_py())
+            place = f", key {batch.column('key')[row].as_py()} at {time}"
+        return SchemaDriftDetected(
+            f"schema drift detected in {table}{place}: {what}",
+            hint=f"Alter the target's table {table} as the source's is; what is staged is then "
+            "applied.",
+            table=str(table),
+        )
+
+
+def _bitmaps(absent: npt.NDArray[np.bool_]) -> pa.Array:
+    """The column `absent`: bits, least significant first; null where everything was sent."""
+    some = np.flatnonzero(absent.any(axis=1))
+    if not len(some):
+        return pa.nulls(len(absent), pa.binary())
+    packed = np.packbits(absent, axis=1, bitorder="little")
+    found: list[bytes | None] = [None] * len(absent)
+    for row in some.tolist():
+        found[row] = packed[row].tobytes()
+    return pa.array(found, pa.binary())

@@ -1,0 +1,158 @@
+"""The shapes of rows of a group: the columns of the target's tables that its feeds mention.
+
+A shape holds for whole windows. When a line brings a column that no line had before, or a value
+that only text can hold, the shape is made anew and the window is read again from its beginning
+(ShapeChanged), so that a target transaction never ends at a change of shape inside a window.
+What was found out is kept beside the log (`shapes.json`). Not here: values (`values.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.model import Column, PenstockError, Relation, TableDefinition
+from penstock.ports.source import StateFiles
+from penstock.ports.staging import StagedTable
+
+SHAPES_FILE = "shapes.json"
+
+
+class ShapeChanged(PenstockError):
+    """A line in the middle of a window needs another shape of its table: it is read again."""
+
+    code = "ST40"
+    retry = "backoff"
+
+
+class SchemaDriftDetected(PenstockError):
+    """A line has a property that the target's table has no column for, or lacks one of its key."""
+
+    code = "ST41"
+    retry = "operator"
+
+
+class StagedTableUnknown(PenstockError):
+    """Mutations are staged for a table that the target does not have, or that has no key."""
+
+    code = "ST42"
+    retry = "operator"
+
+
+class Remembered(msgspec.Struct, kw_only=True):
+    """What is kept of a table. seen: columns that lines had. text: those kept as exact text.
+
+    version: of its relation in this log; shape: the columns that this version has, with types.
+    """
+
+    seen: list[str] = []
+    text: list[str] = []
+    version: int = 0
+    shape: list[tuple[str, str, str]] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A table as the log has it. ignored: columns that the target computes.
+
+    names: all columns of the target's table, by which lines are read.
+    """
+
+    table: StagedTable
+    relation: Relation
+    names: tuple[str, ...]
+    ignored: frozenset[str]
+    key: tuple[str, ...]
+    seen: frozenset[str]
+
+
+@dataclass
+class Shapes:
+    """The shapes of a group's tables. definitions: reads them from the target's catalogue."""
+
+    definitions: Callable[[], Mapping[StagedTable, TableDefinition]]
+    files: StateFiles
+    _known: dict[str, Remembered] = field(default_factory=dict)
+    _tables: Mapping[StagedTable, TableDefinition] = field(default_factory=dict)
+    _shapes: dict[StagedTable, Shape] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Read the catalogue, and what was kept. Raises what either does."""
+        self._known = self.files.load(SHAPES_FILE, dict[str, Remembered]) or {}
+        self._tables = self.definitions()
+        self._shapes = {}
+
+    def of(self, table: StagedTable) -> Shape:
+        """The shape of a table's rows. Raises StagedTableUnknown."""
+        found = self._shapes.get(table)
+        if found is None:
+            found = self._shapes[table] = self._made(table)
+        return found
+
+    def grow(
+        self, table: StagedTable, *, seen: Iterable[str] = (), text: Iterable[str] = ()
+    ) -> None:
+        """Lines have these columns, too, or values of these columns that only text holds."""
+        kept = self._kept(table)
+        kept.seen = sorted({*kept.seen, *seen})
+        kept.text = sorted({*kept.text, *text})
+        self._shapes.pop(table, None)
+
+    def _kept(self, table: StagedTable) -> Remembered:
+        return self._known.setdefault(table.name, Remembered())
+
+    def _made(self, table: StagedTable) -> Shape:
+        if table not in self._tables:
+            self._tables = self.definitions()  # it may have been made since
+        definition = self._tables.get(table)
+        if definition is None or not definition.primary_key:
+            what = "the target has no such table" if definition is None else "it has no primary key"
+            raise StagedTableUnknown(
+                f"mutations are staged for {table}: {what}",
+                hint="Make the table in the target with its primary key; what is staged is then "
+                "applied.",
+                table=str(table),
+            )
+        kept = self._kept(table)
+        relation = _relation(definition, kept)
+        shape = [(one.name, one.source_type, one.neutral) for one in relation.columns]
+        if shape != kept.shape:
+            kept.version, kept.shape = kept.version + 1, shape
+            self.files.save(SHAPES_FILE, self._known)
+        return Shape(
+            table=table,
+            relation=replace(relation, version=kept.version),
+            names=tuple(column.name for column in definition.columns),
+            ignored=frozenset(one.name for one in definition.columns if one.generated),
+            key=definition.primary_key,
+            seen=frozenset(kept.seen),
+        )
+
+
+def _relation(definition: TableDefinition, kept: Remembered) -> Relation:
+    wanted = {*kept.seen, *definition.primary_key}
+    columns = [
+        Column(
+            name=one.name,
+            source_type=one.type_text,
+            neutral="string" if one.name in kept.text else one.neutral,
+            base_type=one.base_type,
+            type_oid=one.type_oid,
+            typmod=one.typmod,
+            nullable=not one.not_null,
+        )
+        for one in definition.columns
+        if one.name in wanted and not one.generated
+    ]
+    names = [column.name for column in columns]
+    key = tuple(sorted(names.index(name) for name in definition.primary_key))
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=tuple(columns),
+        key=key,
+        before=key,
+        source_id=definition.source_id,
+    )

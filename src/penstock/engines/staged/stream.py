@@ -1,0 +1,156 @@
+"""The engine of `penstock extract` for a group of a staging database, and its stream.
+
+The window of a group (`ports.staging.Window`) is looked at again and again; what is between the end
+of the log and the proposed time is read, window by window. Nothing is ever acknowledged here: rows
+are marked applied from what the target says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+from penstock.engines.staged.position import HlcPosition
+from penstock.engines.staged.shapes import Shapes
+from penstock.engines.staged.windows import WindowReader
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, PenstockError, Run, TableDefinition
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+from penstock.ports.stage_groups import position_behind, source_identity, time_through
+from penstock.ports.staging import Group, StagedTable, StagingDatabase, StagingSession
+
+POLL_S = 0.1
+
+
+@dataclass
+class StagedEngine:
+    """See SourceEngine. url: that of the group; definitions: reads the target's catalogue."""
+
+    database: StagingDatabase
+    group: Group
+    url: str
+    definitions: Callable[[], Mapping[StagedTable, TableDefinition]]
+    splits: bool = False
+    name: str = ""
+    _shapes: Shapes | None = None
+    _clock: Clock = REAL_CLOCK
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """See SourceEngine. What is not applied can be read again at any time."""
+        self._shapes = Shapes(definitions=self.definitions, files=place.state)
+        self._clock = place.clock
+        return Origin(identity=source_identity(self.url), resend_from=0)
+
+    def server_end(self) -> ServerEnd:
+        """See SourceEngine; asked by a thread of its own."""
+        now_us = self._clock.now_us()
+        with self.database.opened() as session:
+            proposed = session.window(self.group).proposed
+        return ServerEnd(now_us=now_us, position=position_behind(proposed))
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """See SourceEngine: resolved times are this source's heartbeats."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(HlcPosition(position))
+
+    def bytes_between(self, _first: int, _last: int) -> int:
+        """See SourceEngine: nobody knows it."""
+        return 0
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """See SourceEngine."""
+        return nullcontext()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """See SourceEngine."""
+        return None
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[StagedStream]:
+        """See SourceEngine."""
+        assert self._shapes is not None, "begin() comes first"
+        self._shapes.load()
+        with self.database.opened() as session:
+            reader = WindowReader(
+                session=session, group=self.group, shapes=self._shapes, splits=self.splits
+            )
+            yield StagedStream(
+                session=session, group=self.group, reader=reader, end=durable, clock=self._clock
+            )
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """See SourceEngine."""
+
+    def is_loss(self, _error: PenstockError) -> bool:
+        """See SourceEngine."""
+        return False
+
+
+@dataclass
+class Counted:
+    """See StreamCounted."""
+
+    byte_count: int = 0
+    ignored_row_count: int = 0
+
+
+@dataclass
+class StagedStream:
+    """See SourceStream. end: of the last window that was given out whole."""
+
+    session: StagingSession
+    group: Group
+    reader: WindowReader
+    end: FlushPoint
+    clock: Clock = REAL_CLOCK
+    counted: Counted = field(default_factory=Counted)
+    spilled_byte_count: int = 0
+    _runs: Iterator[Run] | None = None
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See SourceStream."""
+        until_s = self.clock.monotonic_s() + timeout_s
+        while True:
+            if self._runs is None:
+                self._runs = self._next_window()
+            if self._runs is not None:
+                run = next(self._runs, None)
+                if run is not None:
+                    self.end = run.end or self.end
+                    self.counted.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+                    return run
+                self._runs = None
+                continue
+            left_s = until_s - self.clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            self.clock.sleep(min(POLL_S, left_s))
+
+    def _next_window(self) -> Iterator[Run] | None:
+        """The runs of what was proposed behind the last window; None for nothing."""
+        after, proposed = time_through(self.end.position), self.session.window(self.group).proposed
+        return self.reader.runs(after, proposed, self.end) if proposed > after else None
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream."""
+        return self._runs is None and self.end.position >= position
+
+    def ask_for_position(self) -> None:
+        """See SourceStream: it is looked at all the time."""
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream: rows are marked once the target has them."""

@@ -1,0 +1,205 @@
+"""A window of staged mutations as runs of the change log.
+
+One source timestamp is one transaction. A window ends with a RESOLVED marker, in a transaction of
+its own, and there is the flush point; with splitWindows there are others, each between two
+timestamps. Of a window of any size two slices are in memory. Not here: when a window is read
+(`stream.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.columns import transactions_batch
+from penstock.engines.staged.rows import Reader, Unfit
+from penstock.engines.staged.shapes import ShapeChanged, Shapes
+from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
+from penstock.model.hlc import Hlc
+from penstock.ports.stage_groups import position_behind
+from penstock.ports.staging import Group, Slice, StagedTable, StagingSession
+
+ROWS_MAX = 10_000  # of a table in memory, more only where one timestamp has more
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The numbers given last. time: of the transaction that may go on."""
+
+    gsn: int
+    trx: int
+    time: Hlc | None = None
+
+
+@dataclass
+class WindowReader:
+    """Reads windows, one behind the other. splits: flush points between two timestamps, too."""
+
+    session: StagingSession
+    group: Group
+    shapes: Shapes
+    splits: bool
+    rows_max: int = ROWS_MAX
+    _readers: dict[StagedTable, Reader] = field(default_factory=dict)
+
+    def runs(self, after: Hlc, through: Hlc, start: FlushPoint) -> Iterator[Run]:
+        """The runs of a window, the last one with its end.
+
+        Raises ShapeChanged where rows of a table were given in another shape; what its first ones
+        show is taken in at once.
+        """
+        numbers = Numbers(start.gsn, start.trx)
+        slices = self.session.read(
+            self.session.staged_tables(self.group), after, through, limit=self.rows_max
+        )
+        given: set[StagedTable] = set()
+        for one, following in _with_next(_filled(slices)):
+            ends = following is None or _first_time(following) != _last_time(one)
+            yield self._run(one, numbers, given, ends=ends)
+            given |= one.rows.keys()
+        numbers.trx += 1
+        yield self._resolved(through, numbers)
+
+    def _run(
+        self, one: Slice, numbers: Numbers, given: Collection[StagedTable], *, ends: bool
+    ) -> Run:
+        """The run of a slice. given: tables with rows before it; ends: its last one is whole."""
+        order = _Order(one)
+        gsn, trx = order.numbers(numbers)
+        rows = []
+        for table, batch in one.rows.items():
+            if batch.num_rows:
+                here = order.places(table)
+                rows.append(self._rows(table, batch, gsn[here], trx[here], table in given))
+        times = order.times()
+        if not ends:
+            times.pop()
+        ended = [(time.number, position_behind(time), time.nanos // 1000, 0) for time in times]
+        numbers.gsn, numbers.trx = int(gsn.max()), int(trx.max())
+        numbers.time = None if ends else _last_time(one)
+        return Run(
+            rows=tuple(rows),
+            transactions=transactions_batch(ended),
+            end=self._point(_last_time(one), numbers) if ends and self.splits else None,
+        )
+
+    def _rows(
+        self, table: StagedTable, batch: pa.RecordBatch, gsn: Ints, trx: Ints, is_given: bool
+    ) -> Rows:
+        while True:
+            try:
+                return self._reader(table).rows(batch, gsn, trx)
+            except Unfit as unfit:
+                self.shapes.grow(unfit.table, seen=unfit.seen, text=unfit.text)
+                if is_given:
+                    what = ", ".join(sorted(unfit.seen | unfit.text))
+                    raise ShapeChanged(
+                        f"lines of {table} need another shape ({what}): the window is read again",
+                        hint="Nothing is to be done.",
+                        table=str(table),
+                    ) from unfit
+
+    def _reader(self, table: StagedTable) -> Reader:
+        shape = self.shapes.of(table)
+        found = self._readers.get(table)
+        if found is None or found.shape is not shape:
+            found = self._readers[table] = Reader(shape)
+        return found
+
+    def _resolved(self, time: Hlc, numbers: Numbers) -> Run:
+        marker = Marker(
+            kind=MarkerKind.RESOLVED,
+            gsn=numbers.gsn,
+            trx=numbers.trx,
+            position=time.number,
+            commit_time_us=time.nanos // 1000,
+        )
+        ended = [(time.number, position_behind(time), time.nanos // 1000, 0)]
+        return Run(
+            markers=(marker,),
+            transactions=transactions_batch(ended),
+            end=self._point(time, numbers),
+        )
+
+    def _point(self, time: Hlc, numbers: Numbers) -> FlushPoint:
+        return FlushPoint(
+            position=position_behind(time),
+            gsn=numbers.gsn,
+            trx=numbers.trx,
+            commit_time_us=time.nanos // 1000,
+        )
+
+
+class _Order:
+    """The rows of a slice in the order of their times, those of one time by table and key."""
+
+    def __init__(self, one: Slice) -> None:
+        nanos, logical, self._starts, start = [], [], {}, 0
+        for table in sorted(one.rows):
+            batch = one.rows[table]
+            self._starts[table] = (start, start + batch.num_rows)
+            start += batch.num_rows
+            nanos.append(batch.column("nanos").to_numpy())
+            logical.append(batch.column("logical").to_numpy())
+        self._nanos, self._logical = np.concatenate(nanos), np.concatenate(logical)
+        order = np.lexsort((np.arange(start), self._logical, self._nanos))
+        steps = np.empty(start, np.bool_)
+        steps[0] = True
+        sorted_nanos, sorted_logical = self._nanos[order], self._logical[order]
+        steps[1:] = (np.diff(sorted_nanos) != 0) | (np.diff(sorted_logical) != 0)
+        self._order, self._steps = order, steps
+
+    def times(self) -> list[Hlc]:
+        """The distinct times, rising."""
+        firsts = self._order[self._steps]
+        pairs = zip(self._nanos[firsts].tolist(), self._logical[firsts].tolist(), strict=True)
+        return [Hlc(nanos, logical) for nanos, logical in pairs]
+
+    def numbers(self, last: Numbers) -> tuple[Ints, Ints]:
+        """The numbers gsn and trx of each row, the tables' rows one behind the other."""
+        count = len(self._order)
+        goes_on = last.time is not None and last.time == self.times()[0]
+        gsn, trx = np.empty(count, np.int64), np.empty(count, np.int64)
+        gsn[self._order] = last.gsn + 1 + np.arange(count)
+        trx[self._order] = last.trx + np.cumsum(self._steps) - goes_on
+        return gsn, trx
+
+    def places(self, table: StagedTable) -> slice:
+        """Where a table's rows are in `numbers`."""
+        return slice(*self._starts[table])
+
+
+def _filled(slices: Iterator[Slice]) -> Iterator[Slice]:
+    return (one for one in slices if any(batch.num_rows for batch in one.rows.values()))
+
+
+def _with_next(slices: Iterator[Slice]) -> Iterator[tuple[Slice, Slice | None]]:
+    """Each slice with the one behind it."""
+    held: Slice | None = None
+    for one in slices:
+        if held is not None:
+            yield held, one
+        held = one
+    if held is not None:
+        yield held, None
+
+
+def _edge(one: Slice, place: int) -> list[Hlc]:
+    return [
+        Hlc(batch.column("nanos")[place].as_py(), batch.column("logical")[place].as_py())
+        for batch in one.rows.values()
+        if batch.num_rows
+    ]
+
+
+def _first_time(one: Slice) -> Hlc:
+    return min(_edge(one, 0))
+
+
+def _last_time(one: Slice) -> Hlc:
+    return max(_edge(one, -1))

@@ -1,0 +1,83 @@
+"""Where the log of a group begins in this directory, when the lease has come to us.
+
+The target's row of the log says how far everything is applied, whichever instance did it. Where
+nobody has taken the row over since we did, our log goes on. Else it is thrown away: it may end in
+front of what the target has, and what is behind that is staged and can be read again. Taking over
+also makes void what a loader of the last holder is about to commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from penstock.host import checkpoint, faults
+from penstock.host.files import REAL_FILES
+from penstock.log.state import LogState, load_state, save_state
+from penstock.model import FlushPoint
+from penstock.model.layout import PipelineLayout
+from penstock.ports.progress import SharedProgress
+
+logger = structlog.get_logger(__name__)
+faults.declare("stage.begin.taken_over", "stage.begin.emptied", "stage.begin.after")
+
+HOLDER_FILE = "holder.json"
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The token by which this directory took the log over last."""
+
+    token: str
+
+
+def begin_log(
+    layout: PipelineLayout, log_id: str, source: Mapping[str, str], progress: SharedProgress
+) -> None:
+    """Have a log here that continues what the target has. Call under the group's lease.
+
+    source: the identity that the log's extractor names. Raises what the disk and the target do.
+    """
+    path = layout.root / HOLDER_FILE
+    state = load_state(layout.log)
+    holder = checkpoint.load(path, Holder)
+    is_ours = state is not None and holder is not None and state.log_id == log_id
+    if is_ours and holder is not None and progress.holder(log_id) == holder.token:
+        return
+    token = str(uuid.uuid4())
+    applied = progress.take_over(log_id, token)
+    faults.point("stage.begin.taken_over")
+    if path.exists():
+        path.unlink()
+    for directory in (layout.log, layout.state, layout.spill):
+        _empty(directory)
+    faults.point("stage.begin.emptied")
+    REAL_FILES.make_directory(layout.log)
+    begin = FlushPoint(
+        position=applied.position,
+        gsn=applied.gsn,
+        trx=applied.trx,
+        commit_time_us=applied.commit_time_us,
+    )
+    number = applied.segment + 1
+    save_state(
+        layout.log,
+        LogState(log_id=log_id, source=dict(source), number_next=number, end=begin),
+    )
+    checkpoint.save(path, Holder(token=token))
+    faults.point("stage.begin.after")
+    logger.info("log begins where the target is", log=log_id, gsn=applied.gsn, segment=number)
+
+
+def forget_log(layout: PipelineLayout) -> None:
+    """Have the next `begin_log` take the log over anew, whatever is here."""
+    (layout.root / HOLDER_FILE).unlink(missing_ok=True)
+
+
+def _empty(directory: Path) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)

@@ -1,0 +1,119 @@
+"""A lease, held while a block runs: renewed beside it, and given up at its end.
+
+Whoever works under it asks again and again whether it is still ours: it may be taken away, and it
+expires when the staging database cannot be asked. Not here: what keeps a late commit of the work
+out (`penstock.ports.progress.SharedProgress.take_over`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+import structlog
+
+from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import PenstockError
+from penstock.ports.staging import Lease, StagingDatabase
+
+logger = structlog.get_logger(__name__)
+faults.declare("stage.lease.acquired", "stage.lease.renew", "stage.lease.release")
+
+RETRY_S = 1.0
+
+
+class LeaseLost(PenstockError):
+    """The lease of a target schema was taken away, or could not be renewed in time."""
+
+    code = "ST43"
+    retry = "backoff"
+
+
+class HeldLease:
+    """A lease that is renewed by a thread of its own at half of its remaining time."""
+
+    def __init__(
+        self, database: StagingDatabase, lease: Lease, lifetime_s: float, clock: Clock
+    ) -> None:
+        """Hold it until `close`. lifetime_s: as it was acquired, just now."""
+        self._database = database
+        self._lease = lease
+        self._lifetime_s = lifetime_s
+        self._clock = clock
+        self._until_s = clock.monotonic_s() + lifetime_s
+        self._why = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise LeaseLost unless it is still ours."""
+        if not self._why and self._clock.monotonic_s() >= self._until_s:
+            self._why = "it could not be renewed before it expired"
+        if self._why:
+            names = ", ".join(self._lease.names)
+            raise LeaseLost(
+                f"lease {names} is not ours any more: {self._why}",
+                hint="Another instance goes on, or this one does as soon as it gets the lease; "
+                "look at the staging database: select * from leases;",
+                names=names,
+            )
+
+    def _run(self) -> None:
+        wait_s = self._lifetime_s / 2
+        while not self._ended.wait(wait_s):
+            began_s = self._clock.monotonic_s()
+            try:
+                faults.point("stage.lease.renew")
+                with self._database.opened() as session:
+                    renewed = session.renew(self._lease, self._lifetime_s)
+            except PenstockError as error:
+                logger.warning("lease not renewed", error=error.message)
+                wait_s = min(RETRY_S, self._lifetime_s / 10)
+                continue
+            if renewed is None:
+                self._why = "somebody has taken it away"
+                return
+            self._lease, self._until_s = renewed, began_s + self._lifetime_s
+            wait_s = self._lifetime_s / 2
+
+    def close(self) -> None:
+        """Give it up, if it is still ours."""
+        self._ended.set()
+        self._thread.join()
+        try:
+            faults.point("stage.lease.release")
+            with self._database.opened() as session:
+                session.release(self._lease)
+        except PenstockError as error:
+            logger.warning("lease not released, it expires", error=error.message)
+
+
+@contextmanager
+def held(
+    database: StagingDatabase,
+    names: Sequence[str],
+    lifetime_s: float,
+    hostname: str,
+    *,
+    clock: Clock = REAL_CLOCK,
+) -> Iterator[HeldLease | datetime]:
+    """The lease while the block runs, or until when another has it.
+
+    Raises what the staging database does.
+    """
+    with database.opened() as session:
+        found = session.acquire(names, lifetime_s, hostname)
+    if isinstance(found, datetime):
+        yield found
+        return
+    faults.point("stage.lease.acquired")
+    logger.info("lease acquired", names=list(names), hostname=hostname)
+    lease = HeldLease(database, found, lifetime_s, clock)
+    try:
+        yield lease
+    finally:
+        lease.close()

@@ -1,0 +1,92 @@
+"""A lease that is held: renewed in time, and whoever works under it hears when it is not ours."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from penstock.ports.staging import Lease
+from penstock.ports.staging_errors import StagingUnusable
+from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
+
+LIFETIME_S = 0.4
+LEASE = Lease(names=("sequtil.Lease.shop",), nonce=uuid.UUID(int=1), expires=datetime.now(UTC))
+
+
+class Database:
+    """A staging database whose leases do as told."""
+
+    def __init__(self, renews: str = "yes") -> None:
+        self.renews = renews
+        self.renewed_count = 0
+        self.released: list[Lease] = []
+        self.busy_until: datetime | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Any]:
+        """It is its own session."""
+        yield self
+
+    def acquire(self, _names: Any, _lifetime_s: float, _hostname: str) -> Lease | datetime:
+        """Ours, unless another has it."""
+        return self.busy_until or LEASE
+
+    def renew(self, lease: Lease, _lifetime_s: float) -> Lease | None:
+        """As told."""
+        if self.renews == "error":
+            raise StagingUnusable("away", hint="Start it.")
+        self.renewed_count += 1
+        return lease if self.renews == "yes" else None
+
+    def release(self, lease: Lease) -> None:
+        """Note it."""
+        self.released.append(lease)
+
+
+@contextmanager
+def holding(database: Any) -> Iterator[HeldLease]:
+    """A lease that was acquired."""
+    with held(database, LEASE.names, LIFETIME_S, "host") as lease:
+        assert isinstance(lease, HeldLease)
+        yield lease
+
+
+def test_it_is_renewed_for_as_long_as_it_is_held() -> None:
+    """At half of its time, and given up at the end."""
+    database = Database()
+    with holding(database) as lease:
+        while database.renewed_count < 4:
+            lease.check()
+            time.sleep(0.02)
+    assert database.released == [LEASE]
+
+
+@pytest.mark.parametrize(
+    ("renews", "why"), [("no", "somebody has taken it away"), ("error", "could not be renewed")]
+)
+def test_a_lease_that_is_lost_is_told(renews: str, why: str) -> None:
+    """Taken away by somebody, or not renewed before it expired."""
+    database = Database(renews)
+
+    def work(lease: HeldLease) -> None:
+        while True:
+            lease.check()
+            time.sleep(0.02)
+
+    with holding(database) as lease, pytest.raises(LeaseLost, match=why):
+        work(lease)
+
+
+def test_a_lease_of_another_is_not_held() -> None:
+    """Until when it is taken is said."""
+    database: Any = Database()
+    database.busy_until = datetime.now(UTC)
+    with held(database, LEASE.names, LIFETIME_S, "host") as lease:
+        assert lease == database.busy_until
+    assert database.released == []
