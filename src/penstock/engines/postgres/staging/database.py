@@ -229,9 +229,7 @@ class PostgresStaging:
     # -- connections -------------------------------------------------------------------------
 
     def _connect(self) -> psycopg.Connection[Any]:
-        connection = connect(self._url, application_name=_APPLICATION, options=EXACT_TEXT_SETTINGS)
-        commit_durably(connection)  # a request that was answered does not come again
-        return connection
+        return connect(self._url, application_name=_APPLICATION, options=EXACT_TEXT_SETTINGS)
 
     @contextmanager
     def _maintenance(self) -> Iterator[psycopg.Connection[Any]]:
