@@ -16,11 +16,14 @@ from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.checks import Finding
 from penstock.ports.staging import (
     Group,
+    GroupState,
+    Holder,
     Keys,
     Lease,
     Mutation,
     Slice,
     Staged,
+    StagedRows,
     StagedTable,
     Window,
     batch_of,
@@ -53,6 +56,8 @@ class FakeStaging:
     tables: dict[StagedTable, dict[RowKey, Row]] = field(default_factory=dict)
     checkpoints: dict[str, list[tuple[str, Hlc, bool]]] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    applied_at: dict[str, datetime] = field(default_factory=dict)
     memo: dict[str, bytes] = field(default_factory=dict)
     keys: Keys = field(default_factory=lambda: Keys(public=(), revoked=frozenset()))
     fail: PenstockError | None = None
@@ -161,6 +166,33 @@ class FakeStaging:
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
         return tuple(sorted(table for table in self.tables if table.group == group))
 
+    # -- looking
+
+    def look(self, group: Group, lease: str) -> GroupState:
+        window, held = self.window(group), self.leases.get(lease)
+        return GroupState(
+            window=window,
+            holder=None
+            if held is None
+            else Holder(hostname=self.hosts[lease], expires=held.expires),
+            applied_at=self.applied_at.get(group_name(group)),
+            now=datetime.now(UTC),
+            tables={
+                table: self._rows(table, window.committed) for table in self.staged_tables(group)
+            },
+        )
+
+    def _rows(self, table: StagedTable, committed: Hlc) -> StagedRows:
+        kept = self.tables[table]
+        times = [time for (time, _), row in kept.items() if not row.applied and time > committed]
+        return StagedRows(
+            rows=len(kept),
+            waiting=len(times),
+            oldest=min(times, default=None),
+            is_estimate=False,
+            size_bytes=100 * len(kept),
+        )
+
     # -- checkpoints
 
     def group_names(self) -> tuple[str, ...]:
@@ -193,6 +225,7 @@ class FakeStaging:
     def commit(self, group: Group, through: Hlc) -> None:
         marks = self.checkpoints.get(group_name(group), [])
         marks[:] = [(name, time, applied or time <= through) for name, time, applied in marks]
+        self.applied_at[group_name(group)] = datetime.now(UTC)
 
     # -- leases, memo, keys
 
@@ -204,6 +237,7 @@ class FakeStaging:
         expires = now + timedelta(seconds=lifetime_s)
         lease = Lease(names=tuple(names), nonce=uuid4(), expires=expires)
         self.leases.update((name, lease) for name in names)
+        self.hosts.update((name, hostname) for name in names)
         return lease
 
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:

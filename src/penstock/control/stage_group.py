@@ -27,7 +27,7 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.progress import SharedProgress, open_shared_progress
 from penstock.ports.stage_config import StageMode, seconds
-from penstock.ports.stage_groups import group_config, log_id_of, source_identity
+from penstock.ports.stage_groups import group_config, lease_of, log_id_of, source_identity
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
 from penstock.stage.consistent.beginning import begin_log, forget_log
 from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
@@ -113,8 +113,9 @@ class GroupWorker:
 
     def _tenure(self) -> None:
         lifetime_s = self._section.lease_seconds
-        names = [f"sequtil.Lease.{group_name(self.group)}"]
-        with held(self._database, names, lifetime_s, socket.gethostname()) as lease:
+        with held(
+            self._database, [lease_of(self.group)], lifetime_s, socket.gethostname()
+        ) as lease:
             if isinstance(lease, datetime):
                 self.state = "idle"
                 self._stop.wait(LEASE_POLL_S)

@@ -36,6 +36,11 @@ def log_id_of(config: Config, group: Group) -> str:
     return f"{SHARED_LOG}{config.pipeline.name}/{group_name(group)}"
 
 
+def lease_of(group: Group) -> str:
+    """The name of the lease under which an instance works on a group."""
+    return f"sequtil.Lease.{group_name(group)}"
+
+
 def source_identity(url: str) -> dict[str, str]:
     """What never changes in the life of a group's log; see `ports.source.Origin`."""
     return {

@@ -131,6 +131,46 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who has a lease, and until when (UTC); it may have expired."""
+
+    hostname: str
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """What a mutation table holds, for people to look at; None: not known.
+
+    rows: all, with those that are applied and not retired yet. waiting: unapplied ones that are
+    later than what is committed. oldest: the time of the first of these; None also where none
+    waits. is_estimate: the table is large, and rows, waiting or both are from a sample of it.
+    size_bytes: with its indexes.
+    """
+
+    rows: int | None
+    waiting: int | None
+    oldest: Hlc | None
+    is_estimate: bool
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """What a staging database says of a target schema at one moment.
+
+    applied_at: when the last committed checkpoint was marked (UTC); None where nothing is. now:
+    the staging server's clock (UTC).
+    """
+
+    window: Window
+    holder: Holder | None
+    applied_at: datetime | None
+    now: datetime
+    tables: Mapping[StagedTable, StagedRows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
     """Unapplied mutations of whole times: a time is never split over two slices.
 
@@ -245,6 +285,15 @@ class StagingSession(Protocol):
 
     def inconsistent_count(self, table: StagedTable) -> int:
         """Keys whose rows were not applied in the order of their times: should be 0."""
+        ...
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def look(self, group: Group, lease: str) -> GroupState:
+        """Everything about a target schema; changes nothing. lease: the name of its lease.
+
+        Cheap, however large the tables are: of each it reads a bounded number of rows.
+        """
         ...
 
     # -- checkpoints -------------------------------------------------------------------------

@@ -19,7 +19,10 @@ class StagingDialect:
     mutation table; mutation_index: of its index. mutation_columns: those that older tables lack, to
     their DDL. retire: delete applied rows, oldest first; parameters low nanos and logical, end
     nanos and logical, how many; returns how many they were and the largest nanos. name_bytes_max:
-    of an identifier. copies: whether rows go in by binary COPY where nothing conflicts.
+    of an identifier. copies: whether rows go in by binary COPY where nothing conflicts. size: pages
+    of a mutation table, and its bytes with indexes; parameter its name; sample: what stands behind
+    a table's name to read {percent} % of its pages, each time the same. Both are empty where the
+    engine has no such thing.
     operator_statements: what an operator should run, each with the reason; {database} is its quoted
     name.
     """
@@ -33,4 +36,6 @@ class StagingDialect:
     retire: str
     name_bytes_max: int
     copies: bool
+    size: str = ""
+    sample: str = ""
     operator_statements: Mapping[str, str] = field(default_factory=dict)

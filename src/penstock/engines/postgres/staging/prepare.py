@@ -47,7 +47,7 @@ _INDEXES: Final = """
      where schemaname = %s and tablename = %s and indexname = any(%s::text[])
 """
 _OWNER: Final = "select value from public.memo where key = %s"
-_OWNERS: Final = "select value from public.memo where starts_with(key, %s)"
+_OWNERS: Final = "select key, value from public.memo where starts_with(key, %s)"
 _OWN: Final = "insert into public.memo (key, value) values (%s, %s) on conflict do nothing"
 
 
@@ -92,9 +92,17 @@ def prepare(
 
 def staged_tables(connection: psycopg.Connection[Any], group: Group) -> tuple[StagedTable, ...]:
     """The tables of a target schema that have mutation tables."""
+    return tuple(mutation_tables(connection, group))
+
+
+def mutation_tables(connection: psycopg.Connection[Any], group: Group) -> dict[StagedTable, str]:
+    """The tables of a target schema, in order, each with its mutation table as SQL names it."""
     found = connection.execute(_OWNERS, (OWNERS_PREFIX,)).fetchall()
-    tables = (table_of(bytes(value)) for (value,) in found)
-    return tuple(sorted(table for table in tables if table.group == group))
+    names = {
+        table_of(bytes(value)): quoted(SCHEMA, key.removeprefix(OWNERS_PREFIX))
+        for key, value in found
+    }
+    return {table: names[table] for table in sorted(names) if table.group == group}
 
 
 def _name_of(

@@ -16,14 +16,27 @@ import pyarrow as pa
 from psycopg import errors
 
 from penstock.engines.postgres.connect import quoted, statement_error
-from penstock.engines.postgres.staging import checkpoints, leases, memo, mutations, reading
+from penstock.engines.postgres.staging import (
+    checkpoints,
+    leases,
+    looking,
+    memo,
+    mutations,
+    reading,
+)
 from penstock.engines.postgres.staging.checkpoints import Checkpoints
-from penstock.engines.postgres.staging.prepare import SCHEMA, prepare, staged_tables
+from penstock.engines.postgres.staging.prepare import (
+    SCHEMA,
+    mutation_tables,
+    prepare,
+    staged_tables,
+)
 from penstock.engines.postgres.staging.rows import rows_of
 from penstock.host.clock import Clock
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import (
     Group,
+    GroupState,
     Keys,
     Lease,
     Slice,
@@ -155,6 +168,24 @@ class PostgresStagingSession:
         """Their mutation tables as SQL names them, made where they are not known."""
         self.prepare(tables)
         return {table: self._names[table] for table in tables}
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def look(self, group: Group, lease: str) -> GroupState:
+        """See `StagingSession`."""
+        connection, name = self._connection, group_name(group)
+        with self._doing(f"looking at {name}"):
+            window = self._checkpoints.window(connection, name)
+            return GroupState(
+                window=window,
+                holder=looking.holder(connection, lease),
+                applied_at=looking.applied_at(connection, name, window.committed),
+                now=looking.now(connection),
+                tables={
+                    table: looking.staged_rows(connection, self._dialect, place, window.committed)
+                    for table, place in mutation_tables(connection, group).items()
+                },
+            )
 
     # -- checkpoints -------------------------------------------------------------------------
 

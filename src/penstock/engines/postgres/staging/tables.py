@@ -106,4 +106,9 @@ DIALECT = StagingDialect(
     retire=RETIRE,
     name_bytes_max=63,
     copies=True,
+    size="""
+select pg_relation_size(place) / current_setting('block_size')::int, pg_total_relation_size(place)
+  from (select %s::regclass as place) named
+""",
+    sample="tablesample system ({percent}) repeatable (1)",
 )
