@@ -168,6 +168,9 @@ class FakeStaging:
 
     # -- looking
 
+    def staged_groups(self) -> tuple[Group, ...]:
+        return tuple(sorted({table.group for table in self.tables}))
+
     def look(self, group: Group, lease: str) -> GroupState:
         window, held = self.window(group), self.leases.get(lease)
         return GroupState(

@@ -44,6 +44,7 @@ def test_a_look_says_what_is_there(session: PostgresStagingSession) -> None:
     session.mark_applied(ORDERS, batch(change(5)))
     session.commit(GROUP, at(3))
     session.acquire([LEASE], 60, "here")
+    assert session.staged_groups() == (GROUP,)
     found = session.look(GROUP, LEASE)
     assert (found.window.committed, found.window.proposed) == (at(3), at(5))
     orders, lines = found.tables[ORDERS], found.tables[LINES]

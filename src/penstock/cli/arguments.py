@@ -64,6 +64,13 @@ def pipeline_config(file: Path) -> Config:
     return config
 
 
+def any_config(file: Path) -> Config:
+    """Read a pipeline file, which may have [stage] in place of a source."""
+    from penstock.control.config import load_config
+
+    return load_config(file)
+
+
 def diagnostics(verbose: bool) -> None:
     """Send diagnostics to where the caller wants them."""
     from penstock.control.diagnostics import configure_diagnostics

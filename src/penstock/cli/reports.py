@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file
+from penstock.cli.arguments import (
+    any_config,
+    common,
+    diagnostics,
+    pipeline_config,
+    pipeline_file,
+)
 from penstock.cli.output import EXIT_FAILED, say_json, say_text
+
+if TYPE_CHECKING:
+    from penstock.ports.config import Config
 
 
 @click.command()
@@ -20,7 +30,8 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     Read from the change log, the target and the state files only, never from what a process
     believes; so it is right whether or not the pipeline runs. A server that cannot be
     asked is named, with since when, and what is tried next; what only it knows is shown as unknown.
-    Changes nothing.
+    Of a file with [stage]: for each target schema mode, lease, checkpoints, rows that wait, the
+    last problem. Changes nothing.
 
     \b
     Example:     penstock status shop.toml --json
@@ -29,13 +40,27 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     from penstock.control.show import show_status
     from penstock.control.status import read_status
 
-    config = pipeline_config(file)
+    config = any_config(file)
     diagnostics(verbose)
+    if config.stage is not None:
+        _stage_status(config, as_json=as_json)
+        return
     found = read_status(config)
     if as_json:
         say_json(found.as_dict())
     else:
         show_status(found)
+
+
+def _stage_status(config: Config, *, as_json: bool) -> None:
+    from penstock.control.stage_show import show_stage_status
+    from penstock.control.stage_status import read_stage_status
+
+    found = read_stage_status(config)
+    if as_json:
+        say_json(found.as_dict())
+    else:
+        show_stage_status(found)
 
 
 @click.command()
@@ -50,6 +75,8 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     Bytes: what the source has written that is not extracted yet, and behind what is applied.
     What is not known is unknown (null with --json), with the reason: before the first run, while
     tables are being loaded, while a server cannot be asked.
+    Of a file with [stage]: the age of the committed checkpoint, for each target schema; in all that
+    of the one that is furthest behind.
     Changes nothing.
 
     \b
@@ -59,8 +86,11 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     from penstock.control.show import show_lag, show_no_lag
     from penstock.control.status import read_status
 
-    config = pipeline_config(file)
+    config = any_config(file)
     diagnostics(verbose)
+    if config.stage is not None:
+        _stage_lag(config, as_json=as_json)
+        return
     found = read_status(config)
     if as_json:
         say_json(found.lag_dict())
@@ -69,6 +99,19 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     else:
         show_no_lag(found)
     if found.lag is None or found.lag.seconds is None:
+        sys.exit(EXIT_FAILED)
+
+
+def _stage_lag(config: Config, *, as_json: bool) -> None:
+    from penstock.control.stage_show import show_stage_lag
+    from penstock.control.stage_status import read_stage_status
+
+    found = read_stage_status(config)
+    if as_json:
+        say_json(found.lag_dict())
+    else:
+        show_stage_lag(found)
+    if found.lag_s is None:
         sys.exit(EXIT_FAILED)
 
 
@@ -129,11 +172,10 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock doctor shop.toml
     Exit codes:  0 no error found, 1 at least one, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.config import load_config
     from penstock.control.doctor import examine
     from penstock.control.show import show_report
 
-    config = load_config(file)
+    config = any_config(file)
     diagnostics(verbose)
     report = examine(config)
     if as_json:

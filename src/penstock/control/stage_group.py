@@ -18,6 +18,7 @@ import structlog
 from penstock.control.diagnostics import open_diagnostics
 from penstock.control.past_errors import keep_error
 from penstock.control.stage_halves import HALVES
+from penstock.control.stage_notes import Notes
 from penstock.control.stopping import StopRequest
 from penstock.control.supervisor import Half, Supervisor
 from penstock.host.clock import REAL_CLOCK
@@ -69,6 +70,7 @@ class GroupWorker:
         self._database = database
         self._stop = stop
         self._log_id = log_id_of(config, group)
+        self._notes = Notes(database, group, dead_letters=sequencer.dlq_table)
         assert config.stage is not None, "a file for changefeeds"
         self._section = config.stage
         self._thread = threading.Thread(target=self._run, name=f"group {group_name(group)}")
@@ -99,6 +101,7 @@ class GroupWorker:
         shown = error.as_dict()
         is_new = self.problem is None or self.problem.as_dict() != shown
         self.problem = error
+        self._notes.failed(error)
         if is_new:
             keep_error(self._whole, "stage", error)
         logger.warning(
@@ -143,6 +146,7 @@ class GroupWorker:
 
     def _goes_through_log(self, session: StagingSession) -> bool:
         mode = self._sequencer.mode(session, self.group)
+        self._notes.mode_is(session, mode.value)
         return mode is StageMode.CONSISTENT and not self._sequencer.is_rowwise(self.group)
 
     def _follow(self, lease: HeldLease, session: StagingSession) -> None:

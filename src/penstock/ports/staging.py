@@ -289,6 +289,10 @@ class StagingSession(Protocol):
 
     # -- looking -----------------------------------------------------------------------------
 
+    def staged_groups(self) -> tuple[Group, ...]:
+        """The target schemas that mutation tables were made for, in order."""
+        ...
+
     def look(self, group: Group, lease: str) -> GroupState:
         """Everything about a target schema; changes nothing. lease: the name of its lease.
 

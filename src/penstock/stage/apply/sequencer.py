@@ -104,6 +104,11 @@ class RowSequencer:
         self._shapes: dict[Group, _Shape] = {}
         self._modes: dict[Group, _Mode] = {}
 
+    @property
+    def dlq_table(self) -> str:
+        """The table of dead letters in each target schema."""
+        return self._options.dlq_table
+
     # --- which mode -------------------------------------------------------------------------------
 
     def mode(self, session: StagingSession, group: Group, *, look: bool = False) -> StageMode:

@@ -95,14 +95,20 @@ def staged_tables(connection: psycopg.Connection[Any], group: Group) -> tuple[St
     return tuple(mutation_tables(connection, group))
 
 
+def staged_groups(connection: psycopg.Connection[Any]) -> tuple[Group, ...]:
+    """The target schemas whose tables have mutation tables."""
+    return tuple(sorted({table.group for table in _owners(connection)}))
+
+
 def mutation_tables(connection: psycopg.Connection[Any], group: Group) -> dict[StagedTable, str]:
     """The tables of a target schema, in order, each with its mutation table as SQL names it."""
+    names = _owners(connection)
+    return {table: quoted(SCHEMA, names[table]) for table in sorted(names) if table.group == group}
+
+
+def _owners(connection: psycopg.Connection[Any]) -> dict[StagedTable, str]:
     found = connection.execute(_OWNERS, (OWNERS_PREFIX,)).fetchall()
-    names = {
-        table_of(bytes(value)): quoted(SCHEMA, key.removeprefix(OWNERS_PREFIX))
-        for key, value in found
-    }
-    return {table: names[table] for table in sorted(names) if table.group == group}
+    return {table_of(bytes(value)): key.removeprefix(OWNERS_PREFIX) for key, value in found}
 
 
 def _name_of(

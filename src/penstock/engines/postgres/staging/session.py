@@ -29,6 +29,7 @@ from penstock.engines.postgres.staging.prepare import (
     SCHEMA,
     mutation_tables,
     prepare,
+    staged_groups,
     staged_tables,
 )
 from penstock.engines.postgres.staging.rows import rows_of
@@ -170,6 +171,11 @@ class PostgresStagingSession:
         return {table: self._names[table] for table in tables}
 
     # -- looking -----------------------------------------------------------------------------
+
+    def staged_groups(self) -> tuple[Group, ...]:
+        """See `StagingSession`."""
+        with self._doing("reading the names of mutation tables"):
+            return staged_groups(self._connection)
 
     def look(self, group: Group, lease: str) -> GroupState:
         """See `StagingSession`."""

@@ -1,0 +1,112 @@
+"""How far a target schema has come that is far behind, with rates and the time to go. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.control.display import human_count, human_seconds
+from penstock.control.stage_status import SchemaStatus
+
+RATE_WINDOW_S = 15.0
+NOT_YET_ALL = 0.99  # while something waits, also where the rest is a small part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """applied of staged rows. What is None is not known.
+
+    staged_per_s, applied_per_s: over the last RATE_WINDOW_S. eta_s: until nothing waits, at the
+    pace at which the rows that wait become fewer; None where they do not. is_estimate: of a sample.
+    """
+
+    applied: int
+    staged: int
+    staged_per_s: float | None = None
+    applied_per_s: float | None = None
+    eta_s: float | None = None
+    is_estimate: bool = False
+
+    @property
+    def share(self) -> float:
+        """How much is done, 0 to 1; 1 only when nothing waits."""
+        if self.applied >= self.staged:
+            return 1.0
+        return min(self.applied / self.staged, NOT_YET_ALL)
+
+    @property
+    def words(self) -> str:
+        """For people: rows, rate and time to go."""
+        about = "about " if self.is_estimate else ""
+        rows = f"{human_count(self.applied)} of {about}{human_count(self.staged)} rows applied"
+        return f"{rows}, {_rate(self.applied_per_s)}, {self.to_go}"
+
+    @property
+    def to_go(self) -> str:
+        """The time to go for people."""
+        if self.share == 1.0:
+            return "nothing waits"
+        return "time to go unknown" if self.eta_s is None else f"{human_seconds(self.eta_s)} to go"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "applied": self.applied,
+            "staged": self.staged,
+            "staged_per_s": self.staged_per_s,
+            "applied_per_s": self.applied_per_s,
+            "eta_s": self.eta_s,
+            "is_estimate": self.is_estimate,
+        }
+
+
+def _rate(per_s: float | None) -> str:
+    return "rate unknown" if per_s is None else f"{human_count(per_s)} rows/s"
+
+
+class BarMeter:
+    """Bars from what was read at some moments."""
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self._seen: dict[str, deque[tuple[float, int, int]]] = {}
+
+    def add(self, now_s: float, schemas: Sequence[SchemaStatus]) -> dict[str, Bar]:
+        """A bar for each schema that is far behind. now_s: monotonic."""
+        bars = {}
+        for schema in schemas:
+            staged, waiting = schema.rows, schema.waiting
+            if staged is None or waiting is None:
+                self._seen.pop(schema.name, None)
+                continue
+            bar = self._bar(now_s, schema, staged, waiting)
+            if schema.is_far_behind:
+                bars[schema.name] = bar
+        for name in self._seen.keys() - {schema.name for schema in schemas}:
+            del self._seen[name]
+        return bars
+
+    def _bar(self, now_s: float, schema: SchemaStatus, staged: int, waiting: int) -> Bar:
+        seen = self._seen.setdefault(schema.name, deque())
+        if seen and staged < seen[-1][1]:
+            seen.clear()  # rows were retired: what was staged and applied since is not known
+        seen.append((now_s, staged, waiting))
+        while len(seen) > 2 and now_s - seen[0][0] > RATE_WINDOW_S:
+            seen.popleft()
+        then_s, staged_then, waiting_then = seen[0]
+        span_s = now_s - then_s
+        bar = Bar(applied=staged - waiting, staged=staged, is_estimate=schema.is_estimate)
+        if span_s <= 0:
+            return bar
+        staged_per_s = (staged - staged_then) / span_s
+        fewer_per_s = (waiting_then - waiting) / span_s
+        return Bar(
+            applied=bar.applied,
+            staged=staged,
+            staged_per_s=staged_per_s,
+            applied_per_s=max(0.0, staged_per_s + fewer_per_s),
+            eta_s=waiting / fewer_per_s if fewer_per_s > 0 else 0.0 if not waiting else None,
+            is_estimate=schema.is_estimate,
+        )

@@ -1,0 +1,364 @@
+"""What is said of target schemas: facts of the staging database and the target, or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fix_staging import SHOP, FakeStaging
+from penstock.control import stage_status
+from penstock.control.config import load_config
+from penstock.control.display import human_count
+from penstock.control.stage_bars import BarMeter
+from penstock.control.stage_notes import GroupNote, Notes, read_note
+from penstock.control.stage_show import show_stage_lag, show_stage_status
+from penstock.control.stage_status import SchemaStatus, StageStatus, StageStatusReader
+from penstock.host.errors import ConnectFailed
+from penstock.model import PenstockError
+from penstock.model.hlc import ZERO, Hlc
+from penstock.ports.config import Config
+from penstock.ports.stage_config import StageMode
+from penstock.ports.stage_groups import lease_of, position_behind
+from penstock.ports.staging import (
+    GroupState,
+    Holder,
+    Mutation,
+    StagedRows,
+    StagedTable,
+    Window,
+    batch_of,
+)
+from penstock.ports.target import Applied
+
+ORDERS = StagedTable(SHOP, "orders")
+NOW_S = 1_800_000_000
+FILE = """
+[pipeline]
+name = "shop"
+directory = "shop"
+[staging]
+url = "postgresql://stage@localhost:5432/_replicator"
+[stage]
+listen = "127.0.0.1:0"
+MODE
+[target]
+url = "postgresql://loader@localhost:5432/shop"
+"""
+
+
+def at(second: int) -> Hlc:
+    """So many seconds after the beginning of the day."""
+    return Hlc((NOW_S + second) * 10**9)
+
+
+def schema(**changed: Any) -> SchemaStatus:
+    """Ten rows, four of which wait; committed a second ago."""
+    now = datetime.fromtimestamp(NOW_S, UTC)
+    state = GroupState(
+        window=Window(committed=at(-1), proposed=at(0)),
+        holder=Holder(hostname="here", expires=now + timedelta(seconds=30)),
+        applied_at=now,
+        now=now,
+        tables={
+            ORDERS: StagedRows(rows=10, waiting=4, oldest=at(0), is_estimate=False, size_bytes=1000)
+        },
+    )
+    of_state = {key: changed.pop(key) for key in list(changed) if hasattr(state, key)}
+    whole = SchemaStatus(
+        group=SHOP,
+        state=replace(state, **of_state),
+        mode_setting=StageMode.AUTO,
+        loaded=at(-1),
+        dead_letters=0,
+        now_us=NOW_S * 10**6,
+    )
+    return replace(whole, **changed)
+
+
+def rows(staged: int | None, waiting: int | None, **more: Any) -> dict[StagedTable, StagedRows]:
+    """The tables of a schema: one."""
+    found = {"oldest": None, "is_estimate": False, "size_bytes": None, **more}
+    return {ORDERS: StagedRows(rows=staged, waiting=waiting, **found)}
+
+
+def status(*schemas: SchemaStatus) -> StageStatus:
+    """A status of these."""
+    return StageStatus(
+        pipeline="shop",
+        mode_setting=StageMode.AUTO,
+        directory=Path("/nowhere"),
+        schemas=schemas,
+        outages=(),
+        read_us=NOW_S * 10**6,
+    )
+
+
+def shown(found: StageStatus, show: Any = show_stage_status) -> str:
+    """What a terminal shows."""
+    out = Console(width=200, force_terminal=False)
+    with out.capture() as captured:
+        show(found, out)
+    return captured.get()
+
+
+# --- one schema -----------------------------------------------------------------------------------
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    """Neither the lag of a group without checkpoints nor rows that could not be counted."""
+    none = Window(committed=ZERO, proposed=ZERO)
+    found = schema(window=none, tables=rows(None, None), dead_letters=None, applied_at=None)
+    assert (found.lag_s, found.proposed_lag_s, found.rows, found.waiting) == (None,) * 4
+    shape = found.as_dict()
+    assert shape["lag_seconds"] is shape["waiting"] is shape["rows"] is None
+    text = shown(status(found))
+    assert "unknown: no resolved timestamp has come; make the feed WITH resolved" in text
+    assert "unknown rows, unknown waiting" in text
+    assert status(found).lag_s is None
+
+
+def test_a_first_checkpoint_of_a_partition_is_none() -> None:
+    """The one that `ensure_partitions` writes is no lag of half a century."""
+    found = schema(window=Window(committed=Hlc(1, 1), proposed=at(-5)))
+    assert (found.committed, found.lag_s, found.proposed_lag_s) == (None, None, 5.0)
+    assert "nothing is committed yet" in shown(status(found))
+
+
+def test_the_lag_is_that_of_the_schema_furthest_behind() -> None:
+    """Unknown where one is."""
+    behind = schema(window=Window(committed=at(-70), proposed=at(0)))
+    assert status(schema(), behind).lag_s == 70
+    assert status(schema(), schema(window=Window(committed=ZERO, proposed=ZERO))).lag_s is None
+    assert status().lag_s is None
+    assert "nothing has been received yet" in status().why_no_lag
+    assert "1 min 10 s" in shown(status(schema(), behind), show_stage_lag)
+
+
+def test_an_expired_lease_is_nobodys() -> None:
+    """By the staging server's clock."""
+    now = datetime.fromtimestamp(NOW_S, UTC)
+    assert schema().holder == "here"
+    gone = schema(holder=Holder(hostname="there", expires=now - timedelta(seconds=1)))
+    assert gone.holder == ""
+    assert "that of there has expired" in shown(status(gone))
+    assert "no instance works on it" in shown(status(schema(holder=None)))
+
+
+# --- bars -----------------------------------------------------------------------------------------
+
+
+def far(staged: int, waiting: int, **more: Any) -> SchemaStatus:
+    """A schema that nothing is resolved for."""
+    window = Window(committed=ZERO, proposed=ZERO)
+    return schema(window=window, tables=rows(staged, waiting, **more))
+
+
+def test_a_backfill_has_a_bar_with_rates_and_the_time_to_go() -> None:
+    """The time until nothing waits, at the pace of the last seconds."""
+    meter = BarMeter()
+    first = meter.add(100.0, [far(1000, 1000)])["shop.public"]
+    assert (first.share, first.applied_per_s, first.eta_s) == (0.0, None, None)
+    assert "rate unknown, time to go unknown" in first.words
+    second = meter.add(110.0, [far(1500, 800)])["shop.public"]
+    assert (second.staged_per_s, second.applied_per_s, second.eta_s) == (50.0, 70.0, 40.0)
+    assert second.words == f"700 of {human_count(1500)} rows applied, 70 rows/s, 40 s to go"
+    third = meter.add(112.0, [far(9000, 5000, is_estimate=True)])["shop.public"]
+    assert third.eta_s is None
+    assert "of about 9" in third.words
+
+
+def test_a_bar_is_full_only_when_nothing_waits() -> None:
+    """However little it is."""
+    meter = BarMeter()
+    assert meter.add(0.0, [far(10**6, 1)])["shop.public"].share == 0.99
+    done = meter.add(1.0, [far(10**6, 0)])["shop.public"]
+    assert (done.share, done.eta_s, done.to_go) == (1.0, 0.0, "nothing waits")
+
+
+def test_rows_that_are_retired_are_not_rows_taken_back() -> None:
+    """The rate begins anew."""
+    meter = BarMeter()
+    meter.add(0.0, [far(1000, 100)])
+    assert meter.add(1.0, [far(500, 100)])["shop.public"].applied_per_s is None
+    assert meter.add(2.0, [far(600, 100)])["shop.public"].applied_per_s == 100.0
+
+
+def test_who_is_not_far_behind_has_no_bar() -> None:
+    """Nor who has nothing, or whose rows are not known."""
+    behind = Window(committed=at(-61), proposed=at(0))
+    assert BarMeter().add(0.0, [schema()]) == {}
+    assert BarMeter().add(0.0, [schema(window=behind)]).keys() == {"shop.public"}
+    assert BarMeter().add(0.0, [far(0, 0)]) == {}
+    assert BarMeter().add(0.0, [schema(window=behind, tables=rows(None, 5))]) == {}
+
+
+# --- notes ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_notes_its_mode_and_its_problem() -> None:
+    """For every instance; what is not readable is passed over."""
+    staging = FakeStaging()
+    assert read_note(staging, SHOP) == GroupNote()
+    notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
+    notes.mode_is(staging, "bestEffort")
+    first = read_note(staging, SHOP)
+    assert (first.mode, first.dead_letters, first.problem) == ("bestEffort", "dead", None)
+    assert first.hostname
+    notes.failed(PenstockError("it is broken", hint="Mend it."))
+    notes.mode_is(staging, "consistent")
+    found = read_note(staging, SHOP)
+    assert found.mode == "consistent"
+    assert found.problem is not None
+    assert (found.problem.error, found.problem.hint) == ("it is broken", "Mend it.")
+    staging.memo["stage shop.public"] = b"{"
+    assert read_note(staging, SHOP) == GroupNote()
+
+
+def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work goes on."""
+    staging = FakeStaging()
+    notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
+
+    def fails(_key: str, _value: bytes) -> None:
+        raise PenstockError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "put_memo", fails)
+        notes.mode_is(staging, "consistent")
+        notes.failed(PenstockError("it is broken"))
+    assert staging.memo == {}
+    notes.mode_is(staging, "consistent")
+    found = read_note(staging, SHOP)
+    assert found.problem is not None
+    assert (found.mode, found.problem.error) == ("consistent", "it is broken")
+
+
+def test_a_problem_is_over_when_something_was_applied_since() -> None:
+    """And it is still named."""
+    staging = FakeStaging()
+    notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
+    notes.failed(PenstockError("it is broken", hint="Mend it."))
+    note = read_note(staging, SHOP)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    before = later - timedelta(hours=2)
+    open_, over = schema(note=note, applied_at=before), schema(note=note, applied_at=later)
+    assert (open_.problem_is_over, over.problem_is_over) == (False, True)
+    assert "next: Mend it." in shown(status(open_))
+    assert "something was applied since" in shown(status(over))
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+class FakeTarget:
+    """A target: how far it is, and its dead letters."""
+
+    def __init__(self) -> None:
+        self.fail: PenstockError | None = None
+        self.letters: int | None = 3
+
+    @contextmanager
+    def opened(self) -> Iterator[FakeTarget]:
+        """A session: itself."""
+        if self.fail is not None:
+            raise self.fail
+        yield self
+
+    def read_shared(self, log_id: str) -> Applied:
+        """At a second."""
+        assert log_id.endswith("shop/shop.public")
+        return Applied(position=position_behind(at(-2)))
+
+    def tables(self, _group: Any) -> dict[str, None]:
+        """One, or that of dead letters as well."""
+        return {"orders": None} | ({} if self.letters is None else {"replicator_dlq": None})
+
+    def quoted(self, *names: str) -> str:
+        """Names."""
+        return ".".join(names)
+
+    def query(self, sql: str, _parameters: Any) -> list[tuple[int]]:
+        """The count."""
+        assert "from public.replicator_dlq limit" in sql
+        assert self.letters is not None
+        return [(self.letters,)]
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeStaging, FakeTarget]:
+    """What the reader takes for its staging database and its target."""
+    staging, target = FakeStaging(), FakeTarget()
+    monkeypatch.setattr(stage_status, "staging_at", lambda _url: staging)
+    monkeypatch.setattr(stage_status, "row_target_at", lambda _url: target)
+    monkeypatch.setattr(stage_status, "open_shared_progress", lambda _url, **_more: target)
+    return staging, target
+
+
+def config_of(tmp_path: Path, mode: str = "") -> Config:
+    """A pipeline."""
+    path = tmp_path / "cockroach.toml"
+    path.write_text(FILE.replace("MODE", mode), encoding="utf-8")
+    return load_config(path, {})
+
+
+def test_it_is_read_from_both_databases(
+    tmp_path: Path, servers: tuple[FakeStaging, FakeTarget]
+) -> None:
+    """Also of a schema that nothing is resolved for yet; not that of another target."""
+    staging, target = servers
+    reader = StageStatusReader(config_of(tmp_path))
+    assert reader.read().schemas == ()
+    change = Mutation(time=at(1), key="[1]", after=b"{}")
+    staging.stage({ORDERS: batch_of([change])})
+    staging.stage({StagedTable(("bank", "public"), "orders"): batch_of([change])})
+    (found,) = reader.read().schemas or ()
+    assert (found.rows, found.waiting, found.lag_s, found.mode) == (1, 1, None, "")
+    assert (found.loaded, found.dead_letters) == (at(-2), 3)
+    staging.advance(SHOP, "shop.public", at(2))
+    staging.applied_through(SHOP)
+    staging.acquire([lease_of(SHOP)], 60, "here")
+    (found,) = reader.read().schemas or ()
+    assert (found.waiting, found.committed, found.holder) == (0, at(2), "here")
+    target.letters = None
+    other = StageStatusReader(config_of(tmp_path, 'mode = "immediate"')).read()
+    assert other.schemas is not None
+    assert (other.schemas[0].dead_letters, other.schemas[0].mode) == (0, "immediate")
+
+
+def test_a_server_that_is_away_is_named(
+    tmp_path: Path, servers: tuple[FakeStaging, FakeTarget], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only it knows is unknown; it is asked again."""
+    staging, target = servers
+    staging.advance(SHOP, "shop.public", at(2))
+    reader = StageStatusReader(config_of(tmp_path))
+    target.fail = ConnectFailed("no answer", hint="Start it.")
+    found = reader.read()
+    assert found.schemas is not None
+    assert (found.schemas[0].loaded, found.schemas[0].dead_letters) == (None, None)
+    assert [one.words for one in found.outages] == ["target unreachable"]
+    target.fail = None
+    assert reader.read().outages == ()
+
+    def away(*_: Any) -> None:
+        raise ConnectFailed("no answer", hint="Start it.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "look", away)
+        found = reader.read()
+    assert (found.schemas, found.lag_s) == (None, None)
+    assert found.why_no_lag == "staging database unreachable"
+    assert found.lag_dict()["schemas"] is None
+    assert "staging database unreachable" in shown(found)
+    assert reader.read().schemas is not None
+    reader.close()
