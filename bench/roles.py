@@ -152,6 +152,8 @@ def _client_role(process: psutil.Process) -> str:
             return "Spark's Python workers"
         if "bench.bench_end_to_end" in command:
             return "penstock extract"
+        if "--half" in command:
+            return "penstock stage, " + command[command.index("--half") + 1]
         if "penstock" in command:
             return "penstock " + command[command.index("penstock") + 1]
         return process.name()
