@@ -42,7 +42,8 @@ SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 LOOK_S = 0.002
 RARELY_S = 0.02  # where seconds are measured
 SETTLE_S = 600.0
-RULE = """from penstock.stage.script import configure_table
+SPARK = "through Spark"
+RULES = """from penstock.stage.script import configure_table
 
 for name in {tables}:
     configure_table(name, row_limit={row_limit}, ignore=['unused'])
@@ -88,22 +89,29 @@ class Running:
 
 
 @contextmanager
-def running(row_limit: int | None) -> Iterator[Running]:
-    """Fresh servers and the command. row_limit: of a rule, which has windows written by rows."""
+def fresh_servers(**settings: str) -> Iterator[dict[str, str]]:
+    """Two servers, the tables in the target; their URLs by `staging` and `target`."""
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
-        servers = {
-            name: stack.enter_context(EmbeddedPostgres(durable=True, settings=SETTINGS))
+        urls = {
+            name: stack.enter_context(
+                EmbeddedPostgres(durable=True, settings={**SETTINGS, **settings})
+            ).url()
             for name in ("staging", "target")
         }
-        urls = {name: server.url() for name, server in servers.items()}
         with psycopg.connect(urls["target"], autocommit=True) as connection:
             for statement in DDL:
                 connection.execute(statement.encode())
-        more = ""
-        if row_limit is not None:
-            more = 'userModule = "rules"'
-            (folder / "rules.py").write_text(RULE.format(tables=TABLES, row_limit=row_limit))
+        yield urls
+
+
+@contextmanager
+def running(urls: dict[str, str], more: str = "", rules: str = "") -> Iterator[Running]:
+    """The command. more: lines of [stage]; rules: text of the user's module."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        if rules:
+            more += 'userModule = "rules"\n'
+            (folder / "rules.py").write_text(rules)
         port = free_port()
         file = folder / "bench.toml"
         file.write_text(FILE.format(**urls, port=port, more=more))
@@ -131,12 +139,19 @@ def command(file: Path) -> Iterator[subprocess.Popen[str]]:
             raise RuntimeError(f"penstock stage ended with {process.returncode}")
 
 
-def rate(name: str, row_limit: int | None, row_count: int, flags: argparse.Namespace) -> float:
-    """Post so many mutations; mutations per second until the last is visible."""
-    history = History()
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a run gave: mutations a second, and who used CPU seconds for them."""
+
+    per_s: float
+    cpu_s: dict[str, float]
+
+
+def measure(name: str, one: Running, history: History, flags: argparse.Namespace) -> Rate:
+    """Post `flags.rows` mutations to a command that has none; until the last is visible."""
     first = history.span(10, 10)
-    rest = list(spans(history, row_count, flags.rows_per_mark, flags.rows_per_body))
-    with running(row_limit) as one, one.reader() as reader:
+    rest = list(spans(history, flags.rows, flags.rows_per_mark, flags.rows_per_body))
+    with one.reader() as reader:
         one.sender.send(first)  # Spark starts meanwhile
         one.wait_for(first.number, reader)
         with RoleSampler(one.urls, one.pid) as roles:
@@ -145,39 +160,27 @@ def rate(name: str, row_limit: int | None, row_count: int, flags: argparse.Names
                 one.sender.send(span)
             received_s = time.monotonic() - began
             elapsed_s = one.wait_for(rest[-1].number, reader) - began
-        found = row_count / elapsed_s
-        count = sum(_count(reader, table) for table in TABLES)
+    cpu_s = {role: used for role, used in roles.cpu_s.items() if "bench" not in role}
     line = {
         "bench": "stage",
         "way": name,
-        "mutations": row_count,
-        "mutations_per_s": round(found),
-        "received_per_s": round(row_count / received_s),
+        "mutations": flags.rows,
+        "mutations_per_s": round(flags.rows / elapsed_s),
+        "received_per_s": round(flags.rows / received_s),
         "elapsed_s": round(elapsed_s, 2),
-        "cpu_us": round(sum(_ours(roles).values()) / row_count * 1e6, 1),
-        "rows_in_target": count,
+        "cpu_us": round(sum(cpu_s.values()) / flags.rows * 1e6, 1),
     }
     print(json.dumps(line), flush=True)
-    roles.print_table(row_count)
+    roles.print_table(flags.rows)
     roles.print_timeline()
-    return found
-
-
-def _ours(roles: RoleSampler) -> dict[str, float]:
-    """Without this process's sessions."""
-    return {role: used for role, used in roles.cpu_s.items() if "bench" not in role}
-
-
-def _count(reader: psycopg.Connection, table: str) -> int:
-    (found,) = reader.execute(f"select count(*) from {table}".encode()).fetchone() or (0,)
-    return int(found)
+    return Rate(flags.rows / elapsed_s, cpu_s)
 
 
 def latency(mark_count: int) -> None:
     """Marks one at a time; prints seconds from the POST of each to its row's being seen."""
     history, dice = History(), random.Random(1)
     found = []
-    with running(None) as one, one.reader() as reader:
+    with fresh_servers() as urls, running(urls) as one, one.reader() as reader:
         for turn in range(mark_count + 5):
             span = history.span(10, 10)
             posted = one.sender.send(span)
@@ -198,7 +201,7 @@ def _ms(found: Sequence[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Both ways turn by turn, then the marks."""
+    """All ways turn by turn, then the marks."""
     flags = arguments(
         __doc__ or "",
         rows=2_000_000,
@@ -207,20 +210,20 @@ def main() -> None:
         rows_per_body=5_000,
         marks=200,
     )
-    ways = {
-        "through Spark": (None, flags.rows),
-        "a row at a time": (1, flags.row_wise),
-        "rows in statements of 1,000": (1000, flags.row_wise),
-    }
+    ways = {SPARK: ("", flags.rows)}
+    for name, row_limit in (("a row at a time", 1), ("1,000 rows at a time", 1000)):
+        ways[name] = (RULES.format(tables=TABLES, row_limit=row_limit), flags.row_wise)
     best: dict[str, float] = {}
     for _ in range(flags.rounds):
-        for name, (row_limit, row_count) in ways.items():
+        for name, (rules, row_count) in ways.items():
             if row_count:
-                found = rate(name, row_limit, row_count, flags)
-                best[name] = max(best.get(name, 0.0), found)
+                given = argparse.Namespace(**{**vars(flags), "rows": row_count})
+                with fresh_servers() as urls, running(urls, rules=rules) as one:
+                    found = measure(name, one, History(), given)
+                best[name] = max(best.get(name, 0.0), found.per_s)
     print(f"\nstage ({describe_machine()})\n{'way':<34}{'mutations/s':>12}{'Spark: times':>14}")
-    for name, found in best.items():
-        print(f"{name:<34}{found:>12,.0f}{best.get('through Spark', 0) / found:>14.1f}")
+    for name, per_s in best.items():
+        print(f"{name:<34}{per_s:>12,.0f}{best.get(SPARK, 0) / per_s:>14.1f}")
     if flags.marks:
         latency(flags.marks)
 
