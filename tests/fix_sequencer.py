@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from prometheus_client import CollectorRegistry
 from fix_row_apply import Rows
 from fix_staging import FakeStaging
 from penstock.model.hlc import Hlc
+from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Mutation, Staged, StagedTable, batch_of
+from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.stage.consistent.beginning import TakenOver, take_over
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script, load_script
 
@@ -32,6 +35,7 @@ class Stage:
     script: Script = field(default_factory=Script)
     staging: FakeStaging = field(default_factory=FakeStaging)
     more: dict[str, Any] = field(default_factory=dict)
+    holder: TakenOver | None = None
 
     def __post_init__(self) -> None:
         """Make the sequencer."""
@@ -62,8 +66,20 @@ class Stage:
         """A resolved timestamp comes."""
         self.staging.advance(self.group, "p", Hlc(time))
 
+    def take_over(self) -> TakenOver:
+        """Be the one who may apply windows from now on."""
+        log_id = f"{SHARED_LOG}test/{'.'.join(self.group)}"
+        with closing(open_shared_progress(self.rows.url, application_name="test")) as progress:
+            self.holder = take_over(log_id, progress)
+        return self.holder
+
+    def round(self, holder: TakenOver | None = None) -> StageMode:
+        """What the holder of the lease does again and again."""
+        holder = holder or self.holder or self.take_over()
+        return self.sequencer.round(self.staging, self.group, lambda: holder)
+
     def sweep(self) -> Hlc:
-        """One round."""
+        """One round of best effort."""
         return self.sequencer.sweep(self.staging, self.group)
 
     def waiting(self, name: str) -> list[tuple[int, str]]:

@@ -75,7 +75,7 @@ class Instance:
     """One `penstock stage`, as a process on a port of its own."""
 
     def __init__(self, folder: Path, name: str, sections: str) -> None:
-        self.port = free_port()
+        self.name, self.port = name, free_port()
         self.file = folder / f"{name}.toml"
         self.out = folder / f"{name}.out"
         self.file.write_text(
@@ -91,7 +91,7 @@ class Instance:
 
     def start(self, fault: str = "", *options: str) -> None:
         """Start it; it answers a moment later."""
-        environment = dict(os.environ)
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
         if fault:
             # Once: the processes that this one starts have the same plan.
             once = Path(tempfile.mkdtemp(dir=self.file.parent))
@@ -107,6 +107,15 @@ class Instance:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def abort(self) -> str:
+        """End it with what each of its threads is doing; that, and its last messages."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGABRT)
+            self._process.wait(60)
+        log = self.file.parent / self.name / "run" / "stage.log"
+        messages = log.read_text() if log.exists() else ""
+        return f"--- {self.name}\n{messages[-3000:]}\n{self.out.read_text()[-12000:]}"
 
     def stop(self) -> int:
         """End it in order; the exit code."""
@@ -284,7 +293,7 @@ class Stage:
         with self:
             deadline = time.monotonic() + READY_S
             while not self.state()["mark"]:
-                assert time.monotonic() < deadline, self.instances[0].out.read_text()[-3000:]
+                self._moves(deadline)
                 time.sleep(0.1)
             for number in range(count):
                 self._go_on()
@@ -310,14 +319,21 @@ class Stage:
         """Wait until something more is in the target."""
         before, deadline = self.state()["mark"], time.monotonic() + READY_S
         while self.state()["mark"] == before:
-            assert time.monotonic() < deadline, self.instances[0].out.read_text()[-3000:]
+            self._moves(deadline)
             time.sleep(0.1)
+
+    def _moves(self, deadline: float) -> None:
+        assert time.monotonic() < deadline, self._stacks()
+
+    def _stacks(self) -> str:
+        """What both instances are doing; it ends them."""
+        return "\n".join(one.abort() for one in self.instances)
 
     def _settle(self) -> None:
         deadline = time.monotonic() + SETTLE_S
         while (found := self.state()) != self.history.states[-1]:
             if time.monotonic() > deadline:
-                assert found == self.history.states[-1], self.instances[0].out.read_text()[-2000:]
+                assert found == self.history.states[-1], self._stacks()
             time.sleep(0.2)
 
 

@@ -12,11 +12,13 @@ import pytest
 
 from fix_row_apply import Rows
 from fix_sequencer import Stage, gone, module, row
+from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
 from penstock.ports.stage_config import StageMode
 from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
 from penstock.stage.apply.tables import ConflictUnmerged, TableNotThere
+from penstock.stage.consistent.lease import LeaseLost
 from penstock.stage.script import UserModuleFailed
 
 Make = Callable[..., Stage]
@@ -219,12 +221,12 @@ def test_auto_is_consistent_once_it_has_caught_up(make: Make, target: Rows) -> N
     stage.post(t=row(1, 1, v=1))
     now = 2**62
     stage.resolve(now)
-    assert stage.sequencer.round(stage.staging, stage.group) is StageMode.BEST_EFFORT
+    assert stage.round() is StageMode.BEST_EFFORT
     assert stage.sequencer.mode(stage.staging, stage.group) is StageMode.CONSISTENT
     stage.post(t=[row(now + 1, 1, v=2), row(now + 2, 2, v=2)])
     assert target.rows("select * from t") == [(1, 1)]
     stage.resolve(now + 1)
-    assert stage.sequencer.round(stage.staging, stage.group) is StageMode.CONSISTENT
+    assert stage.round() is StageMode.CONSISTENT
     assert target.rows("select * from t") == [(1, 2)]
     assert stage.waiting("t") == [(now + 2, "[2]")]
     assert stage.staging.window(stage.group).committed == Hlc(now + 1)
@@ -237,10 +239,63 @@ def test_a_window_that_fails_leaves_nothing(make: Make, target: Rows) -> None:
     stage.post(p=[row(1, 1, v=1)], c=[row(2, 5, p=9)])
     stage.resolve(5)
     with pytest.raises(ReferenceMissing):
-        stage.sequencer.round(stage.staging, stage.group)
+        stage.round()
     assert target.rows("select * from p") == []
     assert stage.waiting("p") == [(1, "[1]")]
     assert stage.staging.window(stage.group).committed < Hlc(5)
+
+
+# What is done twice shows in n.
+COUNTING = """
+def count(ops):
+    tx = get_tx()
+    for op in ops:
+        tx.exec(f"update {tx.table()} set v = v + 1 where id = %s", op["pk"][0])
+
+configure_table("t", apply=count)
+"""
+
+
+def test_a_window_that_was_not_marked_is_not_applied_again(make: Make, target: Rows) -> None:
+    """The target's own word counts, whatever was lost behind its commit."""
+    target.run(SINGLE, "insert into t values (1, 0)")
+    stage = make(StageMode.CONSISTENT, COUNTING)
+    stage.post(t=row(1, 1, v=1))
+    stage.resolve(5)
+    mark = stage.staging.mark_applied_through
+    stage.staging.mark_applied_through = lost  # type: ignore[method-assign]
+    with pytest.raises(ConnectFailed):
+        stage.round()
+    assert target.rows("select v from t") == [(1,)]
+    assert stage.waiting("t") == [(1, "[1]")]
+    stage.staging.mark_applied_through = mark  # type: ignore[method-assign]
+    stage.post(t=row(6, 1, v=1))
+    stage.resolve(7)
+    stage.round(stage.take_over())
+    assert target.rows("select v from t") == [(2,)]
+    assert stage.waiting("t") == []
+    assert stage.staging.window(stage.group).committed == Hlc(7)
+
+
+def lost(*_: object, **__: object) -> int:
+    """The staging server is gone."""
+    raise ConnectFailed("it is gone", hint="")
+
+
+def test_who_was_taken_over_applies_nothing_more(make: Make, target: Rows) -> None:
+    """It may have read a window long ago: applied behind later ones, it would undo them."""
+    target.run(SINGLE)
+    stage = make(StageMode.CONSISTENT)
+    before = stage.take_over()
+    stage.post(t=row(1, 1, v=1))
+    stage.resolve(5)
+    stage.take_over()
+    with pytest.raises(LeaseLost):
+        stage.round(before)
+    assert target.rows("select v from t") == []
+    assert stage.staging.window(stage.group).committed < Hlc(5)
+    stage.round()
+    assert target.rows("select v from t") == [(1,)]
 
 
 # --- the user's module ----------------------------------------------------------------------------

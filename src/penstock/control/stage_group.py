@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING
 
 import structlog
@@ -30,7 +31,7 @@ from penstock.ports.progress import SharedProgress, open_shared_progress
 from penstock.ports.stage_config import StageMode, seconds
 from penstock.ports.stage_groups import group_config, lease_of, log_id_of, source_identity
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
-from penstock.stage.consistent.beginning import begin_log, forget_log
+from penstock.stage.consistent.beginning import TakenOver, begin_log, forget_log, take_over
 from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
 from penstock.stage.consistent.marks import Marking
 
@@ -128,6 +129,7 @@ class GroupWorker:
     def _work(self, lease: HeldLease) -> None:
         """Work in the mode of the moment until the lease is lost or the end is asked for."""
         self.state = "working"
+        holder = cache(self._taken_over)
         try:
             with self._database.opened() as session:
                 while not self._stop():
@@ -137,7 +139,7 @@ class GroupWorker:
                     else:
                         # What the log has is not to be loaded behind rows that are written now.
                         forget_log(self._config.layout)
-                        self._sequencer.round(session, self.group)
+                        self._sequencer.round(session, self.group, holder)
                         self._stop.wait(ROUND_S)
                     self.problem = None
         except LeaseLost:
@@ -148,6 +150,11 @@ class GroupWorker:
         mode = self._sequencer.mode(session, self.group)
         self._notes.mode_is(session, mode.value)
         return mode is StageMode.CONSISTENT and not self._sequencer.is_rowwise(self.group)
+
+    def _taken_over(self) -> TakenOver:
+        """Let nobody else apply windows: called once in a tenure, when the first one is due."""
+        with closing(self._target()) as progress:
+            return take_over(self._log_id, progress)
 
     def _follow(self, lease: HeldLease, session: StagingSession) -> None:
         """Windows through the log, until another mode is in force."""

@@ -82,7 +82,6 @@ def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[
         mode=section.mode,
         best_effort_window_s=seconds(section.best_effort_window),
         dlq_table=section.dlq_table_name,
-        applies_windows=False,
     )
     # A thread has one session while it writes and may ask for another to read the catalogue.
     with Sessions(row_target_at(config.target.url), 2 * THREADS + 2) as target:

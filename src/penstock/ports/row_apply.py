@@ -15,6 +15,7 @@ from penstock.model import PenstockError, Retry, TableDefinition
 from penstock.model.hlc import Hlc
 from penstock.ports.registry import part
 from penstock.ports.staging import Group, Mutation, StagedTable
+from penstock.ports.target import Applied
 
 STATEMENT_ROWS = 10_000
 """Rows of one statement, where the user's module says nothing."""
@@ -175,6 +176,17 @@ class RowSession(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """A transaction, for a with block: committed durably at its end."""
+        ...
+
+    def locked_position(self, log_id: str) -> Applied:
+        """How far a shared log is applied (`ports.progress.SharedProgress`).
+
+        Call it within `transaction`: nobody else moves it until that ends.
+        """
+        ...
+
+    def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
+        """Move the position that `locked_position` gave, within its transaction."""
         ...
 
     def upsert(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from penstock.model import PenstockError, TableDefinition
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
 from penstock.ports.stage_config import StageMode
+from penstock.ports.stage_groups import position_behind, time_through
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, Window, group_name
 from penstock.stage.apply.dead_letters import DEFAULT_NAME
 from penstock.stage.apply.dispatching import Batches, dispatched
@@ -38,6 +39,8 @@ from penstock.stage.apply.order import (
 from penstock.stage.apply.sweep import FLUSH_ROWS, swept
 from penstock.stage.apply.switching import LOOK_AGAIN_S, first_mode, next_mode
 from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
+from penstock.stage.consistent.beginning import TakenOver
+from penstock.stage.consistent.lease import lease_lost
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script
 
@@ -59,14 +62,11 @@ ATTEMPTS = Backoff(first_s=0.1, longest_s=2.0, attempts=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencerOptions:
-    """mode, best_effort_window_s, dlq_table: see [stage]. applies_windows: also those of groups
-    without rules for rows, in the mode consistent.
-    """
+    """mode, best_effort_window_s, dlq_table: see [stage]."""
 
     mode: StageMode = StageMode.AUTO
     best_effort_window_s: float = 3600.0
     dlq_table: str = DEFAULT_NAME
-    applies_windows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,37 +285,48 @@ class RowSequencer:
                 self._metrics.sweep_applied.labels(*labels(table)).inc(batch.num_rows)
         return sum(batch.num_rows for batch in pending.values())
 
-    def round(self, session: StagingSession, group: Group) -> StageMode:
+    def round(
+        self, session: StagingSession, group: Group, holder: Callable[[], TakenOver]
+    ) -> StageMode:
         """Do what rows can do for a group now, and give its mode. Call it with the group's lease.
 
-        Where the mode is consistent, a window in one transaction.
+        holder: asked where the mode is consistent, when a window is to be applied.
         """
         mode = self.mode(session, group)
         if mode is not StageMode.CONSISTENT:
             self.sweep(session, group)
-        elif self._options.applies_windows or self.is_rowwise(group):
+        else:
             window = session.window(group)
             if window.proposed > window.committed:
-                self.apply_window(session, group, window)
+                self.apply_window(session, group, window, holder())
         return mode
 
-    def apply_window(self, session: StagingSession, group: Group, window: Window) -> None:
+    def apply_window(
+        self, session: StagingSession, group: Group, window: Window, holder: TakenOver
+    ) -> None:
         """Apply a window in one target transaction, mark it and commit its checkpoints.
 
-        For the mode consistent where `is_rowwise`. A crash before the mark applies it once more,
-        which gives the same rows.
+        The transaction moves the position that the target has of the group's log, so a window that
+        was applied and not marked is only marked. Raises LeaseLost where another holder has taken
+        over.
         """
         tables = session.staged_tables(group)
 
         def write(*, is_again: bool) -> None:
-            with self._applying(group, dict.fromkeys(tables)) as (rows, shape):
+            with self._applying(group, dict.fromkeys(tables)) as (rows, shape), rows.transaction():
+                before = rows.locked_position(holder.log_id)
+                if before.segment != holder.segment:
+                    raise lease_lost(group_name(group), "another instance has taken over")
+                after = max(window.committed, time_through(before.position))
+                if after >= window.proposed:
+                    return
                 writer = self._writer(group, shape)
-                slices = session.read(tables, window.committed, window.proposed, limit=FLUSH_ROWS)
-                found = (one.rows for one in slices)
-                with rows.transaction():
-                    for step in _steps(found, shape.levels, is_net=is_again):
-                        writer.write(rows, step)
-                    faults.point("stage.window.written")
+                slices = session.read(tables, after, window.proposed, limit=FLUSH_ROWS)
+                for step in _steps((one.rows for one in slices), shape.levels, is_net=is_again):
+                    writer.write(rows, step)
+                position = position_behind(window.proposed)
+                rows.advance(holder.log_id, before=before, after=replace(before, position=position))
+                faults.point("stage.window.written")
 
         self._retried(group, lambda: _in_two_orders(write))
         faults.point("stage.window.applied")

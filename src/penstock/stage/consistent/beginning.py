@@ -12,6 +12,7 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -33,6 +34,18 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The token by which this directory took the log over last."""
 
     token: str
+
+
+class TakenOver(NamedTuple):
+    """A shared log whose position only we move: no other holder of it has this segment number."""
+
+    log_id: str
+    segment: int
+
+
+def take_over(log_id: str, progress: SharedProgress) -> TakenOver:
+    """Be the one who moves the applied position. Call under the group's lease."""
+    return TakenOver(log_id, progress.take_over(log_id, str(uuid.uuid4())).segment)
 
 
 def begin_log(

@@ -32,6 +32,16 @@ class LeaseLost(PenstockError):
     retry = "backoff"
 
 
+def lease_lost(names: str, why: str) -> LeaseLost:
+    """The error for a lease that is not ours any more."""
+    return LeaseLost(
+        f"lease {names} is not ours any more: {why}",
+        hint="Another instance goes on, or this one does as soon as it gets the lease; "
+        "look at the staging database: select * from leases;",
+        names=names,
+    )
+
+
 class HeldLease:
     """A lease that is renewed by a thread of its own at half of its remaining time."""
 
@@ -54,13 +64,7 @@ class HeldLease:
         if not self._why and self._clock.monotonic_s() >= self._until_s:
             self._why = "it could not be renewed before it expired"
         if self._why:
-            names = ", ".join(self._lease.names)
-            raise LeaseLost(
-                f"lease {names} is not ours any more: {self._why}",
-                hint="Another instance goes on, or this one does as soon as it gets the lease; "
-                "look at the staging database: select * from leases;",
-                names=names,
-            )
+            raise lease_lost(", ".join(self._lease.names), self._why)
 
     def _run(self) -> None:
         wait_s = self._lifetime_s / 2

@@ -17,12 +17,14 @@ from pymysql.cursors import Cursor
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, run, server_errors, value
 from penstock.engines.mysql.source.catalog import captured_tables
+from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converter, data_type
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.row_apply import Conflict, DeadLetter, RowRules, RowSession, reference_missing
 from penstock.ports.staging import Group, Mutation, StagedTable
+from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
     VALUE,
     Documents,
@@ -115,6 +117,14 @@ class MySQLRowSession:
                 with server_errors("applying rows"):
                     self._connection.rollback()
             raise
+
+    def locked_position(self, log_id: str) -> Applied:
+        """See `RowSession`."""
+        return progress.read_applied(self._connection, log_id, for_update=True)
+
+    def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
+        """See `RowSession`."""
+        progress.advance(self._connection, log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]

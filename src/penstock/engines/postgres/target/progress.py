@@ -226,16 +226,20 @@ def forget_log(connection: psycopg.Connection) -> None:
         connection.execute("delete from wirekite.wirekite_apart")
 
 
-def read_applied(connection: psycopg.Connection, log_id: str = "") -> Applied:
+def read_applied(
+    connection: psycopg.Connection, log_id: str = "", *, for_update: bool = False
+) -> Applied:
     """How far the log is applied; all zero when nothing is, or there is no table yet.
 
-    log_id: of a shared log; empty for the one log that the target follows.
+    log_id: of a shared log; empty for the one log that the target follows. for_update: lock the row
+    until the transaction ends.
     """
     query = (
         "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
         f"  from {_place_of(log_id)}"
     )
     where, values = (" where log_id = %s", (log_id,)) if log_id else ("", ())
+    where += " for update" if for_update else ""
     try:
         row = connection.execute(query + where, values).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):

@@ -23,6 +23,7 @@ from penstock.engines.postgres.connect import (
     statement,
 )
 from penstock.engines.postgres.source.catalog import captured_tables
+from penstock.engines.postgres.target import progress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
@@ -34,6 +35,7 @@ from penstock.ports.row_apply import (
     reference_missing,
 )
 from penstock.ports.staging import Group, Mutation, StagedTable
+from penstock.ports.target import Applied
 from penstock.sql.row_documents import (
     VALUE,
     Documents,
@@ -105,6 +107,16 @@ class PostgresRowSession:
         with _typed("applying rows"), self._connection.transaction():
             commit_durably(self._connection, once=True)
             yield
+
+    def locked_position(self, log_id: str) -> Applied:
+        """See `RowSession`."""
+        with _typed("reading the applied position"):
+            return progress.read_applied(self._connection, log_id, for_update=True)
+
+    def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
+        """See `RowSession`."""
+        with _typed("moving the applied position"):
+            progress.advance(self._connection, log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
