@@ -1,8 +1,9 @@
 """A random history of transactions, and the changefeed of it as several nodes would send it.
 
-Tables: parent, child (refers to parent), and mark, whose only row says which resolved timestamp a
-state belongs to. The feed repeats messages, sends those of one span in any order (each key's first
-ones in the order of their times), and has gaps between resolved timestamps.
+Tables: parent, child (refers to parent; at times with a column note), and mark, whose only row says
+which resolved timestamp a state belongs to. The feed repeats messages, sends those of one span in
+any order (each key's first ones in the order of their times), and has gaps between resolved
+timestamps. When a column comes or goes, every row of its table is sent again, as by a backfill.
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ DDL = (
 Rows = dict[str, dict[int, dict[str, Any]]]
 
 
+COLUMNS = {"parent": ("id", "n"), "child": ("id", "parent_id", "n", "note"), "mark": ("id", "n")}
+
+
 def plain(rows: Rows) -> dict[str, list[tuple[Any, ...]]]:
-    """All rows of each table as tuples, sorted."""
-    return {name: sorted(tuple(row.values()) for row in rows[name].values()) for name in TABLES}
+    """All rows of each table as tuples, in the order of their ids; a note not there is None."""
+    return {
+        name: [tuple(map(rows[name][key].get, COLUMNS[name])) for key in sorted(rows[name])]
+        for name in TABLES
+    }
 
 
 @dataclass(slots=True)
@@ -34,13 +41,16 @@ class History:
     """Makes spans: what is committed between two resolved timestamps.
 
     start_ns: of the first transaction. states: the model at each resolved timestamp so far; the
-    first is empty. note: whether rows of child have one more column.
+    first is empty. has_note: set it to have the next span add or drop the column note of child.
+    time_ns: set it to have the next span later.
     """
 
     seed: int
     start_ns: int
     states: list[dict[str, list[tuple[Any, ...]]]] = field(default_factory=list)
-    note: bool = False
+    has_note: bool = False
+    time_ns: int = 0
+    _noted: bool = False
     _random: random.Random = field(init=False)
     _rows: Rows = field(init=False)
     _time: tuple[int, int] = field(init=False)
@@ -56,6 +66,10 @@ class History:
     def span(self) -> tuple[list[dict[str, Any]], str]:
         """Messages of some transactions in the order of their times, and the resolved timestamp."""
         messages: list[dict[str, Any]] = []
+        if self.time_ns > self._time[0]:
+            self._time = (self.time_ns, 0)
+        if self.has_note is not self._noted:
+            messages += self._backfill()
         for _ in range(self._random.randint(1, 12)):
             messages += self._transaction()
         self._number += 1
@@ -95,7 +109,7 @@ class History:
             elif doing < 0.75 or not children:
                 key = choose.randint(1, 200)
                 row = {"id": key, "parent_id": choose.choice(parents), "n": choose.randint(0, 999)}
-                if self.note:
+                if self._noted:
                     row["note"] = choose.choice([None, "x" * 2000, "ä"])
                 put("child", key, row)
             elif doing < 0.9:
@@ -123,11 +137,15 @@ class History:
                     self._rows[table][key] = after
         return messages
 
-    def add_column(self) -> None:
-        """From now on child has a column note, which is null in the rows of before."""
-        self.note = True
-        for row in self._rows["child"].values():
-            row["note"] = None
+    def _backfill(self) -> list[dict[str, Any]]:
+        """The column note comes, null in every row, or goes; all rows at one time."""
+        self._noted = self.has_note
+        rows = {}
+        for key, row in self._rows["child"].items():
+            rows[key] = {name: value for name, value in row.items() if name != "note"}
+            if self._noted:
+                rows[key]["note"] = None
+        return self._written({"child": rows}, self._next())
 
 
 class Feed:
