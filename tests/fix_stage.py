@@ -114,9 +114,13 @@ class Instance:
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGABRT)
             self._process.wait(60)
+        return f"--- {self.name}\n{self.messages[-3000:]}\n{self.out.read_text()[-12000:]}"
+
+    @property
+    def messages(self) -> str:
+        """What it has written into its log, in all of its lives."""
         log = self.file.parent / self.name / "run" / "stage.log"
-        messages = log.read_text() if log.exists() else ""
-        return f"--- {self.name}\n{messages[-3000:]}\n{self.out.read_text()[-12000:]}"
+        return log.read_text() if log.exists() else ""
 
     def stop(self) -> int:
         """End it in order; the exit code."""
@@ -389,9 +393,12 @@ class Stage:
             codes = [one.stop() for one in self.instances]
         assert self._failed == []
         assert self.wrong == [], self.happened
-        print(*self.happened, sep="\n")
         assert codes == [0, 0], [one.out.read_text()[-2000:] for one in self.instances]
         assert not self.is_consistent or len(set(self.seen)) > 5
+        if self.mode == "auto":
+            messages = "".join(one.messages for one in self.instances)
+            assert "mode=bestEffort" in messages, messages[-3000:]
+            assert "mode=consistent" in messages, messages[-3000:]
 
     def _go_on(self) -> None:
         """Wait until something more is in the target."""
