@@ -1,0 +1,182 @@
+"""Rows in the right order, once: sweeps and windows over a target in memory.
+
+On real targets: tests/servers/test_stage_direct.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fix_row_target import GROUP, FakeRowTarget
+from fix_sequencer import gone, row
+from fix_staging import FakeStaging
+from penstock.host.errors import ConnectFailed
+from penstock.model.hlc import Hlc
+from penstock.ports.stage_config import StageMode
+from penstock.ports.staging import Mutation, StagedTable, batch_of
+from penstock.stage.apply.metrics import ApplyMetrics
+from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.stage.consistent.beginning import TakenOver, take_over
+from penstock.stage.consistent.lease import LeaseLost
+from penstock.stage.receiver.sessions import Sessions
+
+LOG = "stage/test/shop.public"
+ROW = {"id": 1, "v": 1}
+
+
+@dataclass
+class Stage:
+    """A sequencer between two databases in memory."""
+
+    sequencer: RowSequencer
+    target: FakeRowTarget
+    staging: FakeStaging
+
+    def post(self, **mutations: list[Mutation]) -> None:
+        """One request."""
+        batches = {StagedTable(GROUP, name): batch_of(some) for name, some in mutations.items()}
+        self.sequencer.accept(self.staging, GROUP, batches)
+
+    def resolve(self, time: int) -> None:
+        """A resolved timestamp comes."""
+        self.staging.advance(GROUP, "p", Hlc(time))
+
+    def waiting(self, name: str) -> list[int]:
+        """The times of a table's staged mutations that are not applied."""
+        kept = self.staging.tables.get(StagedTable(GROUP, name), {})
+        return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
+
+    def round(self, holder: TakenOver) -> None:
+        """What the holder of the lease does again and again."""
+        self.sequencer.round(self.staging, GROUP, lambda: holder)
+
+
+def stage_of(mode: StageMode) -> Iterator[Stage]:
+    """Both databases are empty."""
+    target = FakeRowTarget()
+    with Sessions(target, 3) as sessions:  # type: ignore[type-var]
+        sequencer = RowSequencer(
+            sessions,  # type: ignore[arg-type]
+            metrics=ApplyMetrics(CollectorRegistry()),
+            options=SequencerOptions(mode=mode),
+        )
+        yield Stage(sequencer, target, FakeStaging())
+
+
+@pytest.fixture
+def windows() -> Iterator[Stage]:
+    """Mode consistent."""
+    yield from stage_of(StageMode.CONSISTENT)
+
+
+@pytest.fixture
+def sweeps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """Mode best effort, with each time a batch of its own."""
+    monkeypatch.setattr("penstock.stage.apply.sweep.FLUSH_ROWS", 1)
+    yield from stage_of(StageMode.BEST_EFFORT)
+
+
+def lost(*_: object, **__: object) -> Any:
+    """The staging server is gone."""
+    raise ConnectFailed("it is gone", hint="")
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+def test_a_window_that_was_not_marked_is_only_marked(
+    windows: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's own word counts; what came since is applied behind it."""
+    windows.post(t=[row(1, 1, v=1)])
+    windows.resolve(5)
+    with monkeypatch.context() as broken:
+        broken.setattr(windows.staging, "mark_applied_through", lost)
+        holder = take_over(LOG, windows.target)
+        with pytest.raises(ConnectFailed):
+            windows.round(holder)
+    assert windows.target.counts == {"[1]": 1}
+    assert windows.waiting("t") == [1]
+    windows.post(t=[row(6, 2, v=1)])
+    windows.resolve(7)
+    windows.round(take_over(LOG, windows.target))
+    assert windows.target.counts == {"[1]": 1, "[2]": 1}
+    assert windows.waiting("t") == []
+    assert windows.staging.window(GROUP).committed == Hlc(7)
+
+
+def test_who_was_taken_over_writes_nothing(windows: Stage) -> None:
+    """What it has read may be older than what is there by now."""
+    before = take_over(LOG, windows.target)
+    windows.post(t=[row(1, 1, v=1)])
+    windows.resolve(5)
+    now = take_over(LOG, windows.target)
+    with pytest.raises(LeaseLost, match="another instance has taken over"):
+        windows.round(before)
+    assert windows.target.rows["t"] == {}
+    assert windows.waiting("t") == [1]
+    windows.round(now)
+    assert windows.target.rows["t"] == {"[1]": ROW}
+
+
+# --- sweeps ---------------------------------------------------------------------------------------
+
+
+def test_what_was_applied_while_a_sweep_reads_is_left_out(
+    sweeps: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at again under the lock of the table."""
+    sweeps.post(p=[row(1, 1, v=1)])
+    read = sweeps.staging.read
+
+    def late(*arguments: Any, **more: Any) -> Any:
+        found = list(read(*arguments, **more))
+        sweeps.staging.mark_applied_through(sweeps.staging.tables, Hlc(9))
+        return found
+
+    monkeypatch.setattr(sweeps.staging, "read", late)
+    sweeps.resolve(5)
+    sweeps.sequencer.sweep(sweeps.staging, GROUP)
+    assert sweeps.target.counts == {}
+
+
+def test_a_key_that_waits_keeps_its_order(sweeps: Stage) -> None:
+    """New mutations of a staged key are staged behind them; other keys are written at once."""
+    table = StagedTable(GROUP, "t")
+    sweeps.staging.stage({table: batch_of([row(1, 1, v=0)])})
+    sweeps.post(t=[row(2, 1, v=1), row(3, 2, v=1)])
+    assert list(sweeps.target.rows["t"]) == ["[2]"]
+    sweeps.resolve(4)
+    sweeps.sequencer.sweep(sweeps.staging, GROUP)
+    assert sweeps.target.rows["t"]["[1]"] == ROW
+    assert sweeps.waiting("t") == []
+
+
+def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: Stage) -> None:
+    """Also what comes of this key with a parent that is there; nothing else."""
+    sweeps.post(p=[row(1, 1), row(5, 3)], c=[row(3, 5, p=2), row(4, 5, p=1)])
+    for time in (2, 3, 4, 6):
+        sweeps.resolve(time)
+    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(2, 10**10 - 1)
+    assert list(sweeps.target.rows["p"]) == ["[1]", "[3]"]
+    assert sweeps.target.rows["c"] == {}
+    assert sweeps.waiting("c") == [3, 4]
+    assert sweeps.staging.window(GROUP).committed == Hlc(2)
+    sweeps.target.rows["p"]["[2]"] = {"id": 2}
+    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(6)
+    assert sweeps.target.rows["c"] == {"[5]": {"id": 5, "p": 1}}
+    assert sweeps.staging.window(GROUP).committed == Hlc(6)
+
+
+def test_children_are_deleted_in_front_of_their_parents(sweeps: Stage) -> None:
+    """Of one time, whichever line came first."""
+    sweeps.post(p=[row(1, 1)], c=[row(1, 5, p=1)])
+    sweeps.post(p=[gone(2, 1)], c=[gone(2, 5)])
+    sweeps.resolve(3)
+    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(3)
+    assert sweeps.target.rows["p"] == sweeps.target.rows["c"] == {}
