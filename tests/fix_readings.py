@@ -24,7 +24,8 @@ from penstock.ports.handover import Handover
 from penstock.ports.lag import LogEnd, Retention
 from penstock.ports.target import Applied
 from penstock.ports.target_state import ProgressRow
-from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds, Trouble
+from penstock.web.reading import PipelineWatch, Reading, Sample, Speeds
+from penstock.web.watching import Trouble
 
 NOW_US = 1_795_000_000_000_000
 ORDERS = TableName("public", "orders")

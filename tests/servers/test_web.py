@@ -20,46 +20,12 @@ from selenium.webdriver.common.keys import Keys
 
 from fix_pipeline import penstock, write_pipeline
 from fix_postgres import Server
-from fix_web import DESKTOP, PHONE, Browser, WebProcess, browser, until
+from fix_web import CONTRASTS, DESKTOP, OUTLINE, PHONE, Browser, WebProcess, browser, until
 from fix_web_shop import Shop
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TABS = ("bulk", "replication", "tables", "consumers", "errors", "doctor", "verify")
-# Foreground and background of every text that is seen, as the browser computed them.
-CONTRASTS = r"""
-const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
-const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-const ground = (e) => {
-  for (; e; e = e.parentElement) {
-    const found = parse(getComputedStyle(e).backgroundColor);
-    if (found.length === 3 || found[3] === 1) return found;
-  }
-  return [255, 255, 255];
-};
-const poor = [];
-for (const e of document.querySelectorAll("body *")) {
-  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-  if (!own || !e.checkVisibility() || e.closest(".unseen, .skip, noscript")) continue;
-  const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
-  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  if (ratio < 4.5) poor.push(`${e.tagName}.${e.className}: ${ratio.toFixed(2)} ${e.innerText}`);
-}
-return poor;
-"""
-OUTLINE = """
-const all = (s) => [...document.querySelectorAll(s)];
-return {
-  h1: all("h1").length,
-  tables: all("table").filter((t) => !t.caption || !t.caption.textContent.trim()).length,
-  levels: all("h1, h2, h3, h4").filter((h) => h.checkVisibility()).map((h) => +h.tagName[1]),
-  images: all("img:not([alt])").length,
-  twice: all("[id]").map((e) => e.id).filter((id, i, ids) => ids.indexOf(id) !== i),
-  wide: document.documentElement.scrollWidth - innerWidth,
-};
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,10 +193,17 @@ def test_rows_that_are_retired_are_not_rows_taken_back() -> None:
 def test_who_is_not_far_behind_has_no_bar() -> None:
     """Nor who has nothing, or whose rows are not known."""
     behind = Window(committed=at(-61), proposed=at(0))
-    assert BarMeter().add(0.0, [schema()]) == {}
-    assert BarMeter().add(0.0, [schema(window=behind)]).keys() == {"shop.public"}
-    assert BarMeter().add(0.0, [far(0, 0)]) == {}
-    assert BarMeter().add(0.0, [schema(window=behind, tables=rows(None, 5))]) == {}
+
+    def has_bar(found: SchemaStatus) -> bool:
+        bar = BarMeter().add(0.0, [found]).get("shop.public")
+        return bar is not None and bar.is_far_behind
+
+    assert not has_bar(schema())
+    assert has_bar(schema(window=behind))
+    assert not has_bar(far(0, 0))
+    assert not has_bar(schema(window=behind, tables=rows(None, 5)))
+    assert "backfill" in shown(status(schema(window=behind)))
+    assert "backfill" not in shown(status(schema()))
 
 
 # --- notes ----------------------------------------------------------------------------------------

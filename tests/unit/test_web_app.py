@@ -25,7 +25,8 @@ from penstock.model import TableName
 from penstock.model.table_requests import Capture
 from penstock.web.access import Access, Hosts
 from penstock.web.app import TABLE_ACTIONS, Interface
-from penstock.web.reading import IDLE_INTERVAL_S, PipelineWatch, Reading, Trouble
+from penstock.web.reading import PipelineWatch, Reading
+from penstock.web.watching import IDLE_INTERVAL_S, Trouble
 
 TOKEN = "a token that nobody guesses"
 LOCAL = "http://127.0.0.1:8765"

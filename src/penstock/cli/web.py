@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.arguments import PIPELINE_FILE, PORT, common, diagnostics, pipeline_config
+from penstock.cli.arguments import PIPELINE_FILE, PORT, any_config, common, diagnostics
 from penstock.cli.output import say_web
 
 
@@ -31,6 +31,7 @@ def web(
     A page for each: bulk load, replication with the lag as a moving plot, tables, errors, doctor
     and verify with a button, a pause, and buttons for single tables. It is read from the change
     log, the state files and the two databases, whether or not the pipeline runs.
+    Of a file with [stage]: what is staged and applied, how far that is behind, bars for backfills.
     /metrics and /api/pipelines are for programs.
 
     \b
@@ -43,6 +44,6 @@ def web(
     """  # noqa: D301 - click wants the character
     from penstock.web.command import serve
 
-    configs = [pipeline_config(file) for file in files]
+    configs = [any_config(file) for file in files]
     diagnostics(verbose)
     serve(configs, host, port, allowed, say=say_web(as_json))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.control.display import human_count, human_seconds
@@ -20,6 +20,7 @@ class Bar:
 
     staged_per_s, applied_per_s: over the last RATE_WINDOW_S. eta_s: until nothing waits, at the
     pace at which the rows that wait become fewer; None where they do not. is_estimate: of a sample.
+    is_far_behind: a bar is worth showing.
     """
 
     applied: int
@@ -28,6 +29,7 @@ class Bar:
     applied_per_s: float | None = None
     eta_s: float | None = None
     is_estimate: bool = False
+    is_far_behind: bool = False
 
     @property
     def share(self) -> float:
@@ -59,6 +61,7 @@ class Bar:
             "applied_per_s": self.applied_per_s,
             "eta_s": self.eta_s,
             "is_estimate": self.is_estimate,
+            "is_far_behind": self.is_far_behind,
         }
 
 
@@ -74,16 +77,14 @@ class BarMeter:
         self._seen: dict[str, deque[tuple[float, int, int]]] = {}
 
     def add(self, now_s: float, schemas: Sequence[SchemaStatus]) -> dict[str, Bar]:
-        """A bar for each schema that is far behind. now_s: monotonic."""
+        """One for each schema whose rows are known. now_s: monotonic."""
         bars = {}
         for schema in schemas:
             staged, waiting = schema.rows, schema.waiting
             if staged is None or waiting is None:
                 self._seen.pop(schema.name, None)
                 continue
-            bar = self._bar(now_s, schema, staged, waiting)
-            if schema.is_far_behind:
-                bars[schema.name] = bar
+            bars[schema.name] = self._bar(now_s, schema, staged, waiting)
         for name in self._seen.keys() - {schema.name for schema in schemas}:
             del self._seen[name]
         return bars
@@ -97,16 +98,19 @@ class BarMeter:
             seen.popleft()
         then_s, staged_then, waiting_then = seen[0]
         span_s = now_s - then_s
-        bar = Bar(applied=staged - waiting, staged=staged, is_estimate=schema.is_estimate)
+        bar = Bar(
+            applied=staged - waiting,
+            staged=staged,
+            is_estimate=schema.is_estimate,
+            is_far_behind=schema.is_far_behind,
+        )
         if span_s <= 0:
             return bar
         staged_per_s = (staged - staged_then) / span_s
         fewer_per_s = (waiting_then - waiting) / span_s
-        return Bar(
-            applied=bar.applied,
-            staged=staged,
+        return replace(
+            bar,
             staged_per_s=staged_per_s,
             applied_per_s=max(0.0, staged_per_s + fewer_per_s),
             eta_s=waiting / fewer_per_s if fewer_per_s > 0 else 0.0 if not waiting else None,
-            is_estimate=schema.is_estimate,
         )

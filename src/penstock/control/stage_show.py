@@ -25,8 +25,8 @@ def show_stage_status(status: StageStatus, out: Console | None = None) -> None:
     for schema in status.schemas or ():
         out.print(Text(f"schema {schema.name}", style="bold"))
         rows = list(_rows(schema))
-        if schema.name in bars:
-            bar = bars[schema.name]
+        bar = bars.get(schema.name)
+        if bar is not None and bar.is_far_behind:
             rows.append(("  backfill", f"{bar.share:.0%} applied"))
         out.print(pairs(rows))
         for text, style in _problem(schema):

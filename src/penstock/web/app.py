@@ -31,14 +31,10 @@ from penstock.web.access import Access, Hosts, same_origin
 from penstock.web.events import stream
 from penstock.web.guard import Guard
 from penstock.web.metrics import CONTENT_TYPE, exposed
-from penstock.web.pages import (
-    REGIONS,
-    Pages,
-    announcements,
-    index_context,
-    pipeline_context,
-)
+from penstock.web.pages import AnyWatch, Page, Pages, announcements, index_context, page_of
 from penstock.web.reading import PipelineWatch, as_dict
+from penstock.web.stage_reading import StageWatch
+from penstock.web.stage_reading import as_dict as stage_dict
 from penstock.web.tasks import TaskKind, Tasks
 
 logger = structlog.get_logger()
@@ -75,7 +71,7 @@ class Interface:
 
     def __init__(
         self,
-        watches: Sequence[PipelineWatch],
+        watches: Sequence[AnyWatch],
         *,
         access: Access,
         hosts: Hosts,
@@ -157,7 +153,8 @@ class Interface:
         """One pipeline's page."""
         watch = self._watch(request)
         await _until_fresh([watch])
-        return self._html("pipeline.html", request, self._context(request, watch))
+        page = self._page(request, watch)
+        return self._html(page.template, request, page.context)
 
     async def pipeline_events(self, request: Request) -> Response:
         """One pipeline's page, again and again."""
@@ -173,11 +170,11 @@ class Interface:
             )
 
         def render() -> dict[str, Any]:
-            context = self._context(request, watch)
+            page = self._page(request, watch)
             return {
-                "title": f"{name}: {context['state']} – penstock",
-                "regions": self.pages.regions(REGIONS, context),
-                "announcements": announcements(context),
+                "title": f"{name}: {page.context['state']} – penstock",
+                "regions": self.pages.regions(page.regions, page.context),
+                "announcements": announcements(page.context),
             }
 
         return self._events(number, render)
@@ -186,19 +183,29 @@ class Interface:
         """All pipelines as JSON."""
         watches = list(self.watches.values())
         await _until_fresh(watches)
-        found = [as_dict(watch.latest, watch.config) for watch in watches]
+        found = [_as_dict(watch) for watch in watches]
         return _json({"pipelines": found})
 
     async def api_pipeline(self, request: Request) -> Response:
         """One pipeline as JSON."""
         watch = self._watch(request)
         await _until_fresh([watch])
-        return _json(as_dict(watch.latest, watch.config))
+        return _json(_as_dict(watch))
 
     async def metrics(self, _request: Request) -> Response:
         """What Prometheus reads."""
-        readings = [(name, watch.latest) for name, watch in self.watches.items()]
-        return Response(await asyncio.to_thread(exposed, readings), media_type=CONTENT_TYPE)
+        pipelines = [
+            (name, watch.latest)
+            for name, watch in self.watches.items()
+            if isinstance(watch, PipelineWatch)
+        ]
+        stages = [
+            (name, watch.latest)
+            for name, watch in self.watches.items()
+            if isinstance(watch, StageWatch)
+        ]
+        page = await asyncio.to_thread(exposed, pipelines, stages)
+        return Response(page, media_type=CONTENT_TYPE)
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -220,7 +227,7 @@ class Interface:
     async def act(self, request: Request) -> Response:
         """Pause the pipeline or let it go on."""
         await self._checked_form(request)
-        watch = self._watch(request)
+        watch = self._with_source(request)
         word = ACTIONS.get(request.path_params["action"])
         if word is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -233,7 +240,7 @@ class Interface:
     async def act_on_table(self, request: Request) -> Response:
         """Add or remove a table, pause it, let it go on, or have its rows copied again."""
         form = await self._checked_form(request)
-        watch = self._watch(request)
+        watch = self._with_source(request)
         table_request = TABLE_ACTIONS.get(request.path_params["action"])
         if table_request is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -247,7 +254,7 @@ class Interface:
     async def act_on_consumer(self, request: Request) -> Response:
         """Pause a consumer, or let it go on."""
         form = await self._checked_form(request)
-        watch = self._watch(request)
+        watch = self._with_source(request)
         found = CONSUMER_ACTIONS.get(request.path_params["action"])
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -313,22 +320,32 @@ class Interface:
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _watch(self, request: Request) -> PipelineWatch:
+    def _watch(self, request: Request) -> AnyWatch:
         name = request.path_params["name"]
         if name not in self.watches:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no pipeline of this name is shown here")
         return self.watches[name]
 
+    def _with_source(self, request: Request) -> PipelineWatch:
+        """For buttons that a pipeline with [stage] does not have."""
+        watch = self._watch(request)
+        if isinstance(watch, StageWatch):
+            raise HTTPException(HTTPStatus.NOT_FOUND, "a pipeline with [stage] has no such button")
+        return watch
+
     def _kind(self, request: Request) -> TaskKind:
         try:
-            return TaskKind(request.path_params["kind"])
+            kind = TaskKind(request.path_params["kind"])
         except ValueError as error:
             raise HTTPException(HTTPStatus.NOT_FOUND) from error
+        if kind is not TaskKind.DOCTOR:
+            self._with_source(request)
+        return kind
 
-    def _context(self, request: Request, watch: PipelineWatch) -> dict[str, Any]:
+    def _page(self, request: Request, watch: AnyWatch) -> Page:
         name = watch.config.pipeline.name
         tasks = {kind: self.tasks.view(name, kind) for kind in TaskKind}
-        return pipeline_context(watch, tasks, self._secret(request))
+        return page_of(watch, tasks, self._secret(request))
 
     def _secret(self, request: Request) -> str:
         return self.access.form_secret(request.cookies.get(self._cookie, ""))
@@ -385,11 +402,18 @@ class Interface:
         return self._html("error.html", request, context, code)
 
 
+def _as_dict(watch: AnyWatch) -> dict[str, Any]:
+    """A pipeline's reading as JSON."""
+    if isinstance(watch, StageWatch):
+        return stage_dict(watch.latest, watch.config)
+    return as_dict(watch.latest, watch.config)
+
+
 def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
     return Response(msgspec.json.encode(value, enc_hook=str), code, media_type="application/json")
 
 
-async def _until_fresh(watches: Sequence[PipelineWatch]) -> None:
+async def _until_fresh(watches: Sequence[AnyWatch]) -> None:
     """Ask for new readings and wait for them: a page without JavaScript is seen once only."""
     numbers = [(watch, watch.latest.number) for watch in watches]
     stale = [(watch, number) for watch, number in numbers if watch.want()]

@@ -18,22 +18,34 @@ from penstock import __version__
 from penstock.control.status import Status
 from penstock.web.consumer_metrics import consumer_metrics
 from penstock.web.reading import Reading, latencies
+from penstock.web.stage_metrics import stage_metrics
+from penstock.web.stage_reading import StageReading
+from penstock.web.watching import AnyReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposed(readings: Sequence[tuple[str, Reading]]) -> bytes:
-    """The page that Prometheus reads. readings: name of the pipeline and its newest reading."""
+def exposed(
+    readings: Sequence[tuple[str, Reading]], stages: Sequence[tuple[str, StageReading]] = ()
+) -> bytes:
+    """The page that Prometheus reads. readings: name of the pipeline and its newest reading.
+
+    stages: the same of those with [stage].
+    """
     registry = CollectorRegistry()
-    registry.register(_Readings(readings))
+    registry.register(_Readings(readings, stages))
     return generate_latest(registry)
 
 
 class _Readings(Collector):
     """Gives the metrics of some readings to the library, which writes them down."""
 
-    def __init__(self, readings: Sequence[tuple[str, Reading]]) -> None:
-        self._readings = readings
+    def __init__(
+        self,
+        readings: Sequence[tuple[str, Reading]],
+        stages: Sequence[tuple[str, StageReading]],
+    ) -> None:
+        self._readings, self._stages = readings, stages
 
     def describe(self) -> Iterable[Metric]:
         """Nothing beforehand: this registry is used once."""
@@ -46,7 +58,8 @@ class _Readings(Collector):
         yield build
         readable = _gauge("status_readable", "1 when log, state, source and target can be read.")
         read_at = _gauge("status_timestamp_seconds", "When they were read, since 1970 UTC.")
-        for name, reading in self._readings:
+        every: list[tuple[str, AnyReading]] = [*self._readings, *self._stages]
+        for name, reading in every:
             if reading.number:
                 readable.add_metric([name], 0 if reading.troubles else 1)
                 read_at.add_metric([name], reading.status_at_us / 1e6)
@@ -60,6 +73,7 @@ class _Readings(Collector):
         yield from _bulk(known)
         yield from _changes(known)
         yield from consumer_metrics(self._readings)
+        yield from stage_metrics(self._stages)
 
 
 Known = Sequence[tuple[str, Reading, Status]]

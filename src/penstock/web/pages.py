@@ -6,6 +6,7 @@ Facts are in the HTML itself, so that a page shows them without JavaScript too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -27,7 +28,12 @@ from penstock.web.reading import (
     latencies,
     state_of,
 )
+from penstock.web.stage_pages import REGIONS as STAGE_REGIONS
+from penstock.web.stage_pages import stage_common, stage_context
+from penstock.web.stage_reading import StageWatch
 from penstock.web.tasks import Stage, TaskKind, TaskView
+
+AnyWatch = PipelineWatch | StageWatch
 
 REGIONS = (
     "summary",
@@ -64,6 +70,10 @@ STATE_KINDS = {
     "stopping": "held",
     "stopped": "held",
     "not started": "held",
+    "applying": "good",
+    "catching up": "busy",
+    "nothing received yet": "held",
+    "no instance works": "held",
 }  # any other is a server that is away
 
 
@@ -129,6 +139,24 @@ class Pages:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """The page of one pipeline. regions: those of its parts that are sent again and again."""
+
+    template: str
+    regions: tuple[str, ...]
+    context: dict[str, Any]
+
+
+def page_of(watch: AnyWatch, tasks: Mapping[TaskKind, TaskView], secret: str) -> Page:
+    """The page of a pipeline as it is now. secret: of its forms."""
+    if isinstance(watch, StageWatch):
+        context = stage_context(watch, tasks, secret)
+        return Page(template="stage.html", regions=STAGE_REGIONS, context=context)
+    context = pipeline_context(watch, tasks, secret)
+    return Page(template="pipeline.html", regions=REGIONS, context=context)
+
+
 def pipeline_context(
     watch: PipelineWatch, tasks: Mapping[TaskKind, TaskView], secret: str
 ) -> dict[str, Any]:
@@ -186,6 +214,7 @@ def _position(config: Config, position: int) -> str:
 
 def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
     return {
+        "kind": "pipeline",
         "name": config.pipeline.name,
         "config": config,
         "file": config.path.name,
@@ -218,19 +247,26 @@ def _values(reading: Reading) -> list[dict[str, Any]]:
     return rows
 
 
-def index_context(watches: Sequence[PipelineWatch]) -> dict[str, Any]:
+def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
     """What the list of pipelines is filled with."""
-    return {"pipelines": [_common(watch.config, watch.latest, "") for watch in watches]}
+    return {
+        "pipelines": [
+            stage_common(watch, "")
+            if isinstance(watch, StageWatch)
+            else _common(watch.config, watch.latest, "")
+            for watch in watches
+        ]
+    }
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:
     """What a screen reader reads out when it changes: not what moves all the time."""
     troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
+    tasks = {"doctor": "Doctor", "verify": "Verify"}
     return {
         "state": f"Pipeline {context['name']}: {context['state']}",
         "troubles": f"Trouble: {troubles}" if troubles else "No trouble now",
-        "doctor": _task_words("Doctor", context["doctor"]),
-        "verify": _task_words("Verify", context["verify"]),
+        **{key: _task_words(name, context[key]) for key, name in tasks.items() if key in context},
     }
 
 

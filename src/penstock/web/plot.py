@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from penstock.web.reading import Sample
+from typing import Protocol, TypeVar
 
 PLOT_WIDTH = 600
 PLOT_HEIGHT = 160
@@ -19,8 +18,19 @@ BUCKETS = 300
 LINES = 4  # horizontal lines of the grid above zero
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
-Value = Callable[[Sample], float | None]
 Points = Sequence[tuple[float, float | None]]
+
+
+class Timed(Protocol):
+    """What was known at a moment."""
+
+    @property
+    def at_s(self) -> float:
+        """When, monotonic."""
+        ...
+
+
+S = TypeVar("S", bound=Timed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +65,11 @@ class Plot:
 
 
 def plotted(
-    samples: Sequence[Sample], values: Sequence[Value], *, now_s: float, least_top: float
+    samples: Sequence[S],
+    values: Sequence[Callable[[S], float | None]],
+    *,
+    now_s: float,
+    least_top: float,
 ) -> Plot:
     """Draw the last minute, or as much as there is up to the longest of SPANS_S.
 
@@ -71,7 +85,7 @@ def plotted(
     return Plot(curves=curves, top=top, lines=lines, span_s=span_s)
 
 
-def span_of(samples: Sequence[Sample], now_s: float) -> float:
+def span_of(samples: Sequence[Timed], now_s: float) -> float:
     """The shortest of SPANS_S that holds all samples; the longest when none does."""
     age_s = now_s - samples[0].at_s if samples else 0.0
     return next((span_s for span_s in SPANS_S if age_s <= span_s), SPANS_S[-1])
@@ -85,7 +99,9 @@ def scale_top(most: float) -> float:
     return next(step * power for step in STEPS if step * power >= most * 0.999)
 
 
-def _buckets(samples: Sequence[Sample], value: Value, now_s: float, span_s: float) -> Points:
+def _buckets(
+    samples: Sequence[S], value: Callable[[S], float | None], now_s: float, span_s: float
+) -> Points:
     """Age in seconds and value of the points to draw, oldest first; None: it was not known."""
     width_s = span_s / BUCKETS
     highest: dict[int, tuple[float, float | None]] = {}

@@ -6,7 +6,6 @@ process of the pipeline says of itself.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -14,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import structlog
 
 from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
 from penstock.control.consumer_list import (
@@ -25,7 +23,6 @@ from penstock.control.consumer_list import (
 )
 from penstock.control.followed import followed_tables
 from penstock.control.log_facts import read_log_end
-from penstock.control.outages import Outage
 from penstock.control.past_errors import PastError, past_errors
 from penstock.control.running import ProcessState, processes
 from penstock.control.status import Status, StatusReader
@@ -37,15 +34,11 @@ from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config
 from penstock.ports.lag import Retention, SourceReader, open_source
+from penstock.web.watching import HISTORY_S, Trouble, Watch, trouble_of, trouble_of_outage
 
-logger = structlog.get_logger()
 APPLICATION_NAME = "penstock web"
-WATCHED_INTERVAL_S = 1.0
-IDLE_INTERVAL_S = 5.0
-WATCHED_FOR_S = 30.0  # after the last request for this pipeline
 RETENTION_INTERVAL_S = 10.0
 SPEED_WINDOW_S = 10.0
-HISTORY_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +60,6 @@ class Sample:
     extracted_transactions: float
     loaded_transactions: float | None
     consumer_lags_s: Mapping[str, float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """Why something could not be read just now: an error as `--json` prints it."""
-
-    code: str
-    error: str
-    hint: str
-    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +122,13 @@ class SpeedMeter:
         )
 
 
-class PipelineWatch:
-    """Looks at one pipeline, often while somebody watches and seldom otherwise.
-
-    `latest` may be read by any thread; it is replaced whole.
-    """
+class PipelineWatch(Watch[Reading]):
+    """Looks at one pipeline that has a source."""
 
     def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
         """Nothing is read before start()."""
-        self.config = config
-        self._clock = clock
+        empty = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
+        super().__init__(config, empty, clock=clock)
         self._reader = StatusReader(config, clock=clock)
         self._counter = ChangeCounter(config)
         self._meter = SpeedMeter()
@@ -157,73 +137,12 @@ class PipelineWatch:
         self._retention: Retention | None = None
         self._retention_at_s = float("-inf")
         self._source: SourceReader | None = None
-        self._wanted_at_s = float("-inf")
-        self._wake = threading.Event()
-        self._ended = False
-        self._is_due = False
-        self._thread = threading.Thread(target=self._run, name="web-watch", daemon=True)
-        self.latest = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def want(self) -> bool:
-        """Somebody watches: look often for a while. Returns whether nobody did until now, so that
-        `latest` is old and a newer one is on its way.
-        """
-        idle = not self._is_watched
-        self._wanted_at_s = self._clock.monotonic_s()
-        if idle:
-            self._wake.set()
-        return (idle or self._is_due) and self._thread.is_alive()
-
-    def look_now(self) -> None:
-        """Something was done: look at once, and requests that come before that wait."""
-        self._is_due = True
-        self._wake.set()
-
-    def close(self) -> None:
-        """End; does not wait for a server that hangs."""
-        self._ended = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
-
-    def _run(self) -> None:
-        while not self._ended:
-            self._wake.clear()
-            self._look_safely()
-            self._is_due = self._wake.is_set()
-            self._wake.wait(WATCHED_INTERVAL_S if self._is_watched else IDLE_INTERVAL_S)
+    def let_go(self) -> None:
+        """See Watch."""
         self._reader.close()
         if self._source is not None:
             self._source.close()
-
-    @property
-    def _is_watched(self) -> bool:
-        return self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
-
-    def _look_safely(self) -> None:
-        """A defect is shown like any other trouble: a page that no longer changes would mislead."""
-        try:
-            self.look()
-        except Exception as error:
-            logger.error("pipeline not readable", exc_info=error)
-            before = self.latest
-            self.latest = replace(
-                before,
-                number=before.number + 1,
-                at_us=self._clock.now_us(),
-                at_s=self._clock.monotonic_s(),
-                troubles=(
-                    Trouble(
-                        code="PS99",
-                        error=f"unexpected {type(error).__name__} while reading",
-                        hint="This is a bug in penstock: report what --verbose prints.",
-                    ),
-                ),
-            )
 
     def look(self) -> None:
         """Read everything once; `latest` is new afterwards."""
@@ -246,7 +165,7 @@ class PipelineWatch:
         except PenstockError as error:
             troubles.append(trouble_of(error))
         if status is not None:
-            troubles = [*map(_trouble_of_outage, status.outages), *troubles]
+            troubles = [*map(trouble_of_outage, status.outages), *troubles]
         speeds, bulk, tables = before.speeds, before.bulk, before.tables
         if status is not None:
             speeds = self._meter.add(now_s, status)
@@ -331,18 +250,6 @@ class PipelineWatch:
         )
         while now_s - self._history[0].at_s > HISTORY_S:
             self._history.popleft()
-
-
-def trouble_of(error: PenstockError) -> Trouble:
-    """An error as it is shown."""
-    shown = error.as_dict()
-    return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
-
-
-def _trouble_of_outage(outage: Outage) -> Trouble:
-    """A server that cannot be asked, as it is shown."""
-    said = f"{outage.words}: {outage.error}"
-    return Trouble(code=outage.code, error=said, hint=outage.hint, since_us=outage.since_us)
 
 
 def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:

@@ -20,7 +20,9 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts, is_loopback
 from penstock.web.app import Interface
+from penstock.web.pages import AnyWatch
 from penstock.web.reading import PipelineWatch
+from penstock.web.stage_reading import StageWatch
 
 logger = structlog.get_logger()
 HOST_DEFAULT = "127.0.0.1"
@@ -83,7 +85,7 @@ def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
     port = listener.getsockname()[1]
     ended = threading.Event()
     interface = Interface(
-        [PipelineWatch(config) for config in configs],
+        [_watch(config) for config in configs],
         access=access,
         hosts=Hosts(options.host, options.allowed_hosts),
         cookie=f"penstock_session_{port}",  # cookies do not know ports
@@ -96,6 +98,10 @@ def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
     finally:
         interface.close()
         listener.close()
+
+
+def _watch(config: Config) -> AnyWatch:
+    return PipelineWatch(config) if config.stage is None else StageWatch(config)
 
 
 @contextmanager

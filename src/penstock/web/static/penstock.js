@@ -7,7 +7,7 @@
   const announcer = one("#announcer");
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const CALM_MS = 5000;
-  const MOVING = new Set(["lag", "speeds", "summary"]);
+  const MOVING = new Set(["lag", "speeds", "summary", "stage-lag", "stage-summary"]);
 
   // --- tabs: one panel at a time, arrow keys between them ------------------------------------
   const list = one("[data-tabs]");

@@ -1,0 +1,117 @@
+"""What the templates of a pipeline with [stage] are filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.control.stage_show import lease_words, letters_words
+from penstock.control.stage_status import SchemaStatus
+from penstock.host.errors import mask
+from penstock.web.plot import SPANS_S, plotted
+from penstock.web.stage_reading import StageReading, StageSample, StageWatch, rates_of, state_of
+from penstock.web.tasks import TaskKind, TaskView
+
+REGIONS = (
+    "stage-summary",
+    "troubles",
+    "stage-bars",
+    "stage-rows",
+    "stage-apply",
+    "stage-lag",
+    "errors",
+    "doctor-controls",
+    "doctor",
+)
+LAG_TOP_LEAST_S = 1.0
+VALUES_EVERY_S = 30.0
+
+
+def stage_common(watch: StageWatch, secret: str) -> dict[str, Any]:
+    """What the list of pipelines needs of one, too."""
+    config, reading = watch.config, watch.latest
+    assert config.stage is not None, "a file for changefeeds"
+    assert config.staging is not None, "a file for changefeeds"
+    staged, applied = rates_of(reading)
+    return {
+        "kind": "stage",
+        "name": config.pipeline.name,
+        "config": config,
+        "listen": config.stage.listen,
+        "staging_url": mask(config.staging.url),
+        "target_url": mask(config.target.url),
+        "reading": reading,
+        "status": reading.status,
+        "state": state_of(reading),
+        "lag_words": _lag_words(reading),
+        "staged_per_s": staged,
+        "applied_per_s": applied,
+        "secret": secret,
+    }
+
+
+def stage_context(
+    watch: StageWatch, tasks: Mapping[TaskKind, TaskView], secret: str
+) -> dict[str, Any]:
+    """What the templates of one pipeline's page are filled with. secret: of its forms."""
+    reading = watch.latest
+    schemas = None if reading.status is None else reading.status.schemas
+    return {
+        **stage_common(watch, secret),
+        "schemas": schemas,
+        "far_behind": [
+            (schema, reading.bars[schema.name])
+            for schema in schemas or ()
+            if schema.name in reading.bars and reading.bars[schema.name].is_far_behind
+        ],
+        "lease_words": lease_words,
+        "letters_words": letters_words,
+        "window_s": _window_s,
+        "lag_plots": [_plot(reading, schema.name) for schema in schemas or ()],
+        "doctor": tasks[TaskKind.DOCTOR],
+    }
+
+
+def _lag_words(reading: StageReading) -> str:
+    status = reading.status
+    if status is None:
+        return "–"
+    return status.lag_words if status.lag_s is not None else "unknown"
+
+
+def _window_s(schema: SchemaStatus) -> float | None:
+    """How much time of the source is received and not applied."""
+    if schema.committed is None or schema.proposed is None:
+        return None
+    return max(0.0, (schema.proposed.nanos - schema.committed.nanos) / 1e9)
+
+
+def _plot(reading: StageReading, name: str) -> dict[str, Any]:
+    def committed(sample: StageSample) -> float | None:
+        return sample.lags_s.get(name)
+
+    def received(sample: StageSample) -> float | None:
+        return sample.received_lags_s.get(name)
+
+    drawn = plotted(
+        reading.history, [committed, received], now_s=reading.at_s, least_top=LAG_TOP_LEAST_S
+    )
+    return {"name": name, "plot": drawn, "values": _values(reading, name)}
+
+
+def _values(reading: StageReading, name: str) -> list[dict[str, Any]]:
+    """The plot's values as rows of a table, one in VALUES_EVERY_S, the newest first."""
+    rows: list[dict[str, Any]] = []
+    for sample in reversed(reading.history):
+        age_s = reading.at_s - sample.at_s
+        if age_s > SPANS_S[-1]:
+            break
+        if age_s >= len(rows) * VALUES_EVERY_S:
+            rows.append(
+                {
+                    "age_s": age_s,
+                    "lag_s": sample.lags_s.get(name),
+                    "received_lag_s": sample.received_lags_s.get(name),
+                }
+            )
+    return rows

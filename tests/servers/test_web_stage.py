@@ -1,0 +1,175 @@
+"""The pages of a pipeline with [stage], in a real browser, while `penstock stage` works."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from fix_pipeline import penstock
+from fix_postgres import Server
+from fix_web import CONTRASTS, DESKTOP, OUTLINE, PHONE, Browser, WebProcess, browser, until
+from fix_web_stage import StagedShop
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+TABS = ("stage", "apply", "lag", "errors", "doctor")
+
+
+@pytest.fixture
+def shop(postgres: Server, tmp_path: Path) -> Iterator[StagedShop]:
+    """The databases."""
+    made = StagedShop(tmp_path, postgres)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Iterator[Browser]:
+    """A browser; it must have had nothing to complain of."""
+    with browser(tmp_path / "browser") as opened:
+        yield opened
+        assert opened.complaints() == []
+
+
+def text_of(url: str) -> str:
+    """What is at an address."""
+    with urlopen(url, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def facts(web: WebProcess) -> dict[str, Any]:
+    """The page as JSON: the schema."""
+    found: dict[str, Any] = json.loads(text_of(f"{web.url}/api/pipelines/shop"))
+    schemas = found["status"]["schemas"]
+    return schemas[0] if schemas else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """An instance that works, the web interface of another one, and the browser on its page."""
+
+    shop: StagedShop
+    stage: WebProcess
+    web: WebProcess
+    seen: Browser
+
+    def show(self, tab: str) -> Browser:
+        """The page anew, with a tab in front."""
+        self.seen.open("about:blank")
+        self.seen.open(f"{self.web.url}/pipelines/shop#{tab}")
+        return self.seen
+
+    def metrics(self) -> str:
+        """What Prometheus reads."""
+        return text_of(f"{self.web.url}/metrics")
+
+
+def test_pages_show_what_the_databases_say(shop: StagedShop, seen: Browser) -> None:
+    """Of an instance with another directory: nothing is asked of the process that works."""
+    with (
+        WebProcess(shop.file("one"), "--create", command="stage") as stage,
+        WebProcess(shop.file("other"), "--port", 0) as web,
+    ):
+        looked = Looked(shop, stage, web, seen)
+        seen.size(*DESKTOP)
+        before_any_checkpoint(looked)
+        applied(looked)
+        a_problem(looked)
+        assert stage.stop() == 0
+        # The facts stay when nobody works any more.
+        looked.show("apply").until_text("[data-region=stage-summary]", "no instance works")
+        assert "none works" in seen.text("[data-region=stage-summary]")
+        assert "no instance works on it" in seen.text("[data-region=stage-apply]")
+        look_right(looked)
+        seen.open("about:blank")
+        assert web.stop() == 0
+        assert web.err == []
+
+
+def before_any_checkpoint(looked: Looked) -> None:
+    """A table on its own is written at once; those that refer to each other wait."""
+    shop, stage, web = looked.shop, looked.stage, looked.web
+    seen = looked.show("stage")
+    seen.until_text("[data-region=stage-summary]", "nothing received yet")
+    assert "no changefeed has posted" in seen.text("[data-region=stage-rows]")
+    assert penstock("lag", shop.file("other")).code == 1
+    shop.rows(stage.url, "orders", [{"id": n, "note": "new"} for n in range(30)])
+    shop.rows(stage.url, "parent", [{"id": n, "n": 1} for n in range(20)])
+    bars = seen.until_text("[data-region=stage-bars]", "30 of 50 rows applied")
+    assert "60 % backfill of" in bars
+    assert "time to go unknown" in bars
+    rows = seen.text("[data-region=stage-rows]")
+    assert re.search(r"orders\s+30\s+30\s+0\s+–", rows)
+    assert re.search(r"parent\s+20\s+0\s+20\s+[\d.]+ s", rows)
+    assert facts(web)["lag_seconds"] is None
+    seen = looked.show("lag")
+    seen.until_text("[data-region=stage-lag]", "applied unknown, received unknown")
+    metrics = looked.metrics()
+    assert "penstock_stage_waiting_rows{" in metrics
+    assert "checkpoint_committed_age_seconds{" not in metrics
+
+
+def applied(looked: Looked) -> None:
+    """A resolved timestamp has come: everything is applied and committed."""
+    shop, stage = looked.shop, looked.stage
+    seen = looked.show("lag")
+    shop.resolve(stage.url)
+    until(lambda: facts(looked.web).get("waiting") == 0, "all is applied")
+    seen.until_text("[data-region=stage-lag]", "s behind, received")
+    curve = "return document.querySelector('#lag-plot-1 .curve').getAttribute('d')"
+    until(lambda: len(seen.run(curve)) > 20, "a curve")
+    seen = looked.show("apply")
+    said = seen.until_text("[data-region=stage-apply]", "Lease")
+    assert "bestEffort, since" in said
+    assert re.search(r"Lease\s+\S+, until \d{4}-", said)
+    assert re.search(r"Dead letters\s+1\b", said)
+    assert "No problem is noted." in said
+    assert seen.text("[data-region=stage-bars]") == ""
+    assert penstock("lag", shop.file("other")).code == 0
+    assert f"schema {shop.schema}" in penstock("status", shop.file("other")).out
+    metrics = looked.metrics()
+    assert "checkpoint_committed_age_seconds{" in metrics
+    assert "target_applied_timestamp_seconds{" in metrics
+
+
+def a_problem(looked: Looked) -> None:
+    """A column that the target does not have, until the target has it."""
+    shop, stage = looked.shop, looked.stage
+    seen = looked.show("apply")
+    shop.rows(stage.url, "parent", [{"id": 1, "n": 1, "other": 5}])
+    shop.resolve(stage.url)
+    said = seen.until_text("[data-region=stage-apply]", "ST60")
+    assert "schema drift detected" in said
+    assert "Alter the target's table" in said
+    assert facts(looked.web)["waiting"] == 1
+    shop.run("alter table parent add column other int")
+    seen.until_text("[data-region=stage-apply]", "something was applied since")
+    assert "ST60" in text_of(f"{looked.web.url}/api/pipelines/shop")
+
+
+def look_right(looked: Looked) -> None:
+    """Every tab on a screen and on a phone, light and dark; doctor's button works."""
+    seen = looked.seen
+    for size in (DESKTOP, PHONE):
+        for tab in TABS:
+            for shade in ("light", "dark"):
+                seen.size(*size)
+                seen.media("prefers-color-scheme", shade)
+                looked.show(tab)
+                seen.until_text("#connection", "live")
+                assert seen.run(CONTRASTS) == [], (tab, shade)
+                found = seen.run(OUTLINE)
+                assert (found["h1"], found["tables"], found["images"]) == (1, 0, 0)
+                assert found["twice"] == []
+                assert found["wide"] <= 0, (tab, size)
+    seen.size(*DESKTOP)
+    seen.media("prefers-color-scheme", "light")
+    looked.show("doctor")
+    seen.click("#doctor-button")
+    seen.until_text("[data-region=doctor]", "checks done")
