@@ -19,6 +19,12 @@ from fix_web_stage import StagedShop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TABS = ("stage", "apply", "lag", "errors", "doctor")
+# Cells that reach out of the part of the page that they are in.
+CUT = """
+return [...document.querySelectorAll("section td, section th")].filter((e) => e.checkVisibility()
+  && e.getBoundingClientRect().right > e.closest("section").getBoundingClientRect().right + 1)
+  .map((e) => e.innerText);
+"""
 
 
 @pytest.fixture
@@ -168,6 +174,7 @@ def look_right(looked: Looked) -> None:
                 assert (found["h1"], found["tables"], found["images"]) == (1, 0, 0)
                 assert found["twice"] == []
                 assert found["wide"] <= 0, (tab, size)
+                assert seen.run(CUT) == [], (tab, size)
     seen.size(*DESKTOP)
     seen.media("prefers-color-scheme", "light")
     looked.show("doctor")

@@ -224,6 +224,9 @@ def test_a_worker_notes_its_mode_and_its_problem() -> None:
     assert found.mode == "consistent"
     assert found.problem is not None
     assert (found.problem.error, found.problem.hint) == ("it is broken", "Mend it.")
+    notes.failed(PenstockError("it is broken again"))
+    notes.mode_is(staging, "consistent")
+    assert read_note(staging, SHOP).mode_us == found.mode_us
     staging.memo["stage shop.public"] = b"{"
     assert read_note(staging, SHOP) == GroupNote()
 

@@ -76,13 +76,15 @@ class Notes:
             return
         try:
             known = read_note(session, self._group)
+            hostname = socket.gethostname()
+            is_new = (known.mode, known.hostname) != (mode, hostname)
             self._write(
                 session,
                 msgspec.structs.replace(
                     known,
                     mode=mode,
-                    mode_us=self._clock.now_us(),
-                    hostname=socket.gethostname(),
+                    mode_us=self._clock.now_us() if is_new else known.mode_us,
+                    hostname=hostname,
                     dead_letters=self._dead_letters,
                     problem=self._problem or known.problem,
                 ),

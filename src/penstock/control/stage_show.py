@@ -50,7 +50,7 @@ def lease_words(schema: SchemaStatus) -> str:
     """Who works on a schema, for people."""
     held = schema.state.holder
     if held is None:
-        return "nobody's: no instance works on it"
+        return "nobody's: no instance works on it just now"
     until = f"{held.expires:%Y-%m-%d %H:%M:%S} UTC"
     if schema.holder:
         return f"{held.hostname}, until {until}"
