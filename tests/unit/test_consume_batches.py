@@ -63,6 +63,7 @@ def test_a_batch_is_a_table_in_a_run(tmp_path: Path) -> None:
             ("public.item", [5], False),
         ]
         assert (piece.gsn_end, piece.events.place_read) == (5, (5, 0))
+        assert [one.ends_run for one in found] == [False, True, True]
         ((_, taken),) = pieces(segment, takes=is_full)
         assert (shapes(taken), taken[0].cache_id) == ([("public.full", [2, 4], False)], 7)
     assert found[2].batch.schema.names[-2:] == ["position", "commit_time"]

@@ -7,7 +7,7 @@ consumer of batches sees the changes of each table in order, and those of severa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -37,12 +37,14 @@ class CdcBatch:
 
     batch: as in the log: gsn, trx, op, absent, after, before, and behind them position and
     commit_time of the transaction (see docs/ckt-format.md). relation: the shape that its rows have.
-    resent: these rows did not change, the table's rows are told anew.
+    resent: these rows did not change, the table's rows are told anew. ends_run: all changes of
+    the batches that follow come behind those of all batches so far.
     """
 
     relation: Relation
     batch: pa.RecordBatch
     resent: bool
+    ends_run: bool = False
 
     @property
     def table(self) -> str:
@@ -155,20 +157,33 @@ class BatchIterator(Iterator[CdcBatch]):
 
     def _walk(self, after: int, skip: int) -> Iterator[tuple[CdcBatch, tuple[int, int]]]:
         """Every batch with the place behind it."""
-        reader = self._reader
-        for group in reader.groups.between(after, self._through):
-            entries = reader.groups.groups[group]
-            for number, entry in enumerate(entries):
-                count = number * _BATCHES_PER_FRAME
-                if skip >= count + _BATCHES_PER_FRAME or not reader.takes(entry):
-                    continue
-                if entry.gsn_last <= after or entry.gsn_first > self._through:
-                    continue
-                for batch in reader.read(entry, after, self._through):
-                    count += 1
-                    if batch is not None and count > skip:
-                        yield batch, (after, count)
+        groups = self._reader.groups
+        for group in groups.between(after, self._through):
+            entries = groups.groups[group]
+            last: tuple[CdcBatch, int] | None = None
+            for found in self._run(entries, after, skip):
+                if last is not None:
+                    yield last[0], (after, last[1])
+                last = found
+            if last is not None:
+                yield replace(last[0], ends_run=True), (after, last[1])
             after, skip = max(entry.gsn_last for entry in entries), 0
+
+    def _run(
+        self, entries: list[FrameEntry], after: int, skip: int
+    ) -> Iterator[tuple[CdcBatch, int]]:
+        """The batches of a run, each with how many places of it are read then."""
+        reader = self._reader
+        for number, entry in enumerate(entries):
+            count = number * _BATCHES_PER_FRAME
+            if skip >= count + _BATCHES_PER_FRAME or not reader.takes(entry):
+                continue
+            if entry.gsn_last <= after or entry.gsn_first > self._through:
+                continue
+            for batch in reader.read(entry, after, self._through):
+                count += 1
+                if batch is not None and count > skip:
+                    yield batch, count
 
 
 def batches_of(

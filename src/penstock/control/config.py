@@ -36,11 +36,18 @@ from penstock.ports.config import (
     camel,
     snake,
 )
-from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection
+from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import Descriptor, engine_at, engines, part, types_at
-from penstock.ports.stage_config import STAGE, STAGING, Authentication, StageSection, seconds
+from penstock.ports.stage_config import (
+    STAGE,
+    STAGING,
+    Authentication,
+    Duration,
+    StageSection,
+    seconds,
+)
 
 
 class ConfigKeyUnknown(PenstockError):
@@ -157,6 +164,8 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
         config = replace(config, target=TargetSection(url=url))
     if FLEXCDC in text.values:
         config = _with_flexcdc(text, config)
+    if config.staging is not None and config.stage is None:
+        config = _with_staging(text, config)
     _check_values(text, config)
     for name, consumer in config.consumers.items():
         _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
@@ -392,7 +401,7 @@ def _check_ends(text: ConfigText, config: Config) -> None:
     if config.has_target:
         _check_url(text, "target", config.target.url)
     if config.staging is not None:
-        _check_staging_url(text, config.staging.url)
+        _check_staging(text, config)
     if config.stage is not None:
         _check_stage(text, config.stage)
     else:
@@ -408,6 +417,43 @@ def _staging_sections(text: ConfigText) -> dict[str, Any]:
         for name, kind in STAGING_SECTIONS.items()
         if name in text.values
     }
+
+
+def _with_staging(text: ConfigText, config: Config) -> Config:
+    """The pipeline with the consumer that stages its changes, from the first one on."""
+    if not config.has_target:
+        raise TargetMissing(
+            f"{text.place(STAGING)}: changes are staged until they are applied, and there is no "
+            "[target]",
+            hint="Add [target] with its url, or take [staging] out; consumers read the log itself.",
+        )
+    if STAGING in config.consumers:
+        raise ConfigValueInvalid(
+            f"{text.place(CONSUMERS, STAGING)}: the consumer of [staging] has this name",
+            hint="Give the consumer another name.",
+        )
+    consumer = ConsumerSection(
+        class_="penstock.control.staging_consumer:StagingConsumer",
+        options={"file": str(text.path)},
+        start=Start.BEGINNING,
+    )
+    return replace(config, consumers={**config.consumers, STAGING: consumer})
+
+
+def _check_staging(text: ConfigText, config: Config) -> None:
+    assert config.staging is not None, "asked before"
+    _check_staging_url(text, config.staging.url)
+    if config.stage is not None and "retireOffset" in text.values.get(STAGING, {}):
+        raise _invalid(text, STAGING, "retireOffset", "stands in [stage] where there is one")
+    _check_duration(text, STAGING, "retireOffset", config.staging.retire_offset)
+
+
+def _check_duration(text: ConfigText, section: str, key: str, value: Duration) -> None:
+    try:
+        seconds(value)
+    except ValueError:
+        reason = 'must be a duration such as "1h", "90s" or "100ms"'
+        raise _invalid(text, section, key, reason) from None
 
 
 def _check_stage_file(text: ConfigText) -> None:
@@ -446,11 +492,7 @@ def _check_stage(text: ConfigText, stage: StageSection) -> None:
         "httpResponseTimeout",
         "fetchDelay",
     ):
-        try:
-            seconds(getattr(stage, snake(key)))
-        except ValueError:
-            reason = 'must be a duration such as "1h", "90s" or "100ms"'
-            raise _invalid(text, STAGE, key, reason) from None
+        _check_duration(text, STAGE, key, getattr(stage, snake(key)))
     for key in ("leaseSeconds", "requestBytesMax", "ndjsonBufferSize"):
         value = getattr(stage, snake(key))
         if not 0 < value < 2**31:

@@ -56,9 +56,13 @@ class PartitionFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingSection:
-    """[staging]. url: of the staging database."""
+    """[staging]. url: of the staging database. retire_offset: how long applied rows stay there.
+
+    Where there is [stage], that has the key retireOffset.
+    """
 
     url: str = field(repr=False)
+    retire_offset: Duration = "24h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,152 @@
+"""Changes of the log as mutations: what `[staging]` in a pipeline of any source keeps.
+
+Each change has a time of its own, in the order of the log: the commit's nanoseconds, never fewer
+than those of the change before, and a number that counts the changes of equal nanoseconds. So the
+same changes get the same times whenever they are read again from a known place. Pure. Not here: the
+consumer that reads the log, and what is applied (`penstock.control.staging_consumer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.json_columns import json_values
+from penstock.log.change_tables import bits
+from penstock.model import Column, Op, Relation
+from penstock.model.hlc import Hlc
+from penstock.ports.staging import MUTATIONS, StagedTable
+
+Ints = npt.NDArray[np.int64]
+KEYLESS = "[]"
+"""The key of a row whose table has none: a JSON array without columns."""
+_ENCODER = msgspec.json.Encoder()
+
+
+class Changes(NamedTuple):
+    """Rows of one relation version. batch: gsn, trx, op, absent, after, before, commit_time."""
+
+    relation: Relation
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Changes in the order of the log: which batch and row each is of, and its time."""
+
+    gsns: Ints
+    trxs: Ints
+    nanos: Ints
+    logical: Ints
+    places: list[Ints]
+
+    @property
+    def last(self) -> Hlc:
+        """The time of the last one."""
+        return self.time(len(self.gsns) - 1)
+
+    def time(self, at: int) -> Hlc:
+        """The time of one of them."""
+        return Hlc(int(self.nanos[at]), int(self.logical[at]))
+
+
+def timed(changes: Sequence[Changes], before: Hlc) -> Timed:
+    """Give changes their times. before: the time of the change in front of them, ZERO for none."""
+    counts = [one.batch.num_rows for one in changes]
+    gsns = _joined(one.batch.column("gsn") for one in changes)
+    order = np.argsort(gsns, kind="stable")
+    commits = _joined(one.batch.column("commit_time").cast(pa.int64()) for one in changes)[order]
+    nanos = np.maximum.accumulate(np.maximum(commits * 1000, before.nanos))
+    at = np.arange(len(nanos))
+    is_new = np.append(True, nanos[1:] != nanos[:-1])
+    logical = at - np.maximum.accumulate(np.where(is_new, at, 0))
+    logical[nanos == before.nanos] += before.logical + 1
+    places = np.empty(len(order), np.int64)
+    places[order] = at
+    return Timed(
+        gsns=gsns[order],
+        trxs=_joined(one.batch.column("trx") for one in changes)[order],
+        nanos=nanos,
+        logical=logical,
+        places=np.split(places, np.cumsum(counts)[:-1]),
+    )
+
+
+def _joined(columns: Any) -> Ints:
+    return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
+
+
+def mutations(
+    changes: Sequence[Changes], times: Timed, table_of: Callable[[Relation], StagedTable]
+) -> dict[StagedTable, pa.RecordBatch]:
+    """The mutations of each table, as MUTATIONS. table_of: the target's table of a relation.
+
+    A column that was not sent is not in the row's JSON. An update that changes the key is a removal
+    of the old key and a row of the new one.
+    """
+    found: dict[StagedTable, list[pa.RecordBatch]] = {}
+    for one, places in zip(changes, times.places, strict=True):
+        batch = _mutations(one, times.nanos[places], times.logical[places])
+        found.setdefault(table_of(one.relation), []).append(batch)
+    return {table: pa.concat_batches(some) for table, some in found.items()}
+
+
+def _mutations(changes: Changes, nanos: Ints, logical: Ints) -> pa.RecordBatch:
+    relation, batch = changes
+    key = [relation.columns[place].name for place in relation.key]
+    afters = _documents(batch.column("after"), relation.columns, batch.column("absent"))
+    sent = [relation.columns[place] for place in relation.before]
+    befores = _documents(batch.column("before"), sent, None)
+    rows: list[tuple[int, int, str, bytes | None, bytes | None]] = []
+    ops = batch.column("op").to_pylist()
+    for n, m, op, after, before in zip(
+        nanos.tolist(), logical.tolist(), ops, afters, befores, strict=True
+    ):
+        was = None if before is None else _ENCODER.encode(before)
+        old = None if before is None or op == Op.INSERT else _key(key, before)
+        if op == Op.DELETE or after is None:
+            rows.append((n, m, old or KEYLESS, None, was))
+            continue
+        new = _key(key, after if before is None else {**before, **after})
+        if old is not None and old != new:
+            rows.append((n, m, old, None, was))
+        rows.append((n, m, new, _ENCODER.encode(after), was))
+    columns = zip(*rows, strict=True) if rows else [[] for _ in MUTATIONS]
+    return pa.record_batch(
+        [pa.array(column, field.type) for column, field in zip(columns, MUTATIONS, strict=True)],
+        schema=MUTATIONS,
+    )
+
+
+def _key(names: Sequence[str], row: dict[str, Any]) -> str:
+    if not names or not all(name in row for name in names):
+        return KEYLESS
+    return _ENCODER.encode([row[name] for name in names]).decode()
+
+
+def _documents(
+    images: Any, columns: Sequence[Column], absent: Any | None
+) -> list[dict[str, Any] | None]:
+    """Each row's image by column, None where there is none."""
+    names = [column.name for column in columns]
+    fields = [
+        json_values(values, column)
+        for values, column in zip(images.flatten(), columns, strict=True)
+    ]
+    rows = zip(*fields, strict=True) if fields else iter([()] * len(images))
+    found: list[dict[str, Any] | None] = [dict(zip(names, row, strict=True)) for row in rows]
+    if images.null_count:
+        for at in np.flatnonzero(~np.asarray(images.is_valid())).tolist():
+            found[at] = None
+    if absent is not None and absent.null_count < len(absent):
+        for row, mask in zip(found, absent.to_pylist(), strict=True):
+            if row is not None and mask is not None:
+                for place in bits(mask):
+                    row.pop(names[place], None)
+    return found
