@@ -219,6 +219,13 @@ class Stage:
         for one in self.instances:
             one.kill()
 
+    def end_feed(self) -> None:
+        """Send the rest of what was begun, and no more."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert not self._failed, self._failed
+
     # -- the feed and the reader -----------------------------------------------------------------
 
     def _guarded(self, work: Callable[[], None]) -> None:

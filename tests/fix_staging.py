@@ -138,12 +138,18 @@ class FakeStaging:
         return marked
 
     def read(
-        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+        self,
+        tables: Collection[StagedTable],
+        after: Hlc,
+        through: Hlc,
+        *,
+        limit: int,
+        with_applied: bool = False,
     ) -> Iterator[Slice]:
         found: dict[Hlc, dict[StagedTable, list[Mutation]]] = {through: {}}
         for table in tables:
             for (time, _), row in sorted(self.tables.get(table, {}).items()):
-                if after < time <= through and not row.applied:
+                if after < time <= through and (with_applied or not row.applied):
                     of_time = found.setdefault(time, {})
                     of_time.setdefault(table, []).append(row.mutation)
         for time, rows in sorted(found.items()):
@@ -151,10 +157,15 @@ class FakeStaging:
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
         kept = self.tables[table]
+        self.put_memo(f"retired_{table}", str(before).encode())
         old = [place for place, row in kept.items() if row.applied and place[0] < before]
         for place in old:
             del kept[place]
         return len(old)
+
+    def retired_before(self, table: StagedTable) -> Hlc:
+        found = self.get_memo(f"retired_{table}")
+        return Hlc.parse(found.decode()) if found else ZERO
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int:
         rows = self.tables[table].items()

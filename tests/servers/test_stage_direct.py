@@ -13,7 +13,7 @@ import pytest
 from fix_row_apply import Rows
 from fix_sequencer import Stage, gone, module, row
 from penstock.host.errors import ConnectFailed
-from penstock.model.hlc import Hlc
+from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
 from penstock.ports.stage_config import StageMode
 from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
@@ -56,6 +56,21 @@ def test_immediate_writes_a_request_in_one_transaction(make: Make, target: Rows)
     assert stage.count("apply_upserts_total", "p") == 1
     assert stage.count("apply_deletes_total", "c") == 1
     assert stage.count("apply_mutation_age_seconds_count", "p") == 2
+
+
+@pytest.mark.parametrize("mode", [StageMode.IMMEDIATE, StageMode.BEST_EFFORT])
+def test_what_is_written_directly_is_staged_for_consumers(
+    make: Make, target: Rows, mode: StageMode
+) -> None:
+    """Whole rows, marked applied; without consumers there are stubs."""
+    target.run(SINGLE)
+    stage = make(mode, stages_all=True)
+    stage.post(t=row(1, 1, v=1))
+    assert target.rows("select * from t") == [(1, 1)]
+    assert stage.waiting("t") == []
+    slices = stage.staging.read([stage.table("t")], ZERO, Hlc(9), limit=9, with_applied=True)
+    (found,) = (batch for one in slices for batch in one.rows.values())
+    assert [json.loads(one) for one in found.column("after").to_pylist()] == [{"id": 1, "v": 1}]
 
 
 def test_immediate_leaves_out_what_was_applied(make: Make, target: Rows) -> None:

@@ -15,7 +15,7 @@ from penstock.engines.postgres.staging import mutations
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import KeyEmpty, Mutation, Slice, StagedTable, mutations_of
+from penstock.ports.staging import STUB, KeyEmpty, Mutation, Slice, StagedTable, mutations_of
 from penstock.ports.staging_errors import KeyTooLong, MutationBroken, MutationTableGone
 
 NAME = "public._shop_public_orders"
@@ -273,3 +273,26 @@ def test_marking_writes_no_index(session: PostgresStagingSession, url: str) -> N
         rows(url, "select pg_sleep(0.1)")
     assert updated == 2000
     assert hot > 1980
+
+
+def test_consumers_read_what_is_applied_and_hear_of_what_is_retired(
+    session: PostgresStagingSession, url: str
+) -> None:
+    """Stubs, too; another session knows what was deleted, and it never goes back."""
+    session.stage({ORDERS: batch(*(change(number, number) for number in range(1, 6)))})
+    session.mark_applied_through([ORDERS], at(4))
+    session.mark_applied(ORDERS, batch(change(6, 6)))
+    for limit in (1, 100):
+        found = list(session.read([ORDERS], at(1), at(9), limit=limit, with_applied=True))
+        images = [
+            one for part in found for some in part.rows.values() for one in mutations_of(some)
+        ]
+        assert [one.time for one in images] == [at(number) for number in range(2, 7)]
+        assert images[-1].after == STUB
+    assert session.retired_before(ORDERS) == ZERO
+    session.retire(ORDERS, at(4))
+    with PostgresStaging(url).opened() as other:
+        assert other.retired_before(ORDERS) == at(4)
+        other.retire(ORDERS, at(3))
+    assert session.retired_before(ORDERS) == at(4)
+    assert session.retired_before(LINES) == ZERO

@@ -103,7 +103,13 @@ class Session:
         return tuple(self.staged)
 
     def read(
-        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+        self,
+        tables: Collection[StagedTable],
+        after: Hlc,
+        through: Hlc,
+        *,
+        limit: int,
+        with_applied: bool = False,
     ) -> Iterator[Slice]:
         """Slices of whole times, but where one time has more rows than the limit."""
         found = sorted(

@@ -43,6 +43,16 @@ def common(function: F) -> F:
     )(decorated)
 
 
+def group_option(function: F) -> F:
+    """The option of commands for consumers that says which log, if there are several."""
+    return click.option(
+        "--group",
+        metavar="SCHEMA",
+        default="",
+        help="Of a file with [stage]: the target schema, if there are several.",
+    )(function)
+
+
 # Set by `penstock run`, which has done the checks and gathers the diagnostics itself.
 checked_option = click.option("--checked", is_flag=True, hidden=True)
 
@@ -69,6 +79,17 @@ def any_config(file: Path) -> Config:
     from penstock.control.config import load_config
 
     return load_config(file)
+
+
+def consumed_config(file: Path, group: str) -> Config:
+    """Read a pipeline file for consumers: of a file with [stage] what `--group` says."""
+    from penstock.control.config import load_config, need_source
+    from penstock.control.consumers import consumed
+
+    config = load_config(file)
+    if config.stage is None:
+        need_source(config)
+    return consumed(config, group)
 
 
 def diagnostics(verbose: bool) -> None:

@@ -9,8 +9,9 @@ import click
 from penstock.cli.arguments import (
     checked_option,
     common,
+    consumed_config,
     diagnostics,
-    pipeline_config,
+    group_option,
     pipeline_file,
 )
 from penstock.cli.output import say
@@ -24,10 +25,17 @@ NAME = click.argument("name", metavar="NAME")
 @click.option(
     "--standby", is_flag=True, help="Wait while another process runs it; take over when it ends."
 )
+@group_option
 @common
 @checked_option
 def consume(
-    file: Path, name: str, standby: bool, as_json: bool, verbose: bool, checked: bool
+    file: Path,
+    name: str,
+    standby: bool,
+    group: str,
+    as_json: bool,
+    verbose: bool,
+    checked: bool,
 ) -> None:
     """Run one consumer: every change of the log into the class of [consumers.NAME].
 
@@ -43,7 +51,7 @@ def consume(
     from penstock.control import consumer_process
     from penstock.control.past_errors import errors_kept
 
-    config = pipeline_config(file)
+    config = consumed_config(file, group)
     diagnostics(verbose)
     with errors_kept(config, f"consume {name}"):
         consumer_process.consume(config, name, standby=standby, checked=checked)

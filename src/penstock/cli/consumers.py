@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.arguments import InOrder, common, diagnostics, pipeline_config, pipeline_file
+from penstock.cli.arguments import (
+    InOrder,
+    common,
+    consumed_config,
+    diagnostics,
+    group_option,
+    pipeline_file,
+)
 from penstock.cli.output import EXIT_FAILED, say, say_json, say_text
 
 if TYPE_CHECKING:
@@ -30,8 +37,9 @@ def consumers() -> None:
 
 @consumers.command("ls")
 @pipeline_file
+@group_option
 @common
-def consumers_ls(file: Path, as_json: bool, verbose: bool) -> None:
+def consumers_ls(file: Path, group: str, as_json: bool, verbose: bool) -> None:
     """List the consumers: what each is at, how far behind, and what it holds on the disk.
 
     `target` is the load: the segments in log/ are its links, the target's progress is its state.
@@ -45,7 +53,7 @@ def consumers_ls(file: Path, as_json: bool, verbose: bool) -> None:
     from penstock.control.consumer_list import consumer_lines
     from penstock.control.show import show_consumers
 
-    config = pipeline_config(file)
+    config = consumed_config(file, group)
     diagnostics(verbose)
     lines = consumer_lines(config)
     if as_json:
@@ -58,8 +66,9 @@ def consumers_ls(file: Path, as_json: bool, verbose: bool) -> None:
 @consumers.command("add")
 @pipeline_file
 @NAME
+@group_option
 @common
-def consumers_add(file: Path, name: str, as_json: bool, verbose: bool) -> None:
+def consumers_add(file: Path, name: str, group: str, as_json: bool, verbose: bool) -> None:
     """Register a consumer of the file while all runs: it has links from the next rotation on.
 
     Where it begins is its key `start`. `penstock run`, `extract` and `consume` register all
@@ -71,7 +80,7 @@ def consumers_add(file: Path, name: str, as_json: bool, verbose: bool) -> None:
     """  # noqa: D301 - click wants the character
     from penstock.control.consumer_commands import add
 
-    config = pipeline_config(file)
+    config = consumed_config(file, group)
     diagnostics(verbose)
     is_new = add(config, name)
     text = f"{name} is registered" if is_new else f"{name} was registered already"
@@ -88,8 +97,11 @@ def consumers_add(file: Path, name: str, as_json: bool, verbose: bool) -> None:
 @pipeline_file
 @NAME
 @YES
+@group_option
 @common
-def consumers_remove(file: Path, name: str, yes: bool, as_json: bool, verbose: bool) -> None:
+def consumers_remove(
+    file: Path, name: str, yes: bool, group: str, as_json: bool, verbose: bool
+) -> None:
     """Remove a consumer with its links and its saved state. It must not run.
 
     Added again, it begins as a new one.
@@ -101,7 +113,7 @@ def consumers_remove(file: Path, name: str, yes: bool, as_json: bool, verbose: b
     """  # noqa: D301 - click wants the character
     from penstock.control.consumer_commands import remove
 
-    config = pipeline_config(file)
+    config = consumed_config(file, group)
     diagnostics(verbose)
     _ask(f"Remove the consumer {name} with its saved state?", yes, as_json)
     remove(config, name)
@@ -116,7 +128,7 @@ def _one_or_all(function: Callable[..., Any]) -> Callable[..., Any]:
 @consumers.command("enable")
 @_one_or_all
 def consumers_enable(
-    file: Path, name: str | None, with_all: bool, as_json: bool, verbose: bool
+    file: Path, name: str | None, with_all: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
     """Let a consumer have links again, from the next rotation on.
 
@@ -129,13 +141,23 @@ def consumers_enable(
     """  # noqa: D301 - click wants the character
     from penstock.control import consumer_commands as commands
 
-    _switch(file, name, with_all, as_json, verbose, commands.enable, commands.enable_all, "enabled")
+    _switch(
+        file,
+        name,
+        with_all,
+        group,
+        as_json,
+        verbose,
+        commands.enable,
+        commands.enable_all,
+        "enabled",
+    )
 
 
 @consumers.command("disable")
 @_one_or_all
 def consumers_disable(
-    file: Path, name: str | None, with_all: bool, as_json: bool, verbose: bool
+    file: Path, name: str | None, with_all: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
     """Give a consumer no further links: it holds no more of the disk, and changes are lost to it.
 
@@ -148,15 +170,24 @@ def consumers_disable(
     from penstock.control import consumer_commands as commands
 
     _switch(
-        file, name, with_all, as_json, verbose, commands.disable, commands.disable_all, "disabled"
+        file,
+        name,
+        with_all,
+        group,
+        as_json,
+        verbose,
+        commands.disable,
+        commands.disable_all,
+        "disabled",
     )
 
 
 @consumers.command("pause")
 @pipeline_file
 @NAME
+@group_option
 @common
-def consumers_pause(file: Path, name: str, as_json: bool, verbose: bool) -> None:
+def consumers_pause(file: Path, name: str, group: str, as_json: bool, verbose: bool) -> None:
     """Give a consumer no events for now; its process stays, and its links are kept.
 
     \b
@@ -165,15 +196,16 @@ def consumers_pause(file: Path, name: str, as_json: bool, verbose: bool) -> None
     """  # noqa: D301 - click wants the character
     from penstock.control.consumer_commands import pause
 
-    pause(_config(file, verbose), name)
+    pause(_config(file, group, verbose), name)
     say(as_json, f"{name} is paused", consumer=name, paused=True)
 
 
 @consumers.command("resume")
 @pipeline_file
 @NAME
+@group_option
 @common
-def consumers_resume(file: Path, name: str, as_json: bool, verbose: bool) -> None:
+def consumers_resume(file: Path, name: str, group: str, as_json: bool, verbose: bool) -> None:
     """Let a paused consumer go on behind what it was given.
 
     \b
@@ -182,7 +214,7 @@ def consumers_resume(file: Path, name: str, as_json: bool, verbose: bool) -> Non
     """  # noqa: D301 - click wants the character
     from penstock.control.consumer_commands import resume
 
-    resume(_config(file, verbose), name)
+    resume(_config(file, group, verbose), name)
     say(as_json, f"{name} goes on", consumer=name, paused=False)
 
 
@@ -190,9 +222,10 @@ def consumers_resume(file: Path, name: str, as_json: bool, verbose: bool) -> Non
 @pipeline_file
 @click.option("--consumer", "name", metavar="NAME", help="This one only; else all.")
 @YES
+@group_option
 @common
 def delete_lost_segment_links(
-    file: Path, name: str | None, yes: bool, as_json: bool, verbose: bool
+    file: Path, name: str | None, yes: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
     """Let consumers go on behind a hole: remove all their links before it, and their saved state.
 
@@ -207,7 +240,7 @@ def delete_lost_segment_links(
     """  # noqa: D301 - click wants the character
     from penstock.control.consumer_commands import delete_lost
 
-    config = _config(file, verbose)
+    config = _config(file, group, verbose)
     _ask("Delete the segment links before the last hole, and the saved state?", yes, as_json)
     for lost in delete_lost(config, name):
         say(
@@ -219,8 +252,8 @@ def delete_lost_segment_links(
         )
 
 
-def _config(file: Path, verbose: bool) -> Config:
-    config = pipeline_config(file)
+def _config(file: Path, group: str, verbose: bool) -> Config:
+    config = consumed_config(file, group)
     diagnostics(verbose)
     return config
 
@@ -238,6 +271,7 @@ def _switch(
     file: Path,
     name: str | None,
     with_all: bool,
+    group: str,
     as_json: bool,
     verbose: bool,
     one: Callable[[Config, str], None],
@@ -246,7 +280,7 @@ def _switch(
 ) -> None:
     if (name is None) != with_all:
         raise click.UsageError("name one consumer, or say --all")
-    config = _config(file, verbose)
+    config = _config(file, group, verbose)
     if name is None:
         every(config)
     else:

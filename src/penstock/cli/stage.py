@@ -13,7 +13,7 @@ from penstock.cli.output import say
 @click.command()
 @pipeline_file
 @click.option("--create", is_flag=True, help="Make the staging database and its tables first.")
-@click.option("--half", type=click.Choice(["load", "extract"]), hidden=True)
+@click.option("--half", type=click.Choice(["load", "extract", "feed"]), hidden=True)
 @click.option("--group", default="", hidden=True, help="With --half: which target schema.")
 @common
 def stage(

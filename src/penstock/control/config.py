@@ -169,6 +169,9 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     _check_values(text, config)
     for name, consumer in config.consumers.items():
         _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
+        if config.stage is not None and consumer.start is Start.SNAPSHOT:
+            reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
+            raise _invalid(text, f"{CONSUMERS}.{name}", "start", reason)
     return with_requests(replace(config, file_tables=config.source.tables))
 
 

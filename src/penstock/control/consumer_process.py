@@ -21,7 +21,12 @@ from penstock.consume.lock import LOCK_FILE
 from penstock.consume.report import Report
 from penstock.control.config import load_config
 from penstock.control.consumer_snapshot import ensure_snapshot
-from penstock.control.consumers import configured, log_place, register_configured
+from penstock.control.consumers import (
+    configured,
+    consumed,
+    log_place,
+    register_configured,
+)
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_requests import removed_tables
@@ -69,14 +74,16 @@ def run(
     *,
     stop: Callable[[], bool] = lambda: False,
     standby: bool = False,
+    group: str = "",
 ) -> None:
     """Run one consumer of a pipeline inside this program; returns when stop() says so.
 
     file: the pipeline file; name: of its section [consumers.NAME]. consumer: given in place of
     the class that the section names. stop: called again and again, from this thread; no signal
-    handler is set. standby: wait until no other process runs it. Raises PenstockError.
+    handler is set. standby: wait until no other process runs it. group: of a file with [stage] the
+    target schema, where there are several. Raises PenstockError.
     """
-    config = load_config(Path(file))
+    config = consumed(load_config(Path(file)), group)
     REAL_FILES.make_directory(config.layout.run)
     _run(config, name, configured(config, name), consumer, stop, standby=standby)
 

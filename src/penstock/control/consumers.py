@@ -8,6 +8,7 @@ from penstock.consume.registration import LogPlace, register
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.stage_groups import feed_config, feeds
 
 
 class ConsumerUnknown(PenstockError):
@@ -15,6 +16,39 @@ class ConsumerUnknown(PenstockError):
 
     code = "CN12"
     retry = "operator"
+
+
+class FeedUnknown(PenstockError):
+    """It is not clear of which target schema a consumer is meant. fields: groups."""
+
+    code = "CN17"
+    retry = "operator"
+
+
+def consumed(config: Config, group: str = "") -> Config:
+    """The pipeline whose log consumers read: the file's, or with [stage] that of a target schema.
+
+    group: the name of the schema, such as `shop.public`; needed where there are several. Raises
+    FeedUnknown.
+    """
+    if config.stage is None and not group:
+        return config
+    known = feeds(config)
+    if config.stage is not None and (group in known or (not group and len(known) == 1)):
+        return feed_config(config, tuple((group or known[0]).split(".")))
+    there = ", ".join(known) or "none yet"
+    hint = f"Say --group SCHEMA; there are: {there}."
+    if not known:
+        hint = "Start `penstock stage`: it makes them when a feed sends its first timestamp."
+    if config.stage is None:
+        hint = "Only files with [stage] have several logs: leave --group out."
+    raise FeedUnknown(
+        f"{config.path.name} has no log for consumers of {group}"
+        if group
+        else f"consumers of which target schema? {config.path.name} has {len(known)}",
+        hint=hint,
+        groups=list(known),
+    )
 
 
 def log_place(config: Config) -> LogPlace:

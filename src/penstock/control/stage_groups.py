@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from penstock.control.stage_feed import FeedWorker
 from penstock.control.stage_group import GroupWorker
 from penstock.control.stage_target import TargetSchemas
 from penstock.control.stopping import StopRequest
@@ -38,6 +39,7 @@ class Groups:
         self._sequencer = sequencer
         self._schemas = TargetSchemas(config)
         self.workers: dict[str, GroupWorker] = {}
+        self._feeds: list[FeedWorker] = []
         self._others: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
         self._thread.start()
@@ -65,12 +67,16 @@ class Groups:
                 self.workers[name] = GroupWorker(
                     self._config, group, self._database, self._sequencer, self._stop
                 )
+                if self._config.consumers:
+                    self._feeds.append(FeedWorker(self._config, group, self._stop))
 
     def join(self) -> None:
         """Wait until all have ended, once they were stopped."""
         self._thread.join()
         for worker in self.workers.values():
             worker.join()
+        for feed in self._feeds:
+            feed.join()
 
 
 @contextmanager

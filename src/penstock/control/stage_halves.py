@@ -7,8 +7,10 @@ load, table syncs. Not here: who starts them (`stage_group.py`).
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 from penstock.control.actions import ActionWatch
+from penstock.control.consumers import register_configured
 from penstock.control.extract_process import extract_options
 from penstock.control.load_process import session_options
 from penstock.control.past_errors import keep_error
@@ -21,23 +23,26 @@ from penstock.host.files import REAL_FILES
 from penstock.load.kept_files import Keeping
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper
-from penstock.ports.config import Config
+from penstock.ports.config import Config, TargetSection
 from penstock.ports.extraction import extraction_of
 from penstock.ports.policies import Policies, Policy
-from penstock.ports.stage_groups import group_at, group_config, log_id_of
+from penstock.ports.stage_groups import feed_config, group_at, group_config, log_id_of
 
-LOAD, EXTRACT = "load", "extract"
+LOAD, EXTRACT, FEED = "load", "extract", "feed"
 HALVES = (LOAD, EXTRACT)  # Spark takes longest to start
 # A target's tables are their owner's: what a feed has no column for stops before it is in the log.
 POLICIES = Policies(default=Policy.IGNORE)
 
 
 def run_half(config: Config, half: str, group_url: str) -> None:
-    """Work as one of HALVES until a signal comes. group_url: see `source_url`.
+    """Work as one of HALVES, or as FEED, until a signal comes. group_url: see `source_url`.
 
     Raises what ends an extraction or a load.
     """
     group = group_at(group_url)
+    if half == FEED:
+        feed_group(feed_config(config, group), config.target)
+        return
     config, log_id = group_config(config, group), log_id_of(config, group)
     stop = StopRequest()
     with ExitStack() as stack:
@@ -66,6 +71,32 @@ def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitSta
         stop=stop,
         log_id=log_id,
     ).run()
+
+
+def feed_group(config: Config, target: TargetSection) -> None:
+    """All that is staged into the log of consumers, whether it is applied or not."""
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        REAL_FILES.make_directory(config.layout.run)
+        register_configured(config)
+        options = extract_options(config)
+        pipeline = pipeline_of(replace(config, target=target))
+        engine = stack.enter_context(
+            extraction_of(config).opened(pipeline, options, tables=list, stop=stop)
+        )
+        recorder = CeRecorder(config)
+        stack.callback(recorder.close)
+        gate = ActionWatch(config.target.url, name="penstock stage action")
+        stack.callback(gate.close)
+        Extractor(
+            engine,
+            config.directory,
+            options=options,
+            recorder=recorder,
+            gate=gate,
+            stop=stop,
+        ).run()
 
 
 def load_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:

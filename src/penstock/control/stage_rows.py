@@ -12,6 +12,7 @@ import structlog
 from penstock.ports.config import Config
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode, StageSection, seconds
+from penstock.ports.stage_groups import feeds
 
 if TYPE_CHECKING:
     from penstock.stage.apply.sequencer import RowSequencer
@@ -82,6 +83,7 @@ def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[
         mode=section.mode,
         best_effort_window_s=seconds(section.best_effort_window),
         dlq_table=section.dlq_table_name,
+        stages_all=bool(config.consumers or feeds(config)),
     )
     # A thread has one session while it writes and may ask for another to read the catalogue.
     with Sessions(row_target_at(config.target.url), 2 * THREADS + 2) as target:

@@ -11,7 +11,8 @@ from dataclasses import replace
 from urllib.parse import quote, unquote
 
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.config import Config, SourceSection
+from penstock.ports.config import Config, SourceSection, TargetSection
+from penstock.ports.progress import progress_beside
 from penstock.ports.registry import types_at
 from penstock.ports.staging import Group, group_name
 from penstock.ports.target import SHARED_LOG
@@ -19,6 +20,8 @@ from penstock.ports.target import SHARED_LOG
 _SCHEME = "staged-"  # and whose types the rows have: those of the target
 DIRECTORY = "groups"
 """Where the groups' directories are, below the pipeline's."""
+FEEDS = "feeds"
+"""Where those of their consumers are: what instances do in turn does not concern them."""
 
 
 def source_url(target_url: str, group: Group) -> str:
@@ -61,10 +64,34 @@ def time_through(position: int) -> Hlc:
 
 
 def group_config(config: Config, group: Group) -> Config:
-    """The pipeline of a group: its directory is below that of the whole pipeline."""
-    folder = config.directory / DIRECTORY / quote(group_name(group), safe="")
+    """The pipeline of a group: its directory is below that of the whole pipeline.
+
+    Its log is for the load alone: it begins anew wherever the target is.
+    """
+    return replace(_below(config, DIRECTORY, group), consumers={})
+
+
+def feed_config(config: Config, group: Group) -> Config:
+    """The pipeline of a group's consumers: a log of their own, which no load removes.
+
+    Its progress is beside it. Not here: the target.
+    """
+    found = _below(config, FEEDS, group)
+    beside = TargetSection(url=progress_beside(found.layout.state))
+    return replace(found, has_target=False, target=beside)
+
+
+def feeds(config: Config) -> tuple[str, ...]:
+    """The names of the groups that have a log for consumers, in order."""
+    folder = config.directory / FEEDS
+    found = [one for one in folder.iterdir() if one.is_dir()] if folder.exists() else []
+    return tuple(sorted(unquote(one.name) for one in found))
+
+
+def _below(config: Config, folder: str, group: Group) -> Config:
+    directory = config.directory / folder / quote(group_name(group), safe="")
     return replace(
         config,
-        pipeline=replace(config.pipeline, directory=str(folder)),
+        pipeline=replace(config.pipeline, directory=str(directory)),
         source=SourceSection(url=source_url(config.target.url, group), tables=()),
     )

@@ -39,6 +39,9 @@ the raw JSON of the row, null for a removal. before: the raw JSON of the row bef
 was not sent or there was none. Never compressed: that is between the session and its tables.
 """
 
+STUB = b'{"__stub__":true}'
+"""`after` of what was marked applied without having been staged: nobody knows what it was."""
+
 Group = tuple[str, ...]
 """A target schema, unquoted: database and schema, or the database alone where it has no schemas.
 
@@ -172,7 +175,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Unapplied mutations of whole times: a time is never split over two slices.
+    """Mutations of whole times: a time is never split over two slices.
 
     through: the last time that it may have. rows: per table those it has, in order of time and key.
     """
@@ -266,17 +269,31 @@ class StagingSession(Protocol):
         ...
 
     def read(
-        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+        self,
+        tables: Collection[StagedTable],
+        after: Hlc,
+        through: Hlc,
+        *,
+        limit: int,
+        with_applied: bool = False,
     ) -> Iterator[Slice]:
         """Unapplied rows with after < time <= through, as slices in order of time.
 
-        The last slice has `through` as its end, also where it is empty. Streams: about `limit`
-        rows of a table are in memory, more only where one time has more.
+        with_applied: also those that are marked applied, stubs among them. The last slice has
+        `through` as its end, also where it is empty. Streams: about `limit` rows of a table are in
+        memory, more only where one time has more.
         """
         ...
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
-        """Delete applied rows older than this, 10,000 per statement; returns how many."""
+        """Delete applied rows older than this, 10,000 per statement; returns how many.
+
+        `retired_before` says so from before the first one goes.
+        """
+        ...
+
+    def retired_before(self, table: StagedTable) -> Hlc:
+        """Applied rows older than this may have been deleted, whoever did it."""
         ...
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int:

@@ -58,7 +58,8 @@ def opened(
         group=group,
         url=url,
         definitions=lambda: definitions_of(config, group),
-        splits=config.stage.split_windows,
+        splits=config.stage.split_windows and not config.consumers,
+        with_applied=bool(config.consumers),
         name=group_name(group),
     )
 

@@ -25,13 +25,17 @@ POLL_S = 0.1
 
 @dataclass
 class StagedEngine:
-    """See SourceEngine. url: that of the group; definitions: reads the target's catalogue."""
+    """See SourceEngine. url: that of the group; definitions: reads the target's catalogue.
+
+    with_applied: the log is for consumers, who get what is applied as well.
+    """
 
     database: StagingDatabase
     group: Group
     url: str
     definitions: Callable[[], Mapping[StagedTable, TableDefinition]]
     splits: bool = False
+    with_applied: bool = False
     name: str = ""
     _shapes: Shapes | None = None
     _clock: Clock = REAL_CLOCK
@@ -76,7 +80,11 @@ class StagedEngine:
         self._shapes.load()
         with self.database.opened() as session:
             reader = WindowReader(
-                session=session, group=self.group, shapes=self._shapes, splits=self.splits
+                session=session,
+                group=self.group,
+                shapes=self._shapes,
+                splits=self.splits,
+                with_applied=self.with_applied,
             )
             yield StagedStream(
                 session=session, group=self.group, reader=reader, end=durable, clock=self._clock

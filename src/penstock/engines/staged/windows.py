@@ -14,17 +14,39 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.codec.columns import transactions_batch
 from penstock.engines.staged.rows import Reader, Unfit
 from penstock.engines.staged.shapes import ShapeChanged, Shapes
-from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
-from penstock.model.hlc import Hlc
+from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Rows, Run
+from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.stage_groups import position_behind
-from penstock.ports.staging import Group, Slice, StagedTable, StagingSession
+from penstock.ports.staging import (
+    STUB,
+    Group,
+    Slice,
+    StagedTable,
+    StagingSession,
+    group_name,
+)
 
 ROWS_MAX = 10_000  # of a table in memory, more only where one timestamp has more
 Ints = npt.NDArray[np.int64]
+
+
+class FeedRetired(PenstockError):
+    """Consumers of a feed were behind for longer than applied rows stay staged. fields: table."""
+
+    code = "ST44"
+    retry = "operator"
+
+
+class FeedNotStaged(PenstockError):
+    """An instance without consumers has applied changes directly. fields: table."""
+
+    code = "ST45"
+    retry = "operator"
 
 
 @dataclass(slots=True)
@@ -38,12 +60,17 @@ class Numbers:
 
 @dataclass
 class WindowReader:
-    """Reads windows, one behind the other. splits: flush points between two timestamps, too."""
+    """Reads windows, one behind the other.
+
+    splits: flush points between two timestamps, too. with_applied: also what is applied, and not
+    retired: a window that may lack retired rows ends with FeedRetired, in front of its end.
+    """
 
     session: StagingSession
     group: Group
     shapes: Shapes
     splits: bool
+    with_applied: bool = False
     rows_max: int = ROWS_MAX
     _readers: dict[StagedTable, Reader] = field(default_factory=dict)
 
@@ -54,16 +81,35 @@ class WindowReader:
         show is taken in at once.
         """
         numbers = Numbers(start.gsn, start.trx)
+        tables = self.session.staged_tables(self.group)
         slices = self.session.read(
-            self.session.staged_tables(self.group), after, through, limit=self.rows_max
+            tables, after, through, limit=self.rows_max, with_applied=self.with_applied
         )
         given: set[StagedTable] = set()
+        if self.with_applied:
+            slices = _unstubbed(slices, is_first=after == ZERO)
         for one, following in _with_next(_filled(slices)):
             ends = following is None or _first_time(following) != _last_time(one)
             yield self._run(one, numbers, given, ends=ends)
             given |= one.rows.keys()
+        if self.with_applied and after != ZERO:
+            self._check_retired(tables, after)
         numbers.trx += 1
         yield self._resolved(through, numbers)
+
+    def _check_retired(self, tables: Collection[StagedTable], after: Hlc) -> None:
+        """Behind the reading: what was retired meanwhile is missed, too."""
+        for table in tables:
+            before = self.session.retired_before(table)
+            if before > after:
+                raise FeedRetired(
+                    f"consumers of {group_name(self.group)} have read up to {after}, and changes "
+                    f"of {table} before {before} are not staged any more",
+                    hint="These changes are lost to consumers. To begin anew with what is staged: "
+                    "stop `penstock stage`, remove the folder feeds/ in the pipeline's directory, "
+                    "and start it again. A longer retireOffset avoids it.",
+                    table=str(table),
+                )
 
     def _run(
         self, one: Slice, numbers: Numbers, given: Collection[StagedTable], *, ends: bool
@@ -176,6 +222,24 @@ class _Order:
 
 def _filled(slices: Iterator[Slice]) -> Iterator[Slice]:
     return (one for one in slices if any(batch.num_rows for batch in one.rows.values()))
+
+
+def _unstubbed(slices: Iterator[Slice], *, is_first: bool) -> Iterator[Slice]:
+    """Without stubs, which only a first window may have. Raises FeedNotStaged."""
+    for one in slices:
+        rows = {}
+        for table, batch in one.rows.items():
+            known = pc.fill_null(pc.not_equal(batch.column("after"), STUB), fill_value=True)
+            rows[table] = batch.filter(known)
+            if rows[table].num_rows < batch.num_rows and not is_first:
+                raise FeedNotStaged(
+                    f"changes of {table} up to {one.through} were applied without being staged",
+                    hint="They are lost to consumers. Give the files of all instances the same "
+                    "[consumers.NAME]. To begin anew with what is staged: stop `penstock stage`, "
+                    "remove the folder feeds/ in the pipeline's directory, and start it again.",
+                    table=str(table),
+                )
+        yield Slice(through=one.through, rows=rows)
 
 
 def _with_next(slices: Iterator[Slice]) -> Iterator[tuple[Slice, Slice | None]]:

@@ -62,11 +62,15 @@ ATTEMPTS = Backoff(first_s=0.1, longest_s=2.0, attempts=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencerOptions:
-    """mode, best_effort_window_s, dlq_table: see [stage]."""
+    """mode, best_effort_window_s, dlq_table: see [stage].
+
+    stages_all: what is written directly is staged, too, for the consumers of the feed.
+    """
 
     mode: StageMode = StageMode.AUTO
     best_effort_window_s: float = 3600.0
     dlq_table: str = DEFAULT_NAME
+    stages_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +164,7 @@ class RowSequencer:
         with self._applying(group, batches) as (rows, shape):
             pending = {table: session.unapplied_of(table, one) for table, one in batches.items()}
             self._write(rows, group, shape, pending)
-            for table, batch in pending.items():
-                session.mark_applied(table, batch)
+            self._mark_written(session, pending)
         return {
             table: Staged(
                 added=pending[table].num_rows, duplicates=one.num_rows - pending[table].num_rows
@@ -204,7 +207,7 @@ class RowSequencer:
                 if pending.num_rows:
                     self._write(rows, group, shape, {table: pending})
                     faults.point("stage.direct.applied")
-                    session.mark_applied(table, pending)
+                    self._mark_written(session, {table: pending})
         except Exception as error:
             # Of a bug in the user's module no less than of a lost server: the sweep tries again.
             self._metrics.direct_errors.labels(*names).inc()
@@ -214,6 +217,13 @@ class RowSequencer:
         self._metrics.direct_applied.labels(*names).inc(pending.num_rows)
         added = batch.num_rows - free.num_rows + pending.num_rows
         return Staged(added=added, duplicates=batch.num_rows - added)
+
+    def _mark_written(self, session: StagingSession, pending: Batches) -> None:
+        """Mark what was written without having been staged."""
+        if self._options.stages_all:
+            session.stage(pending)
+        for table, batch in pending.items():
+            session.mark_applied(table, batch)
 
     # --- sweeps -----------------------------------------------------------------------------------
 

@@ -15,12 +15,11 @@ from psycopg import errors
 from penstock.engines.postgres.connect import statement
 from penstock.engines.postgres.staging.rows import COPIED_COLUMNS, Rows
 from penstock.model.hlc import Hlc
+from penstock.ports.staging import STUB
 from penstock.sql.staging_tables import StagingDialect
 
 MARK_ROWS_MAX: Final = 100_000
 RETIRE_ROWS_MAX: Final = 10_000
-STUB: Final = b'{"__stub__":true}'
-"""`mut` of a row that was marked applied without having been staged."""
 
 _COPY: Final = f"copy {{table}} ({COPIED_COLUMNS}) from stdin (format binary)"
 _STAGE: Final = """

@@ -1,4 +1,4 @@
-"""Reads unapplied mutations of several tables in order of time, a slice of whole times after the
+"""Reads mutations of several tables in order of time, a slice of whole times after the
 other, with a page of each table in memory.
 
 Not here: rows into batches (`rows.py`).
@@ -22,14 +22,14 @@ _COLUMNS: Final = "nanos, logical, key, mut, before"
 _PAGE: Final = f"""
     select {_COLUMNS}
       from {{table}}
-     where (nanos, logical) > (%s, %s) and (nanos, logical) <= (%s, %s) and not applied
+     where (nanos, logical) > (%s, %s) and (nanos, logical) <= (%s, %s) and {{wanted}}
      order by nanos, logical, key
      limit %s
 """
 _REST_OF_A_TIME: Final = f"""
     select {_COLUMNS}
       from {{table}}
-     where nanos = %s and logical = %s and key > %s and not applied
+     where nanos = %s and logical = %s and key > %s and {{wanted}}
      order by key
 """
 Row = tuple[Any, ...]
@@ -40,6 +40,7 @@ class _Page:
     """What is read of a table and not yet given out. read_to: the last time that it may have."""
 
     place: str
+    wanted: str
     read_to: Hlc
     is_whole: bool = False
     rows: list[Row] = field(default_factory=list)
@@ -48,14 +49,16 @@ class _Page:
         """Read the next rows, to the end of the last one's time."""
         with connection.cursor(binary=True) as cursor:
             bounds = (self.read_to.nanos, self.read_to.logical, through.nanos, through.logical)
-            cursor.execute(statement(_PAGE.format(table=self.place)), (*bounds, limit))
+            cursor.execute(
+                statement(_PAGE.format(table=self.place, wanted=self.wanted)), (*bounds, limit)
+            )
             self.rows = cursor.fetchall()
             self.is_whole = len(self.rows) < limit
             if self.is_whole:
                 self.read_to = through
                 return
             nanos, logical, key, *_ = self.rows[-1]
-            rest = statement(_REST_OF_A_TIME.format(table=self.place))
+            rest = statement(_REST_OF_A_TIME.format(table=self.place, wanted=self.wanted))
             cursor.execute(rest, (nanos, logical, key))
             self.rows += cursor.fetchall()
             self.read_to = Hlc(nanos, logical)
@@ -87,9 +90,13 @@ def read(
     through: Hlc,
     *,
     limit: int,
+    with_applied: bool = False,
 ) -> Iterator[Slice]:
     """See `StagingSession.read`. places: the mutation tables, as SQL names them."""
-    pages = {table: _Page(place=place, read_to=after) for table, place in places.items()}
+    wanted = "true" if with_applied else "not applied"
+    pages = {
+        table: _Page(place=place, wanted=wanted, read_to=after) for table, place in places.items()
+    }
     while True:
         with server_errors("reading staged mutations"):
             for page in pages.values():

@@ -125,11 +125,19 @@ class PostgresStagingSession:
             return mutations.mark_applied_through(self._connection, places.values(), after, time)
 
     def read(
-        self, tables: Collection[StagedTable], after: Hlc, through: Hlc, *, limit: int
+        self,
+        tables: Collection[StagedTable],
+        after: Hlc,
+        through: Hlc,
+        *,
+        limit: int,
+        with_applied: bool = False,
     ) -> Iterator[Slice]:
         """See `StagingSession`."""
         places = self._places(tables)
-        pages = reading.read(self._connection, places, after, through, limit=limit)
+        pages = reading.read(
+            self._connection, places, after, through, limit=limit, with_applied=with_applied
+        )
         while True:
             with self._doing("reading staged mutations"):
                 found = next(pages, None)
@@ -143,12 +151,19 @@ class PostgresStagingSession:
         low = self._retired.get(table, ZERO)
         total = 0
         if low < before:
+            if self.retired_before(table) < before:
+                self.put_memo(_retired_key(table), str(before).encode())
             with self._doing(f"retiring mutations of {table}"):
                 parts = mutations.retire(self._connection, self._dialect, place, low, before)
                 for count, upto in parts:
                     total += count
                     self._retired[table] = upto
         return total
+
+    def retired_before(self, table: StagedTable) -> Hlc:
+        """See `StagingSession`."""
+        found = self.get_memo(_retired_key(table))
+        return Hlc.parse(found.decode()) if found else ZERO
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int:
         """See `StagingSession`."""
@@ -276,3 +291,8 @@ class PostgresStagingSession:
             ) from error
         except psycopg.Error as error:
             raise statement_error(doing, error) from error
+
+
+def _retired_key(table: StagedTable) -> str:
+    """Where the table memo has up to when a table's applied rows were deleted."""
+    return f"retired_{table}"

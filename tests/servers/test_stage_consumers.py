@@ -1,0 +1,146 @@
+"""Consumers beside `penstock stage`: each has every change of a feed once and in order.
+
+In every mode, whichever instance applies, and killed again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_stage import Instance, Stage
+from penstock.consume.lock import LOCK_FILE
+from penstock.control.config import load_config
+from penstock.control.consumers import consumed
+from penstock.host.process import holder_of
+
+KEEPER = """
+import json
+from penstock.consume import CdcConsumer
+
+class Keeper(CdcConsumer):
+    def __init__(self, path):
+        self.file = open(path, "a")
+
+    def on_events(self, events):
+        for one in events:
+            value = None if one.value is None else dict(one.value)
+            line = [one.gsn, one.position, one.table.partition(".")[2], list(one.key), value]
+            self.file.write(json.dumps(line) + "\\n")
+        self.file.flush()
+        return True
+"""
+SETTLE_S = 90.0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Ends servers behind the test."""
+    with ExitStack() as made:
+        yield made
+
+
+def _consuming(stage: Stage, folder: Path) -> None:
+    """Give the instances' files a consumer."""
+    (folder / "keeper.py").write_text(KEEPER)
+    for one in stage.instances:
+        with one.file.open("a") as file:
+            file.write(
+                "[consumers.keep]\nclass = 'keeper:Keeper'\nkeepBinary = false\n"
+                "checkFrequency = 100\n"
+                f"options = {{ path = '{folder / one.name}.events' }}\n"
+            )
+
+
+def _recorded(stage: Stage) -> list[dict[str, Any]]:
+    """The messages of the history, in the list as they are made."""
+    messages: list[dict[str, Any]] = []
+    bodies = stage.feed.bodies
+
+    def recorded(some: list[dict[str, Any]]) -> Iterator[str]:
+        messages.extend(some)
+        return bodies(some)
+
+    stage.feed.bodies = recorded  # type: ignore[method-assign]
+    return messages
+
+
+def _events(folder: Path, one: Instance) -> list[list[Any]]:
+    """What a consumer has, each once: [position, table, key, value]. Its gsns have no gap."""
+    path = folder / f"{one.name}.events"
+    found: list[list[Any]] = []
+    last = 0
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    for line in lines:
+        if not line.endswith("\n"):
+            continue
+        gsn, *rest = json.loads(line)
+        assert gsn <= last + 1, "events were passed over"
+        if gsn == last + 1:
+            last = gsn
+            found.append(rest)
+        else:
+            assert found[gsn - 1] == rest, "an event came again as another one"
+    return found
+
+
+def _expected(messages: list[dict[str, Any]]) -> list[list[Any]]:
+    rows = sorted(
+        ((_time(one["updated"]), one["topic"], one["key"], one["after"]) for one in messages),
+        key=lambda row: (row[0], row[1], json.dumps(row[2])),
+    )
+    return [[table, key, after] for _, table, key, after in rows]
+
+
+def _time(text: str) -> tuple[int, int]:
+    nanos, _, logical = text.partition(".")
+    return int(nanos), int(logical)
+
+
+def _feed(one: Instance) -> Path:
+    return next((one.file.parent / one.name / "feeds").iterdir())
+
+
+def _kill_consumer(one: Instance) -> None:
+    if pid := holder_of(_feed(one) / "cdc" / "keep" / LOCK_FILE):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.promise
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mode", ["rowwise", "bestEffort"])
+def test_consumers_get_every_change_once_and_in_order(
+    stack: ExitStack, tmp_path: Path, mode: str
+) -> None:
+    """One instance after the other is killed and comes back; each has a consumer of its own."""
+    stage = Stage(stack, tmp_path, mode, "postgres", 7)
+    _consuming(stage, tmp_path)
+    messages = _recorded(stage)
+    with stage:
+        for number in range(4):
+            time.sleep(4)
+            one = stage.instances[number % 2]
+            one.kill()
+            _kill_consumer(stage.instances[1 - number % 2])
+            time.sleep(3)
+            one.start()
+        time.sleep(3)
+        stage.end_feed()
+        expected = _expected(messages)
+        for one in stage.instances:
+            deadline = time.monotonic() + SETTLE_S
+            while len(_events(tmp_path, one)) < len(expected):
+                assert time.monotonic() < deadline, f"{mode}: a consumer lags\n{one.messages}"
+                time.sleep(0.5)
+            found = [rest for _, *rest in _events(tmp_path, one)]
+            assert found == expected
+    config = consumed(load_config(stage.instances[0].file))
+    assert config.layout.log == _feed(stage.instances[0]) / "log"
