@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import penstock
 from fix_stage import Instance, Stage
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.config import load_config
@@ -92,6 +95,13 @@ def _events(folder: Path, one: Instance) -> list[list[Any]]:
     return found
 
 
+def _wait_for_events(folder: Path, one: Instance, count: int) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while len(_events(folder, one)) < count:
+        assert time.monotonic() < deadline, f"a consumer lags\n{one.messages}"
+        time.sleep(0.5)
+
+
 def _expected(messages: list[dict[str, Any]]) -> list[list[Any]]:
     rows = sorted(
         ((_time(one["updated"]), one["topic"], one["key"], one["after"]) for one in messages),
@@ -114,6 +124,34 @@ def _kill_consumer(one: Instance) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def _commands(one: Instance, count: int) -> None:
+    """What people look at a feed's consumers with, and Python."""
+    (line,) = _said(one, "consumers", "ls")
+    assert line["consumer"] == "keep", line
+    _said(one, "consumers", "pause", "keep")
+    _said(one, "consumers", "disable", "keep")
+    assert _said(one, "consumers", "resume", "keep", "--group", "x", code=1)[-1]["code"] == "CN17"
+    _said(one, "consumers", "enable", "keep")
+    _said(one, "consumers", "resume", "keep")
+    assert "stage" in _said(one, "resend", "--tables", "public.mark", code=1)[-1]["hint"]
+    numbers = [change.gsn for change in penstock.read_log(_feed(one))]
+    assert numbers == list(range(count - len(numbers) + 1, count + 1))
+
+
+def _said(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
+    command = [words[0], *words[1:2], str(one.file), *words[2:]]
+    if words[0] == "resend":
+        command = [words[0], str(one.file), *words[1:]]
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *command, "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return [
+        json.loads(text) for text in (done.stdout + done.stderr).splitlines() if text[:1] == "{"
+    ]
+
+
 @pytest.mark.promise
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", ["rowwise", "bestEffort"])
@@ -125,6 +163,8 @@ def test_consumers_get_every_change_once_and_in_order(
     _consuming(stage, tmp_path)
     messages = _recorded(stage)
     with stage:
+        for one in stage.instances:
+            _wait_for_events(tmp_path, one, 1)
         for number in range(4):
             time.sleep(4)
             one = stage.instances[number % 2]
@@ -136,11 +176,9 @@ def test_consumers_get_every_change_once_and_in_order(
         stage.end_feed()
         expected = _expected(messages)
         for one in stage.instances:
-            deadline = time.monotonic() + SETTLE_S
-            while len(_events(tmp_path, one)) < len(expected):
-                assert time.monotonic() < deadline, f"{mode}: a consumer lags\n{one.messages}"
-                time.sleep(0.5)
+            _wait_for_events(tmp_path, one, len(expected))
             found = [rest for _, *rest in _events(tmp_path, one)]
             assert found == expected
+        _commands(stage.instances[0], len(expected))
     config = consumed(load_config(stage.instances[0].file))
     assert config.layout.log == _feed(stage.instances[0]) / "log"

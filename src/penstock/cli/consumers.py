@@ -122,7 +122,7 @@ def consumers_remove(
 
 def _one_or_all(function: Callable[..., Any]) -> Callable[..., Any]:
     name = click.argument("name", metavar="[NAME]", required=False)
-    return pipeline_file(name(ALL(common(function))))
+    return pipeline_file(name(ALL(group_option(common(function)))))
 
 
 @consumers.command("enable")
