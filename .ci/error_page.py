@@ -19,6 +19,7 @@ AREAS = {
     "DC": "Decoding what the server sends",
     "FX": "FlexCDC: changelog tables and plugins",
     "ST": "Staging in a database",
+    "IG": "A node's directory of Apache Ignite",
     "HS": "This machine and its connections",
     "LD": "Loading",
     "LG": "The change log",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from penstock.codec import changefeed
+from penstock.codec.ignite import marshal, wal
 from penstock.codec.mysql import binlog
 from penstock.codec.postgres import pgoutput
 
 
 def all_compiled() -> bool:
     """Whether every decoder is the compiled one."""
-    return pgoutput.COMPILED and binlog.COMPILED and changefeed.COMPILED
+    ignite = marshal.COMPILED and wal.COMPILED
+    return pgoutput.COMPILED and binlog.COMPILED and changefeed.COMPILED and ignite

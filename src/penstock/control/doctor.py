@@ -218,6 +218,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "FX": "of FlexCDC: `penstock flexcdc`",
         "ST": "of `penstock stage`",
         "CT78 PS21": "of `penstock resend`",
+        "IG": "of a directory that is read in place of a server: `penstock consume`",
         "LG": "of the change log: `penstock log check`",
         "DC": "of bytes that were received",
         "CT01 CT02 CT03 CT04 HS14": "of `penstock run` itself: another process runs, or has failed",

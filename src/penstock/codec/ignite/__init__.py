@@ -1,0 +1,1 @@
+"""Apache Ignite's bytes: segments of its write-ahead log, marshalled values, types' metadata."""

@@ -1,0 +1,175 @@
+"""What Ignite's values are in Python, with nothing lost that its types can tell apart."""
+
+from __future__ import annotations
+
+import datetime
+import reprlib
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+UUID = uuid.UUID
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+COLLECTIONS = {
+    -1: "user set",
+    0: "user collection",
+    1: "ArrayList",
+    2: "LinkedList",
+    3: "HashSet",
+    4: "LinkedHashSet",
+    5: "SingletonList",
+}
+MAPS = {0: "user map", 1: "HashMap", 2: "LinkedHashMap"}
+
+
+def _instant(ms: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(milliseconds=ms)
+
+
+class Date(NamedTuple):
+    """A `java.util.Date` or SQL DATE: milliseconds since 1970, UTC."""
+
+    ms: int
+
+    @property
+    def datetime(self) -> datetime.datetime:
+        """In UTC. Raises OverflowError outside the years 1 to 9999."""
+        return _instant(self.ms)
+
+
+class Time(NamedTuple):
+    """A SQL TIME: milliseconds since 1970, UTC, of the day 1970-01-01 in the node's time zone."""
+
+    ms: int
+
+
+class Timestamp(NamedTuple):
+    """A SQL TIMESTAMP. ms: since 1970, UTC; nanos: within that millisecond, 0 to 999,999."""
+
+    ms: int
+    nanos: int
+
+    @property
+    def datetime(self) -> datetime.datetime:
+        """In UTC, cut to microseconds. Raises OverflowError outside the years 1 to 9999."""
+        return _instant(self.ms) + datetime.timedelta(microseconds=self.nanos // 1000)
+
+
+class Enum(NamedTuple):
+    """A constant of an enum. name: None where the type's metadata does not have it."""
+
+    type_name: str
+    type_id: int
+    ordinal: int
+    name: str | None
+
+
+class Class(NamedTuple):
+    """A Java class, by its name; where it is not registered the name is None."""
+
+    type_name: str | None
+    type_id: int
+
+
+class Opaque(NamedTuple):
+    """What only a JVM with the object's own class can read, as it is in the log.
+
+    form: `optimized` (java.io.Externalizable, writeObject, the JDK's own classes), `transformed`
+    (by a CacheObjectTransformer) or `proxy`.
+    """
+
+    form: str
+    type_name: str | None
+    type_id: int
+    data: bytes
+
+
+class JavaList(list[Any]):
+    """A collection. kind: a name of COLLECTIONS."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+
+class JavaMap(Mapping[Any, Any]):
+    """A map, as pairs in the order of the log. kind: a name of MAPS.
+
+    1 and 1L are two keys in Java and equal in Python, so `pairs` can have more than len(dict).
+    """
+
+    __slots__ = ("kind", "pairs")
+
+    def __init__(self, kind: str, pairs: list[tuple[Any, Any]]) -> None:
+        self.kind = kind
+        self.pairs = pairs
+
+    def __getitem__(self, key: Any) -> Any:
+        for one, value in self.pairs:
+            if one == key:
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (key for key, _ in self.pairs)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        return f"JavaMap({self.kind}, {self.pairs!r})"
+
+
+class BinaryObject(Mapping[str, Any]):
+    """An object: its fields by name. A field that is missing equals one that is null.
+
+    type_name, type_id: of its class. raw: bytes that it wrote behind its named fields; None mostly.
+    """
+
+    __slots__ = ("_names", "fields", "hash_code", "raw", "type_id", "type_name")
+
+    def __init__(
+        self,
+        type_name: str,
+        type_id: int,
+        hash_code: int,
+        fields: dict[str, Any],
+        names: Mapping[str, Any],
+        raw: bytes | None,
+    ) -> None:
+        """names: of all fields that the type has."""
+        self.type_name = type_name
+        self.type_id = type_id
+        self.hash_code = hash_code
+        self.fields = fields
+        self.raw = raw
+        self._names = names
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.fields.get(name)
+        if value is None and name not in self.fields and name not in self._names:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __hash__(self) -> int:
+        return self.hash_code
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, BinaryObject):
+            same = (self.type_id, self.raw) == (other.type_id, other.raw)
+            return same and _set(self.fields) == _set(other.fields)
+        return NotImplemented
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        return f"BinaryObject({self.type_name}, {self.fields!r})"
+
+
+def _set(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,389 @@
+"""A segment of Ignite's write-ahead log, and the changes in it. Plain twin of `_wal.pyx`.
+
+Only data records are parsed; of all others length, place and checksum are checked. Everything is
+little-endian, as nodes on x86 and ARM write it. Not here: files (`engines/ignite`), and what is
+inside a key or a value (`marshal.py`). Source: Apache Ignite 2.17, RecordV2Serializer,
+RecordDataV1Serializer, RecordDataV2Serializer.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+from penstock.codec.ignite.errors import broken, unsupported
+
+try:
+    from penstock.codec.ignite._wal import Entry as _Entry
+    from penstock.codec.ignite._wal import Walk as _Walk
+    from penstock.codec.ignite._wal import find_record as _find_record
+except ModuleNotFoundError as missing:
+    if missing.name != "penstock.codec.ignite._wal":
+        raise  # the kernel is there and broken: never fall back silently
+    COMPILED = False
+else:
+    COMPILED = True
+
+HEADER_BYTES = 29
+RECORD_BYTES_MIN = 21  # type, segment, offset, length, checksum
+HEADER_KIND = 4
+SWITCH_KIND = 40
+DATA_KINDS = frozenset({70, 78})  # DATA_RECORD_V2, CDC_DATA_RECORD
+MANAGER_KIND, MANAGER_STOP_KIND = 79, 80
+MANAGER_KINDS = frozenset({MANAGER_KIND, MANAGER_STOP_KIND})
+ENCRYPTED_KINDS = frozenset({52, 53, 63, 64, 71})
+KIND_MAX = 82
+MAGIC, MAGIC_COMPACTED = 0xB0D045ACE7ED045A, 0x4E07AE0E573A694E
+SERIALIZER = 2
+CREATE, UPDATE, DELETE, TRANSFORM = 1, 2, 3, 4
+PRIMARY, PRELOAD, FROM_STORE = 1, 2, 4
+
+_HEADER = struct.Struct("<BqiQiI")
+_RECORD = struct.Struct("<Bqii")
+_ENTRIES = struct.Struct("<iq")
+_KEY = struct.Struct("<iib")
+_TAIL = struct.Struct("<iqqB")
+_VERSION = struct.Struct("<iiq")
+_MANAGER = struct.Struct("<qiii")
+
+ENDS = "an entry goes on behind the end of its record"
+
+
+class Version(NamedTuple):
+    """When a key was changed: a later change of it has the greater version."""
+
+    topology: int
+    order: int
+    node_order: int
+    data_center: int
+
+
+class Place(NamedTuple):
+    """A place in the log: the segment, the offset of a record, and an entry of the record."""
+
+    segment: int
+    offset: int
+    entry: int
+
+
+class Record(NamedTuple):
+    """Where a record is. kind: its number; length_bytes: with type and checksum."""
+
+    offset: int
+    length_bytes: int
+    kind: int
+
+
+def check_header(data: Any, number: int, name: str) -> None:
+    """Check the first record of a segment. Raises WalBroken, WalUnsupported."""
+    if len(data) < HEADER_BYTES:
+        raise broken(name, 0, f"it has {len(data)} bytes, and its header has {HEADER_BYTES}")
+    kind, actual, offset, magic, version, checksum = _HEADER.unpack_from(data)
+    if magic == MAGIC_COMPACTED:
+        raise unsupported(name, 0, "it is a compacted segment")
+    if kind != HEADER_KIND + 1 or magic != MAGIC:
+        raise broken(name, 0, "it does not begin with the header of a segment")
+    if checksum != crc(data[: HEADER_BYTES - 4]):
+        raise broken(name, 0, "the checksum of its header is wrong")
+    if version != SERIALIZER:
+        raise unsupported(name, 0, f"serializer version {version}, not {SERIALIZER}")
+    if actual != number or offset:
+        raise broken(name, 0, f"its header is that of segment {actual}, offset {offset}")
+
+
+def crc(data: Any) -> int:
+    """The checksum that Ignite writes: CRC-32 without its last inversion."""
+    return zlib.crc32(data) ^ 0xFFFFFFFF
+
+
+def find_record(
+    data: Any, at: int, number: int, kinds: frozenset[int], name: str
+) -> tuple[Record | None, int]:
+    """The next record of these kinds from an offset on, and the end of what was read.
+
+    That is the end of the last record, also where none was found. Raises WalBroken, WalUnsupported.
+    """
+    end = len(data)
+    while at < end:
+        first = data[at]
+        if first in (0, SWITCH_KIND + 1):
+            break
+        kind = first - 1
+        if kind > KIND_MAX:
+            raise unsupported(name, at, f"an unknown record of type {kind}")
+        if end - at < RECORD_BYTES_MIN:
+            raise broken(name, at, "the file ends inside a record")
+        _, segment, offset, length = _RECORD.unpack_from(data, at)
+        if segment != number or offset != at:
+            raise broken(name, at, f"a record of segment {segment}, offset {offset}")
+        if length < RECORD_BYTES_MIN:
+            raise broken(name, at, f"a record of {length} bytes")
+        if length > end - at:
+            raise broken(name, at, "the file ends inside a record")
+        (checksum,) = struct.unpack_from("<I", data, at + length - 4)
+        if checksum != crc(data[at : at + length - 4]):
+            raise broken(name, at, "the checksum of a record is wrong")
+        if kind in kinds:
+            return Record(at, length, kind), at + length
+        at += length
+    return None, at
+
+
+def manager_place(data: Any, record: Record, name: str) -> Place:
+    """The place that a CDC_MANAGER_RECORD holds. Raises WalBroken."""
+    if record.length_bytes != RECORD_BYTES_MIN + _MANAGER.size:
+        raise broken(name, record.offset, "a state record of another length")
+    segment, offset, _, entry = _MANAGER.unpack_from(data, record.offset + RECORD_BYTES_MIN - 4)
+    return Place(segment, offset, entry)
+
+
+class Entry:
+    """One change of one key. Key and value are decoded when they are asked for.
+
+    offset, index: the record and the place in it. time_ms: of the record. op: as in the log, 1
+    CREATE to 4 TRANSFORM. near_version: of the transaction; None outside one. counter: of the
+    partition. expire_time_ms: 0 for never.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_key",
+        "_value",
+        "cache_id",
+        "conflict_version",
+        "counter",
+        "expire_time_ms",
+        "flags",
+        "index",
+        "near_version",
+        "offset",
+        "op",
+        "partition",
+        "time_ms",
+        "write_version",
+    )
+    _decode: Callable[[bytes, int], Any]
+    _key: tuple[bytes, int]
+    _value: tuple[bytes, int] | None
+    cache_id: int
+    conflict_version: Version | None
+    counter: int
+    expire_time_ms: int
+    flags: int
+    index: int
+    near_version: Version | None
+    offset: int
+    op: int
+    partition: int
+    time_ms: int
+    write_version: Version | None
+
+    @property
+    def key(self) -> Any:
+        """The key as a Python value. Raises ValueBroken, TypeUnknown."""
+        return self._decode(*self._key)
+
+    @property
+    def value(self) -> Any:
+        """The value as a Python value; None where the change removes the key."""
+        return None if self._value is None else self._decode(*self._value)
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The key as the node marshalled it."""
+        return self._key[0]
+
+    @property
+    def value_bytes(self) -> bytes | None:
+        """The value as the node marshalled it."""
+        return None if self._value is None else self._value[0]
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the key has a value behind the change."""
+        return self._value is not None
+
+    @property
+    def primary(self) -> bool:
+        """Whether the node had the primary copy."""
+        return bool(self.flags & PRIMARY)
+
+
+class Walk(Iterator[Any]):
+    """The changes of a segment, in order: entries that a consumer is told of.
+
+    count: entries read so far, also those it is not told of (loaded from elsewhere, or not a
+    change).
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        number: int,
+        name: str,
+        begin: int,
+        decode: Callable[[bytes, int], Any],
+        kind: type[Entry] = Entry,
+    ) -> None:
+        """data: the whole segment. number: of the segment. begin: an offset to begin with.
+
+        decode: makes a Python value from marshalled bytes and their kind. kind: of the entries.
+        """
+        self._data = data
+        self._number = number
+        self._name = name
+        self._decode = decode
+        self._entry_kind = kind
+        self._at = max(begin, HEADER_BYTES)
+        self._has_data = False
+        self._begin = self._at
+        self._record: Record | None = None
+        self._cursor = self._limit = self._index = self._left = self._time_ms = 0
+        self.count = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        while self._load():
+            entry = self._read()
+            if CREATE <= entry.op <= TRANSFORM and not entry.flags & (PRELOAD | FROM_STORE):
+                return entry
+        raise StopIteration
+
+    def skip(self, count: int) -> int:
+        """Pass over so many entries, told or not; how many there were."""
+        for passed in range(count):
+            if not self._load():
+                return passed
+            self._read()
+        return count
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether every entry was read. Raises WalBroken, WalUnsupported."""
+        return not self._load()
+
+    @property
+    def place(self) -> Place | None:
+        """Of the next entry; at the end, behind the last record with changes.
+
+        Of a segment without one, behind its last record; None: it has no record at all.
+        """
+        if self._load():
+            assert self._record is not None
+            return Place(self._number, self._record.offset, self._index)
+        if self._record is not None:
+            return Place(self._number, self._record.offset + self._record.length_bytes, 0)
+        return Place(self._number, self._at, 0) if self._at > self._begin else None
+
+    def _load(self) -> bool:
+        """Whether there is one more entry; goes on to its record."""
+        while not self._left:
+            found, self._at = find_record(
+                self._data, self._at, self._number, DATA_KINDS, self._name
+            )
+            if found is None:
+                return False
+            self._record = found
+            begin = found.offset + RECORD_BYTES_MIN - 4
+            self._limit = found.offset + found.length_bytes - 4
+            if self._limit - begin < _ENTRIES.size:
+                raise self._broken(ENDS)
+            count, self._time_ms = _ENTRIES.unpack_from(self._data, begin)
+            if count < 0:
+                raise self._broken(f"a record of {count} entries")
+            self._cursor = begin + _ENTRIES.size
+            self._index, self._left = 0, count
+            if not count:
+                self._check_end()
+        return True
+
+    def _read(self) -> Entry:
+        assert self._record is not None
+        made = self._entry_kind.__new__(self._entry_kind)
+        made._decode = self._decode
+        made.offset, made.index, made.time_ms = self._record.offset, self._index, self._time_ms
+        key_kind, key = self._head(made)
+        made._key = key, key_kind
+        made._value = self._value()
+        self._need(1)
+        made.op = self._data[self._cursor]
+        self._cursor += 1
+        made.near_version, _ = self._version()
+        made.write_version, made.conflict_version = self._version()
+        self._need(_TAIL.size)
+        tail = _TAIL.unpack_from(self._data, self._cursor)
+        made.partition, made.counter, made.expire_time_ms, made.flags = tail
+        self._cursor += _TAIL.size
+        self._index += 1
+        self._left -= 1
+        self.count += 1
+        if not self._left:
+            self._check_end()
+        return made
+
+    def _head(self, made: Entry) -> tuple[int, bytes]:
+        self._need(_KEY.size)
+        made.cache_id, length, kind = _KEY.unpack_from(self._data, self._cursor)
+        self._cursor += _KEY.size
+        return kind, self._bytes(length)
+
+    def _value(self) -> tuple[bytes, int] | None:
+        self._need(4)
+        (length,) = struct.unpack_from("<i", self._data, self._cursor)
+        self._cursor += 4
+        if length == -1:
+            return None
+        self._need(1)
+        (kind,) = struct.unpack_from("<b", self._data, self._cursor)
+        self._cursor += 1
+        return self._bytes(length), kind
+
+    def _bytes(self, length: int) -> bytes:
+        if length < 0:
+            raise self._broken(f"a key or value of {length} bytes")
+        self._need(length)
+        found = bytes(self._data[self._cursor : self._cursor + length])
+        self._cursor += length
+        return found
+
+    def _version(self) -> tuple[Version | None, Version | None]:
+        self._need(1)
+        form = self._data[self._cursor]
+        self._cursor += 1
+        if form > 2:
+            raise self._broken(f"a version of form {form}")
+        if not form:
+            return None, None
+        first = self._one_version()
+        return first, self._one_version() if form == 2 else None
+
+    def _one_version(self) -> Version:
+        self._need(_VERSION.size)
+        topology, node, order = _VERSION.unpack_from(self._data, self._cursor)
+        self._cursor += _VERSION.size
+        return Version(topology, order, node & 0x07FFFFFF, (node >> 27) & 0x1F)
+
+    def _need(self, count: int) -> None:
+        if self._limit - self._cursor < count:
+            raise self._broken(ENDS)
+
+    def _check_end(self) -> None:
+        if self._cursor != self._limit:
+            raise self._broken("a record has bytes behind its last entry")
+
+    def _broken(self, cause: str) -> Exception:
+        assert self._record is not None
+        return broken(self._name, self._record.offset, cause)
+
+
+def wal_kernel() -> tuple[type[Walk], type[Entry], Any]:
+    """Walk, Entry, find_record: compiled, or the twins where not built or PENSTOCK_PURE=1."""
+    if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
+        return _Walk, _Entry, _find_record
+    return Walk, Entry, find_record

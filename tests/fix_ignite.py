@@ -1,0 +1,281 @@
+"""Recorded segments of real Ignite nodes, and what Ignite's own utility delivered of them.
+
+`tests/data/ignite` has, of each recording, the directories that a reader needs, and each call of
+CdcMain's consumer as a line of JSON. The programs that made them are in `tests/ignite`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from penstock.codec.ignite import marshal
+from penstock.codec.ignite.types import BinaryType, Types
+from penstock.codec.ignite.values import (
+    UUID,
+    BinaryObject,
+    Class,
+    Date,
+    Enum,
+    JavaList,
+    JavaMap,
+    Opaque,
+    Time,
+    Timestamp,
+)
+from penstock.codec.ignite.wal import crc
+
+DATA = Path(__file__).parent / "data" / "ignite"
+
+
+def unpacked(name: str, directory: Path) -> Path:
+    """A recording's work directory, below this one."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+@cache
+def files_of(name: str) -> dict[str, bytes]:
+    """Each file of a recording, by its path below the work directory."""
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+        members = [member for member in archive if member.isfile()]
+        return {member.name: archive.extractfile(member).read() for member in members}  # type: ignore[union-attr]
+
+
+def segments_of(name: str, node: str = "node_1") -> list[tuple[int, bytes]]:
+    """Number and bytes of the segments in a node's CDC directory, in order."""
+    found = {
+        int(Path(path).stem): data
+        for path, data in files_of(name).items()
+        if path.startswith(f"db/wal/cdc/{node}/") and path.endswith(".wal")
+    }
+    return sorted(found.items())
+
+
+def types_of(name: str, node: str = "node_1") -> Types:
+    """The types of a recording, each read anew."""
+    files = files_of(name)
+
+    def metadata(type_id: int) -> BinaryType | None:
+        data = files.get(f"db/binary_meta/{node}/{type_id}.bin")
+        return None if data is None else marshal.read_metadata(data)
+
+    def class_name(type_id: int) -> str | None:
+        data = files.get(f"db/marshaller/{type_id}.classname0")
+        return None if data is None else data.decode()
+
+    return Types(metadata, class_name)
+
+
+def calls_of(name: str) -> list[dict[str, Any]]:
+    """What CdcMain called its consumer with."""
+    text = (DATA / f"{name}.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def events_of(name: str) -> list[dict[str, Any]]:
+    """The events that CdcMain gave its consumer, in order."""
+    return [event for call in calls_of(name) for event in call.get("events", [])]
+
+
+def shown_entry(entry: Any) -> dict[str, Any]:
+    """An entry in the form of the recorded events."""
+    version = entry.write_version
+    return {
+        "cacheId": entry.cache_id,
+        "key": shown(entry.key),
+        "value": shown(entry.value),
+        "primary": entry.primary,
+        "partition": entry.partition,
+        "version": [version.topology, version.order, version.node_order, version.data_center],
+        "expireTime": entry.expire_time_ms,
+    }
+
+
+def shown(value: Any) -> Any:
+    """A value as `Shown.java` shows it. Java's own names of what is one type here are left out."""
+    for kind, show in _SHOWN:
+        if isinstance(value, kind):
+            return show(value)
+    raise TypeError(type(value))
+
+
+def plain(value: Any) -> Any:
+    """What `Shown.java` shows, without what Python's values do not tell.
+
+    These are the width of numbers and that an array is of primitives.
+    """
+    if not isinstance(value, list) or not value:
+        return value
+    kind, *rest = value
+    if kind in ("byte", "short", "integer", "long"):
+        return ["int", *rest]
+    if kind == "float":
+        return ["double", struct.unpack("<q", struct.pack("<d", _single(rest[0])))[0]]
+    if kind == "char":
+        return ["string", chr(rest[0])]
+    if kind == "byte[]":
+        return ["bytes", [one % 256 for _, one in rest[0]]]
+    if kind == "array" or str(kind).endswith("[]"):
+        return ["array", [plain(one) for one in rest[0]]]
+    if kind == "collection" and rest[0] == "SingletonList":
+        return ["opaque"]  # of java.util.Collections: only a JVM reads it
+    if kind == "collection":
+        return ["collection", rest[0], _ordered(rest[0] == "HashSet", rest[1])]
+    if kind == "map":
+        pairs = [[plain(key), plain(one)] for key, one in rest[1]]
+        return ["map", rest[0], sorted(pairs, key=repr) if rest[0] == "HashMap" else pairs]
+    if kind == "object":
+        return ["object", *rest[:2], {name: plain(one) for name, one in rest[2].items()}]
+    return value
+
+
+def _ordered(is_unordered: bool, items: list[Any]) -> list[Any]:
+    found = [plain(one) for one in items]
+    return sorted(found, key=repr) if is_unordered else found
+
+
+def _single(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<i", bits))[0])
+
+
+def _shown_double(value: float) -> list[Any]:
+    return ["double", struct.unpack("<q", struct.pack("<d", value))[0]]
+
+
+def _shown_decimal(value: Any) -> list[Any]:
+    sign, digits, exponent = value.as_tuple()
+    unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+    return ["decimal", str(unscaled), -exponent]
+
+
+def _shown_timestamp(value: Timestamp) -> list[Any]:
+    # Java's getTime() has the milliseconds, its getNanos() all below the second.
+    return ["timestamp", value.ms, value.ms % 1000 * 1_000_000 + value.nanos]
+
+
+def _shown_object(value: BinaryObject) -> list[Any]:
+    fields = {name: shown(one) for name, one in value.items() if one is not None}
+    return ["object", value.type_name, value.type_id, fields]
+
+
+def _shown_list(value: JavaList) -> list[Any]:
+    items = [shown(one) for one in value]
+    kind = value.kind
+    return ["collection", kind, sorted(items, key=repr) if kind == "HashSet" else items]
+
+
+def _shown_map(value: JavaMap) -> list[Any]:
+    pairs = [[shown(key), shown(one)] for key, one in value.pairs]
+    return ["map", value.kind, sorted(pairs, key=repr) if value.kind == "HashMap" else pairs]
+
+
+_SHOWN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (type(None), lambda _: None),
+    (bool, lambda value: ["boolean", value]),
+    (int, lambda value: ["int", value]),
+    (float, _shown_double),
+    (str, lambda value: ["string", value]),
+    (bytes, lambda value: ["bytes", list(value)]),
+    (UUID, lambda value: ["uuid", str(value)]),
+    (Date, lambda value: ["date", value.ms]),
+    (Time, lambda value: ["time", value.ms]),
+    (Timestamp, _shown_timestamp),
+    (Enum, lambda value: ["enum", value.type_name, value.ordinal, value.name]),
+    (Class, lambda value: ["class", value.type_name]),
+    (Opaque, lambda _: ["opaque"]),
+    (BinaryObject, _shown_object),
+    (JavaList, _shown_list),
+    (JavaMap, _shown_map),
+    (list, lambda value: ["array", [shown(one) for one in value]]),
+    (object, lambda value: _shown_decimal(value)),
+)
+
+
+def plain_event(event: dict[str, Any]) -> dict[str, Any]:
+    """A recorded event in the form of shown_entry()."""
+    return {**event, "key": plain(event["key"]), "value": plain(event["value"])}
+
+
+def walked(name: str, kernel: Any, decode: Any, node: str = "node_1") -> Iterator[Any]:
+    """Every entry of a recording, as a consumer is told of them. kernel: what wal_kernel() gives.
+
+    decode: as `marshal.decode`.
+    """
+    types = types_of(name, node)
+    walk = kernel[0]
+    for number, data in segments_of(name, node):
+        yield from walk(
+            data,
+            number=number,
+            name=f"{number:016}.wal",
+            begin=0,
+            decode=lambda raw, kind: decode(raw, kind, types),
+            kind=kernel[1],
+        )
+
+
+# -- segments made here ------------------------------------------------------------------------
+
+
+def sealed(data: bytes) -> bytes:
+    """A record and its checksum."""
+    return data + struct.pack("<I", crc(data))
+
+
+def record_bytes(kind: int, data: bytes, at: int = 0, number: int = 0) -> bytes:
+    """One record, for this place."""
+    return sealed(struct.pack("<Bqii", kind + 1, number, at, 21 + len(data)) + data)
+
+
+def entry_bytes(
+    *,
+    key: bytes = b"\x03\x01\0\0\0",
+    value: bytes | None = b"\x09\x02\0\0\0ab",
+    op: int = 2,
+    near: bytes = b"\0",
+    write: bytes = b"\x01" + b"\x01" * 16,
+    partition: int = 1,
+    counter: int = 2,
+    expires: int = 0,
+    flags: int = 1,
+    cache: int = 77,
+    kind: int = 1,
+    value_length: int | None = None,
+) -> bytes:
+    """One entry of a data record, as a node writes it."""
+    held = b"" if value is None else struct.pack("<b", kind) + value
+    length = value_length if value_length is not None else -1 if value is None else len(value)
+    return b"".join(
+        [
+            struct.pack("<iib", cache, len(key), 1) + key,
+            struct.pack("<i", length) + held,
+            struct.pack("<B", op) + near + write,
+            struct.pack("<iqqB", partition, counter, expires, flags),
+        ]
+    )
+
+
+def data_segment(
+    records: list[list[bytes]],
+    *,
+    number: int = 0,
+    time_ms: int = 1000,
+    count: int | None = None,
+    more: Sequence[bytes] = (),
+) -> bytes:
+    """A segment with one data record per list of entries, then others, made for this place."""
+    data = sealed(struct.pack("<BqiQi", 5, number, 0, 0xB0D045ACE7ED045A, 2))
+    for entries in records:
+        entry_count = len(entries) if count is None else count
+        body = struct.pack("<iq", entry_count, time_ms) + b"".join(entries)
+        data += record_bytes(70, body, len(data), number)
+    for one in more:
+        data += record_bytes(one[0] - 1, one[17:-4], len(data), number)
+    return data

@@ -1,0 +1,252 @@
+"""Marshalled values: what recordings do not have, and what is broken or cannot be read."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from fix_ignite import files_of, types_of
+from penstock.codec import kernels
+from penstock.codec.ignite import _marshal, _wal, marshal, wal
+from penstock.codec.ignite.errors import TypeUnknown, ValueBroken
+from penstock.codec.ignite.types import BinaryType, Types, cache_id, id_of, java_hash, schema_id
+from penstock.codec.ignite.values import BinaryObject, Date, Opaque, Timestamp
+
+Decode = Callable[[bytes, int, Types], Any]
+BOTH = pytest.mark.parametrize("decode", [marshal.decode, _marshal.decode], ids=["twin", "kernel"])
+PERSON = BinaryType(
+    type_id=7,
+    type_name="Person",
+    fields={"name": "String", "age": "int"},
+    names={11: "name", 12: "age"},
+    schemas={5: ("name", "age"), 6: ()},
+)
+
+
+def person_types() -> Types:
+    """One type, and no names in marshaller/."""
+    return Types({7: PERSON}.get)
+
+
+def binary(
+    fields: bytes,
+    footer: bytes,
+    *,
+    flags: int = 0x2B,
+    type_id: int = 7,
+    schema: int = 5,
+    version: int = 1,
+    offset: int | None = None,
+) -> bytes:
+    """A binary object."""
+    length = 24 + len(fields) + len(footer)
+    place = 24 + len(fields) if offset is None else offset
+    head = struct.pack("<BBHiiiii", 103, version, flags, type_id, 99, length, schema, place)
+    return head + fields + footer
+
+
+def text(value: str) -> bytes:
+    """A string."""
+    return b"\x09" + struct.pack("<i", len(value.encode())) + value.encode()
+
+
+ANN = binary(text("Ann") + b"\x03\x1f\0\0\0", bytes([24, 32]))
+
+
+def test_hashes_are_those_of_java() -> None:
+    """Of names, caches and versions of types, as a node wrote them."""
+    assert java_hash("intstr") == cache_id("intstr") == -1183749150
+    assert cache_id("person") == -991716523
+    assert cache_id("") == 1
+    assert java_hash("\U0001f600") == 1772899
+    assert id_of("Node$Person") == 32693303
+    assert schema_id((3373707, 96511)) == 0x7400A905
+
+
+def test_types_of_a_recording() -> None:
+    """Names, fields and versions of every type."""
+    for path in files_of("one"):
+        if "/binary_meta/" in path:
+            found = marshal.read_metadata(files_of("one")[path])
+            assert path.endswith(f"/{found.type_id}.bin")
+    shape = types_of("one").find(id_of("demo.Shape"))
+    assert shape is not None
+    assert sorted(shape.schemas.values()) == [
+        (), ("a",), ("a", "b"), ("b", "a", "d", "inner"), ("c",), ("c", "b"),
+    ]  # fmt: skip
+    colours = types_of("one").find(id_of("Node$Colour"))
+    assert colours is not None
+    assert (colours.is_enum, dict(colours.constants)) == (True, {0: "RED", 1: "GREEN", 2: "BLUE"})
+
+
+def test_a_file_that_is_no_type() -> None:
+    """Nothing is made up of it."""
+    with pytest.raises(ValueBroken, match="no file of binary_meta"):
+        marshal.read_metadata(b"\x03\x01\0\0\0")
+
+
+@BOTH
+def test_an_object_is_a_mapping(decode: Decode) -> None:
+    """With its type; what is missing is null, what the type does not have is an error."""
+    found = decode(ANN, 100, person_types())
+    assert (found.type_name, found.type_id, dict(found)) == (
+        "Person",
+        7,
+        {"name": "Ann", "age": 31},
+    )
+    empty = decode(binary(b"", b"", schema=6), 100, person_types())
+    nulls = decode(binary(b"\x65\x65", bytes([24, 25])), 100, person_types())
+    assert (dict(empty), empty["age"], empty.get("age")) == ({}, None, None)
+    assert empty == nulls != found
+    with pytest.raises(KeyError):
+        empty["other"]
+    assert {found: 1}[decode(ANN, 100, person_types())] == 1
+    assert "Ann" in repr(found)
+
+
+@BOTH
+def test_footers_of_every_width(decode: Decode) -> None:
+    """One, two or four bytes; with the fields' numbers, and with raw data behind the fields."""
+    values = text("Ann") + b"\x03\x1f\0\0\0"
+    for flags, form in ((0x2B, "B"), (0x33, "H"), (0x23, "i")):
+        data = binary(values, struct.pack(f"<{form}{form}", 24, 32), flags=flags)
+        assert dict(decode(data, 100, person_types())) == {"name": "Ann", "age": 31}
+        footer = struct.pack(f"<i{form}i{form}", 12, 32, 11, 24)
+        data = binary(values, footer, flags=flags & ~0x20)
+        assert dict(decode(data, 100, person_types())) == {"name": "Ann", "age": 31}
+    data = binary(
+        values + b"raw", bytes([24, 32]) + struct.pack("<i", 24 + len(values)), flags=0x2F
+    )
+    assert decode(data, 100, person_types()).raw == b"raw"
+    data = binary(b"all raw", b"", flags=0x05, offset=24)
+    found = decode(data, 100, person_types())
+    assert (found.raw, dict(found), found["age"]) == (b"all raw", {}, None)
+
+
+@BOTH
+def test_an_object_of_a_class_that_is_not_registered(decode: Decode) -> None:
+    """Its name is in it; its number is the name's hash."""
+    data = binary(text("my.Thing"), b"", type_id=0, flags=0x01)
+    found = decode(data, 100, person_types())
+    assert (found.type_name, found.type_id) == ("my.Thing", id_of("my.Thing"))
+
+
+@BOTH
+def test_types_that_are_not_there(decode: Decode) -> None:
+    """A compact object cannot be read without its type: never guessed."""
+    with pytest.raises(TypeUnknown, match="type 8: there is no file") as caught:
+        decode(binary(b"", b"", type_id=8, schema=6), 100, person_types())
+    assert caught.value.fields["type_id"] == 8
+    with pytest.raises(TypeUnknown, match="has no version 9"):
+        decode(binary(b"", b"", schema=9), 100, person_types())
+    with pytest.raises(TypeUnknown, match="has no field 13"):
+        decode(binary(b"\x65", struct.pack("<iB", 13, 24), flags=0x0B), 100, person_types())
+
+
+@BOTH
+def test_a_type_that_grows_is_looked_up_again(decode: Decode) -> None:
+    """The node writes its file before the first object of the new version."""
+    known: dict[int, BinaryType] = {7: PERSON}
+    types = Types(known.get)
+    assert decode(ANN, 100, types)["age"] == 31
+    known[7] = BinaryType(type_id=7, type_name="Person", schemas={9: ("age", "name")})
+    turned = binary(b"\x03\x1f\0\0\0" + text("Ann"), bytes([24, 29]), schema=9)
+    assert dict(decode(turned, 100, types)) == {"age": 31, "name": "Ann"}
+
+
+@BOTH
+def test_handles_mean_the_object_itself(decode: Decode) -> None:
+    """An object that has itself, a list that has itself, and a handle to what is no container."""
+    itself = binary(text("me") + b"\x66" + struct.pack("<i", 31), bytes([24, 31]))
+    found = decode(itself, 100, person_types())
+    assert found["age"] is found
+    assert "..." in repr(found)
+    items = b"\x18\x02\0\0\0\x01" + b"\x66\x06\0\0\0" + b"\x03\x01\0\0\0"
+    found = decode(items, 1, person_types())
+    assert found[0] is found
+    assert found[1] == 1
+    items = b"\x18\x02\0\0\0\x01" + b"\x03\x05\0\0\0" + b"\x66\x05\0\0\0"
+    assert decode(items, 1, person_types()) == [5, 5]
+    with pytest.raises(ValueBroken, match="a handle 7 bytes back"):
+        decode(b"\x18\x01\0\0\0\x01\x66\x07\0\0\0", 1, person_types())
+
+
+@BOTH
+def test_wrapped_objects_and_what_only_java_reads(decode: Decode) -> None:
+    """The latter as bytes, with what it is."""
+    wrapped = b"\x1b" + struct.pack("<i", len(ANN) + 2) + b"xx" + ANN + struct.pack("<i", 2)
+    assert decode(wrapped, 1, person_types()) == decode(ANN, 100, person_types())
+    assert decode(b"\xfd123", 1, person_types()) == Opaque("transformed", None, 0, b"\xfd123")
+    assert decode(b"\xfe\x02\0\0\0ab", 1, person_types()) == Opaque("optimized", None, 0, b"ab")
+    proxy = b"\x23\x01\0\0\0" + struct.pack("<i", 7) + b"\x65"
+    assert decode(proxy, 1, person_types()) == Opaque("proxy", None, 0, proxy)
+    assert decode(b"\xfd12", 2, person_types()) == b"\xfd12"
+
+
+@BOTH
+def test_numbers_of_any_length(decode: Decode) -> None:
+    """Decimals are exact, whatever Python's context says."""
+    digits = b"\x7f" * 5000
+    data = b"\x1e" + struct.pack("<ii", 3, len(digits)) + digits
+    found = decode(data, 1, person_types())
+    assert found.as_tuple().exponent == -3
+    assert Fraction(found) == Fraction(int.from_bytes(digits, "big"), 1000)
+    small = b"\x1e" + struct.pack("<ii", -2, 1) + b"\x85"
+    assert decode(small, 1, person_types()) == Decimal("-500")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\x04\0", b"\x63", b"\x08\x02", b"\x09\xff\xff\xff\xff", b"\x09\x09\0\0\0a",
+        b"\x09\x01\0\0\0\xff", b"\x0e\x09\0\0\0", b"\x18\x01\0\0\0\x07\x65",
+        b"\x19\x01\0\0\0\x09\x65\x65",
+        b"\x18\xff\xff\xff\x7f\x01", b"\x14\x01\0\0\0\x03\0\0\0\0", b"\x1d\x07\0\0\0\x01\0\0\0\x03",
+        b"\x1e\0\0\0\0\0\0\0\0", b"\x1c\0\0\0\0\x03", b"\x66\0\0\0\0", b"\x66\xff\xff\xff\xff",
+        b"\x1b\x01\0\0\0\x65\x01\0\0\0", ANN[:-1], ANN[:20], b"g\x02" + ANN[2:],
+        binary(b"\x65", b"\x18"), binary(b"\x65\x65", b"\x17\x18"),
+        binary(b"\x65\x65", b"\x18\xff"),
+        binary(b"", b"", offset=23), binary(b"", b"", offset=25), binary(b"", b"\0", flags=0x33),
+        binary(b"", b"", flags=0x05, offset=200), binary(b"", b"", flags=0x2F),
+        b"\x18\x01\0\0\0\x01" * 300 + b"\x65",
+    ],
+)  # fmt: skip
+def test_broken_values_are_told(decode: Decode, data: bytes) -> None:
+    """Never an IndexError, a crash, or a value."""
+    with pytest.raises(ValueBroken):
+        decode(data, 1, person_types())
+
+
+def test_both_refuse_a_kind_that_is_not_known() -> None:
+    """Of an entry's key or value."""
+    for decode in (marshal.decode, _marshal.decode):
+        with pytest.raises(ValueBroken, match="an object of kind 3"):
+            decode(b"", 3, person_types())
+
+
+def test_times_in_python() -> None:
+    """Nanoseconds are kept; a datetime has microseconds."""
+    time = Timestamp(-1, 999_999)
+    assert time.datetime == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999, datetime.UTC)
+    assert Date(86_400_000).datetime == datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC)
+    with pytest.raises(OverflowError):
+        assert Date(-(1 << 63)).datetime
+
+
+def test_kernels_are_built_and_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PENSTOCK_PURE=1 takes the twins."""
+    monkeypatch.delenv("PENSTOCK_PURE", raising=False)
+    assert marshal.decode_kernel() is _marshal.decode
+    assert wal.wal_kernel() == (_wal.Walk, _wal.Entry, _wal.find_record)
+    assert kernels.all_compiled()
+    monkeypatch.setenv("PENSTOCK_PURE", "1")
+    assert marshal.decode_kernel() is marshal.decode
+    assert wal.wal_kernel() == (wal.Walk, wal.Entry, wal.find_record)
+    assert isinstance(marshal.decode(ANN, 100, person_types()), BinaryObject)
