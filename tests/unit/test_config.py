@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import (
+from penstock.control.config import load_config
+from penstock.control.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigOtherEngine,
@@ -14,7 +15,6 @@ from penstock.control.config import (
     ConfigStartRefused,
     ConfigUrlInvalid,
     ConfigValueInvalid,
-    load_config,
 )
 from penstock.control.config_text import ConfigSyntax, ConfigUnreadable, ConfigVariableMissing
 from penstock.ports.config import HandoverMode, Mode

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import (
+from penstock.control.config import load_config
+from penstock.control.config_errors import (
     ConfigOtherEngine,
     ConfigStartRefused,
     ConfigUrlInvalid,
     ConfigValueInvalid,
-    load_config,
 )
 from penstock.engines.mysql.log_start import asked_position, server_id_of
 from penstock.ports.config import Config

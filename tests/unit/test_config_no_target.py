@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import (
+from penstock.control.config import load_config, need_target
+from penstock.control.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     TargetMissing,
-    load_config,
-    need_target,
 )
 from penstock.ports.config import Config, Mode
 from penstock.ports.registry import PartMissing

@@ -11,12 +11,12 @@ import pytest
 from fix_pipeline import write_pipeline
 from penstock.consume import classes
 from penstock.consume.classes import ConsumerClassInvalid, ConsumerClassNotFound, make_consumer
-from penstock.control.config import (
+from penstock.control.config import load_config
+from penstock.control.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigPatternInvalid,
     ConfigValueInvalid,
-    load_config,
 )
 from penstock.control.consumers import ConsumerUnknown, configured
 from penstock.ports.config import Config

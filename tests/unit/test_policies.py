@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
-from penstock.control.config import ConfigKeyUnknown, ConfigValueInvalid, load_config
+from penstock.control.config import load_config
+from penstock.control.config_errors import (
+    ConfigKeyUnknown,
+    ConfigValueInvalid,
+)
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, Relation
 from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused

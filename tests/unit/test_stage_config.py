@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import (
+from penstock.control.config import load_config, need_source
+from penstock.control.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigUrlInvalid,
     ConfigValueInvalid,
     SourceMissing,
-    load_config,
-    need_source,
 )
 from penstock.ports.config import Config, Mode
 from penstock.ports.stage_config import (

@@ -18,10 +18,22 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from penstock.codec.types import Engine, TypeChoiceInvalid, TypeChoiceUnknown, parse_choices
-from penstock.control.config_text import ConfigText, Substituted, read_config_text
+from penstock.control.config_errors import (
+    ConfigKeyMissing,
+    ConfigKeyUnknown,
+    ConfigOtherEngine,
+    ConfigPatternInvalid,
+    ConfigStartRefused,
+    ConfigValueInvalid,
+    SourceMissing,
+    TargetMissing,
+    check_url,
+    invalid,
+)
+from penstock.control.config_stage import check_stage, check_stage_file, check_staging, with_staging
+from penstock.control.config_text import ConfigText, Substituted, plain, read_config_text
 from penstock.control.table_requests import with_requests
 from penstock.host.errors import UrlInvalid
-from penstock.model import PenstockError
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.ports.config import (
     CONSUMERS,
@@ -36,78 +48,17 @@ from penstock.ports.config import (
     camel,
     snake,
 )
-from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
+from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.progress import progress_beside
-from penstock.ports.registry import Descriptor, engine_at, engines, part, types_at
+from penstock.ports.registry import Descriptor, engine_at, engines, types_at
 from penstock.ports.stage_config import (
     STAGE,
-    STAGING,
-    Authentication,
-    Duration,
-    StageSection,
-    seconds,
 )
-
-
-class ConfigKeyUnknown(PenstockError):
-    """A key or section that penstock does not know."""
-
-    code = "CF04"
-
-
-class ConfigValueInvalid(PenstockError):
-    """A value of the wrong type, or outside what the key allows."""
-
-    code = "CF05"
-
-
-class ConfigKeyMissing(PenstockError):
-    """A key without default is not there."""
-
-    code = "CF06"
-
-
-class ConfigUrlInvalid(PenstockError):
-    """A database URL that cannot be read, or of an engine that penstock does not have."""
-
-    code = "CF07"
-
-
-class ConfigPatternInvalid(PenstockError):
-    """An entry of tables that is not a table pattern."""
-
-    code = "CF08"
-
-
-class ConfigOtherEngine(PenstockError):
-    """A parameter that belongs to another engine than the source's."""
-
-    code = "CF09"
-
-
-class ConfigStartRefused(PenstockError):
-    """A starting position where the handover finds it by itself (mode data+change)."""
-
-    code = "CF10"
-
-
-class TargetMissing(PenstockError):
-    """A command, or a setting of the file, is about a target, and the pipeline has none."""
-
-    code = "CF11"
-
-
-class SourceMissing(PenstockError):
-    """A command is about a source, and the file is for changefeeds."""
-
-    code = "CF12"
-
 
 # What a file without [target] may not say: these sections, and these keys of [changeLoader].
 LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
 KEYS_WITHOUT_LOADING = ("applyIntervalSeconds", "changeFileExtension", "readOpenSegment")
-STAGE_TOKEN_LENGTH_MIN = 16
 POSITIVE = (
     ("changeExtractor", "idleWaitSeconds"),
     ("changeExtractor", "flushIntervalSeconds"),
@@ -137,7 +88,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     _refuse_other_engines(text)
     has_target = "target" in text.values
     if STAGE in text.values:
-        _check_stage_file(text)
+        check_stage_file(text)
     elif not has_target:
         _refuse_loading(text)
     left_out = {name for name in ("target", "source") if name not in text.values}
@@ -165,7 +116,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     if FLEXCDC in text.values:
         config = _with_flexcdc(text, config)
     if config.staging is not None and config.stage is None:
-        config = _with_staging(text, config)
+        config = with_staging(text, config)
     _check_values(text, config)
     for name, consumer in config.consumers.items():
         _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
@@ -200,7 +151,7 @@ def _with_flexcdc(text: ConfigText, config: Config) -> Config:
     plugins: dict[str, dict[str, str]] = {}
     if isinstance(given, dict) and "plugin" in given:
         plugins = {
-            name: {key: _ini_text(_plain(value)) for key, value in one.items()}
+            name: {key: _ini_text(plain(value)) for key, value in one.items()}
             for name, one in given.items()
             if isinstance(one, dict) and name != "types"
         }
@@ -221,7 +172,7 @@ def _with_flexcdc(text: ConfigText, config: Config) -> Config:
             key="flexcdc.dest",
         )
     if settings.dest:
-        _check_url(text, FLEXCDC, settings.dest, key="dest")
+        check_url(text, FLEXCDC, settings.dest, key="dest")
     section = replace(config.change_extractor, full_before_images=True)
     return replace(config, flexcdc=settings, change_extractor=section)
 
@@ -267,22 +218,13 @@ def _section(
 def _converted(text: ConfigText, section: str, key: str, value: Any, kind: Any) -> Any:
     strict = not isinstance(value, Substituted)
     try:
-        return msgspec.convert(_plain(value), type=kind, strict=strict)
+        return msgspec.convert(plain(value), type=kind, strict=strict)
     except msgspec.ValidationError as error:
         raise ConfigValueInvalid(
             f"{text.place(section, key)}: {key} has a wrong value: {_reason(error, kind)}",
             hint=_nearest(key, value, kind) or _type_hint(key, kind),
             key=f"{section}.{key}",
         ) from error
-
-
-def _plain(value: Any) -> Any:
-    """The value with every Substituted replaced by its text."""
-    if isinstance(value, Substituted):
-        return value.text
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _words(kind: Any) -> tuple[str, ...]:
@@ -295,7 +237,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 def _nearest(key: str, value: Any, kind: Any) -> str:
     """Which of the words was meant; empty where that is not clear."""
-    given = str(_plain(value)).lower()
+    given = str(plain(value)).lower()
     close = difflib.get_close_matches(given, _words(kind), n=1, cutoff=0.5)
     return f'Did you mean {key} = "{close[0]}"?' if close else ""
 
@@ -339,8 +281,8 @@ def _unknown(
 def _refuse_other_engines(text: ConfigText) -> None:
     """Starting positions and other engines' parameters (document 000) are refused by name."""
     pipeline, source = text.values.get("pipeline"), text.values.get("source")
-    mode = _plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
-    url = _plain(source.get("url")) if isinstance(source, dict) else None
+    mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
+    url = plain(source.get("url")) if isinstance(source, dict) else None
     source_engine = _engine_of(url)
     for section, given in text.values.items():
         if section not in SECTIONS or not isinstance(given, dict):
@@ -379,36 +321,36 @@ def _check_values(text: ConfigText, config: Config) -> None:
     for section, key in POSITIVE:
         value = getattr(getattr(config, snake(section)), snake(key))
         if not 0 < value < 2**31:
-            raise _invalid(text, section, key, f"must be more than 0, not {value}")
+            raise invalid(text, section, key, f"must be more than 0, not {value}")
     if not 0 <= config.change_extractor.heartbeat_seconds < 2**31:
-        raise _invalid(text, "changeExtractor", "heartbeatSeconds", "must be 0 (never) or more")
+        raise invalid(text, "changeExtractor", "heartbeatSeconds", "must be 0 (never) or more")
     if not re.match(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}\Z", config.pipeline.name):
-        raise _invalid(text, "pipeline", "name", "must be 1 to 63 letters, digits, _, - or .")
+        raise invalid(text, "pipeline", "name", "must be 1 to 63 letters, digits, _, - or .")
     if not config.pipeline.directory.strip() or "\0" in config.pipeline.directory:
-        raise _invalid(text, "pipeline", "directory", "must name a directory")
+        raise invalid(text, "pipeline", "directory", "must name a directory")
     for engine in engines():
         if "options" in engine.parts:
             options: EngineOptions = engine.part("options")
             for key, reason in options.problems(config.change_extractor):
-                raise _invalid(text, "changeExtractor", key, reason)
+                raise invalid(text, "changeExtractor", key, reason)
     if not re.match(r"[A-Za-z0-9]{1,16}\Z", config.change_loader.change_file_extension):
         reason = "must be 1 to 16 letters and digits, without the dot"
-        raise _invalid(text, "changeLoader", "changeFileExtension", reason)
+        raise invalid(text, "changeLoader", "changeFileExtension", reason)
     if config.change_loader.remove_files and config.change_loader.done_directory:
         reason = "is the alternative to removeFiles; both are set"
-        raise _invalid(text, "changeLoader", "doneDirectory", reason)
+        raise invalid(text, "changeLoader", "doneDirectory", reason)
 
 
 def _check_ends(text: ConfigText, config: Config) -> None:
     """Where changes come from and go to."""
     if config.has_target:
-        _check_url(text, "target", config.target.url)
+        check_url(text, "target", config.target.url)
     if config.staging is not None:
-        _check_staging(text, config)
+        check_staging(text, config)
     if config.stage is not None:
-        _check_stage(text, config.stage)
+        check_stage(text, config.stage)
     else:
-        _check_url(text, "source", config.source.url)
+        check_url(text, "source", config.source.url)
         _check_patterns(text, config.source.tables)
         _check_types(text, config)
 
@@ -422,102 +364,9 @@ def _staging_sections(text: ConfigText) -> dict[str, Any]:
     }
 
 
-def _with_staging(text: ConfigText, config: Config) -> Config:
-    """The pipeline with the consumer that stages its changes, from the first one on."""
-    if not config.has_target:
-        raise TargetMissing(
-            f"{text.place(STAGING)}: changes are staged until they are applied, and there is no "
-            "[target]",
-            hint="Add [target] with its url, or take [staging] out; consumers read the log itself.",
-        )
-    if STAGING in config.consumers:
-        raise ConfigValueInvalid(
-            f"{text.place(CONSUMERS, STAGING)}: the consumer of [staging] has this name",
-            hint="Give the consumer another name.",
-        )
-    consumer = ConsumerSection(
-        class_="penstock.control.staging_consumer:StagingConsumer",
-        options={"file": str(text.path)},
-        start=Start.BEGINNING,
-    )
-    return replace(config, consumers={**config.consumers, STAGING: consumer})
-
-
-def _check_staging(text: ConfigText, config: Config) -> None:
-    assert config.staging is not None, "asked before"
-    _check_staging_url(text, config.staging.url)
-    if config.stage is not None and "retireOffset" in text.values.get(STAGING, {}):
-        raise _invalid(text, STAGING, "retireOffset", "stands in [stage] where there is one")
-    _check_duration(text, STAGING, "retireOffset", config.staging.retire_offset)
-
-
-def _check_duration(text: ConfigText, section: str, key: str, value: Duration) -> None:
-    try:
-        seconds(value)
-    except ValueError:
-        reason = 'must be a duration such as "1h", "90s" or "100ms"'
-        raise _invalid(text, section, key, reason) from None
-
-
-def _check_stage_file(text: ConfigText) -> None:
-    """Which sections a file with [stage] needs, and which it cannot have."""
-    if "source" in text.values:
-        raise ConfigValueInvalid(
-            f"{text.place('source')}: a file with [stage] has no [source]: changefeeds are posted",
-            hint="Take [source] out; or take [stage] out to follow a source's log.",
-        )
-    for name, key in ((STAGING, "url"), ("target", "url")):
-        if name not in text.values:
-            raise ConfigKeyMissing(
-                f"{text.path.name}: there is [stage], and no [{name}]",
-                hint=f'Add a line [{name}] with {key} = "..." below it.',
-                key=f"{name}.{key}",
-            )
-    pipeline = text.values.get("pipeline")
-    mode = _plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
-    if mode in (Mode.DATA, Mode.DATA_CHANGE):
-        raise ConfigValueInvalid(
-            f"{text.place('pipeline', 'mode')}: with [stage] nothing is loaded in bulk",
-            hint="Take mode out; the changefeed itself sends the rows that there are.",
-            key="pipeline.mode",
-        )
-
-
-def _check_stage(text: ConfigText, stage: StageSection) -> None:
-    try:
-        _ = stage.address
-    except ValueError:
-        raise _invalid(text, STAGE, "listen", "must be host:port") from None
-    for key in (
-        "bestEffortWindow",
-        "retireOffset",
-        "jwtRefresh",
-        "httpResponseTimeout",
-        "fetchDelay",
-    ):
-        _check_duration(text, STAGE, key, getattr(stage, snake(key)))
-    for key in ("leaseSeconds", "requestBytesMax", "ndjsonBufferSize"):
-        value = getattr(stage, snake(key))
-        if not 0 < value < 2**31:
-            raise _invalid(text, STAGE, key, f"must be more than 0, not {value}")
-    for key in ("httpResponseTimeout", "fetchDelay"):
-        if not seconds(getattr(stage, snake(key))):
-            raise _invalid(text, STAGE, key, "must be more than 0")
-    needs_token = stage.authentication is Authentication.TOKEN
-    if needs_token and len(stage.token) < STAGE_TOKEN_LENGTH_MIN:
-        reason = f"must have {STAGE_TOKEN_LENGTH_MIN} characters at least"
-        raise _invalid(text, STAGE, "token", reason)
-    if stage.token and not needs_token:
-        raise _invalid(text, STAGE, "token", 'goes with authentication = "token"')
-    if bool(stage.tls_certificate) != bool(stage.tls_private_key):
-        raise _invalid(text, STAGE, "tlsCertificate", "and tlsPrivateKey go together")
-    if bool(stage.storage_url) != bool(stage.target_schema):
-        raise _invalid(text, STAGE, "storageUrl", "and targetSchema go together")
-
-
 def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -> None:
     if not consumer.class_.strip():
-        raise _invalid(text, section, "class", "must name a class: module:attribute")
+        raise invalid(text, section, "class", "must name a class: module:attribute")
     if consumer.tables:
         _check_patterns(text, consumer.tables, section)
     for key, value in (
@@ -526,11 +375,11 @@ def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -
     ):
         if not 0 < value < 2**31:
             reason = f"must be more than 0 milliseconds, not {value}"
-            raise _invalid(text, section, key, reason)
+            raise invalid(text, section, key, reason)
     if not 0 <= consumer.cdc_wal_directory_max_size < 2**63:
-        raise _invalid(text, section, "cdcWalDirectoryMaxSize", "must be 0 (no limit) or more")
+        raise invalid(text, section, "cdcWalDirectoryMaxSize", "must be 0 (no limit) or more")
     if consumer.wal_force_archive_timeout != -1 and consumer.wal_force_archive_timeout < 1:
-        raise _invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
+        raise invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
 
 
 def need_source(config: Config) -> None:
@@ -557,7 +406,7 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
 def _refuse_loading(text: ConfigText) -> None:
     """Refuse, in a file without [target], what only a load would obey. Raises TargetMissing."""
     section = text.values.get("pipeline")
-    mode = _plain(section.get("mode")) if isinstance(section, dict) else None
+    mode = plain(section.get("mode")) if isinstance(section, dict) else None
     if mode in (Mode.DATA, Mode.DATA_CHANGE):
         raise TargetMissing(
             f"{text.place('pipeline', 'mode')}: mode {mode} loads tables into a target, and there "
@@ -578,35 +427,6 @@ def _refuse_loading(text: ConfigText) -> None:
             hint=f"Take {key or f'[{name}]'} out, or add [target] with its url.",
             key=f"{name}.{key}" if key else name,
         )
-
-
-def _invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValueInvalid:
-    return ConfigValueInvalid(
-        f"{text.place(section, key)}: {key} {reason}",
-        hint=f"See {key} in docs/configuration.md.",
-        key=f"{section}.{key}",
-    )
-
-
-def _check_url(text: ConfigText, section: str, url: str, *, key: str = "url") -> None:
-    try:
-        options: EngineOptions = part(url, "options")
-        options.check_url(url)
-    except UrlInvalid as error:
-        place = text.place(section, key)
-        raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
-
-
-def _check_staging_url(text: ConfigText, url: str) -> None:
-    """A staging database may be of an engine that is neither source nor target."""
-    try:
-        engine = engine_at(url)
-    except UrlInvalid as error:
-        place = text.place(STAGING, "url")
-        raise ConfigUrlInvalid(f"{place}: {error.message}", hint=error.hint) from error
-    engine.part("staging")
-    if "options" in engine.parts:
-        _check_url(text, STAGING, url)
 
 
 def _check_patterns(text: ConfigText, patterns: tuple[str, ...], section: str = "source") -> None:

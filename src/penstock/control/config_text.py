@@ -148,3 +148,12 @@ def _replaced(
         return quote(environment[name], safe="") if match.start() in encoded else environment[name]
 
     return Substituted(_VARIABLE.sub(one, value))
+
+
+def plain(value: Any) -> Any:
+    """The value with every Substituted replaced by its text."""
+    if isinstance(value, Substituted):
+        return value.text
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
