@@ -91,7 +91,7 @@ def apply(session: PostgresStagingSession, first: int, count: int) -> int:
         after, through = time_of(low - 1), time_of(min(low + WINDOW_ROWS, first + count) - 1)
         read = list(session.read([TABLE], after, through, limit=REQUEST_ROWS))
         assert sum(part.rows[TABLE].num_rows for part in read if part.rows)
-        total += session.mark_applied_through([TABLE], through, after=after)
+        total += session.mark_applied_through([TABLE], through, after=after)[TABLE]
     return total
 
 
@@ -106,7 +106,7 @@ def mark(session: PostgresStagingSession, count: int) -> int:
     return sum(
         session.mark_applied_through(
             [TABLE], time_of(low + WINDOW_ROWS - 1), after=time_of(low - 1)
-        )
+        )[TABLE]
         for low in range(0, count, WINDOW_ROWS)
     )
 

@@ -129,13 +129,15 @@ class FakeStaging:
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
-    ) -> int:
-        marked = 0
+    ) -> dict[StagedTable, int]:
+        found = {}
         for table in tables:
+            marked = 0
             for row in self.tables.get(table, {}).values():
                 if after < row.mutation.time <= time and not row.applied:
                     row.applied, marked = True, marked + 1
-        return marked
+            found[table] = marked
+        return found
 
     def read(
         self,
@@ -171,7 +173,9 @@ class FakeStaging:
         rows = self.tables[table].items()
         return sum(not row.applied and place[0] < before for place, row in rows)
 
-    def inconsistent_count(self, table: StagedTable) -> int:
+    def inconsistent_count(
+        self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
+    ) -> int:
         return 0
 
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
@@ -288,7 +292,7 @@ class FakeStaging:
         of_group = [table for table in self.tables if table.group == group]
         marked = self.mark_applied_through(of_group, through)
         self.commit(group, through)
-        return marked
+        return sum(marked.values())
 
     def present(self) -> dict[str, list[str]]:
         """The keys that are in the target's tables, as far as applied."""

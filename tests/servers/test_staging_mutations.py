@@ -169,7 +169,7 @@ def test_the_session_serves_between_slices(session: PostgresStagingSession) -> N
     session.stage({ORDERS: batch(*(change(n) for n in range(1, 8)))})
     low, seen = ZERO, 0
     for part in session.read([ORDERS], ZERO, at(7), limit=2):
-        seen += session.mark_applied_through([ORDERS], part.through, after=low)
+        seen += session.mark_applied_through([ORDERS], part.through, after=low)[ORDERS]
         low = part.through
     assert seen == 7
     assert read_one(session, ORDERS) == []
@@ -178,9 +178,10 @@ def test_the_session_serves_between_slices(session: PostgresStagingSession) -> N
 def test_marked_rows_are_marked_once(session: PostgresStagingSession, url: str) -> None:
     """The time of the first marking stays; after bounds the range from below."""
     session.stage({ORDERS: batch(*(change(n) for n in range(1, 6)))})
-    assert session.mark_applied_through([ORDERS], at(2)) == 2
+    assert session.mark_applied_through([ORDERS], at(2)) == {ORDERS: 2}
     first = rows(url, f"select max(applied_at) from {NAME}")
-    assert session.mark_applied_through([ORDERS], at(5), after=at(3)) == 2
+    found = session.mark_applied_through([ORDERS], at(5), after=at(3))
+    assert found == {ORDERS: 2}
     assert rows(url, f"select nanos from {NAME} where not applied") == [(at(3).nanos,)]
     again = rows(url, f"select max(applied_at) from {NAME} where nanos <= {at(2).nanos}")
     assert again == first
@@ -245,6 +246,9 @@ def test_keys_that_were_applied_out_of_order_are_counted(
     rows(url, f"update {NAME} set applied_at = '2001-01-01' where key = '[2]' and applied_at in"
          f" (select max(applied_at) from {NAME})")  # fmt: skip
     assert session.inconsistent_count(ORDERS) == 1
+    assert session.inconsistent_count(ORDERS, after=at(0), limit=4) == 1
+    assert session.inconsistent_count(ORDERS, after=at(1)) == 0
+    assert session.inconsistent_count(ORDERS, limit=2) == 0
 
 
 def test_a_dropped_mutation_table_is_made_again(session: PostgresStagingSession, url: str) -> None:

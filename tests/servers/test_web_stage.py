@@ -142,6 +142,11 @@ def applied(looked: Looked) -> None:
     metrics = looked.metrics()
     assert "checkpoint_committed_age_seconds{" in metrics
     assert "target_applied_timestamp_seconds{" in metrics
+    own = text_of(f"{stage.url}/_/varz")
+    assert f'checkpoint_committed_age_seconds{{schema="{shop.schema}"}}' in own
+    selected = re.search(r'stage_select_mutations_total{.*table="parent"} (\S+)', own)
+    assert selected is not None
+    assert float(selected[1]) >= 20
 
 
 def a_problem(looked: Looked) -> None:

@@ -18,8 +18,9 @@ from penstock.control.config import load_config
 from penstock.control.display import human_count
 from penstock.control.stage_bars import BarMeter
 from penstock.control.stage_notes import GroupNote, Notes, read_note
-from penstock.control.stage_show import show_stage_lag, show_stage_status
+from penstock.control.stage_show import BackfillView, show_stage_lag, show_stage_status
 from penstock.control.stage_status import SchemaStatus, StageStatus, StageStatusReader
+from penstock.host.clock import RealClock
 from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
@@ -204,6 +205,44 @@ def test_who_is_not_far_behind_has_no_bar() -> None:
     assert not has_bar(schema(window=behind, tables=rows(None, 5)))
     assert "backfill" in shown(status(schema(window=behind)))
     assert "backfill" not in shown(status(schema()))
+
+
+class StoppedClock(RealClock):
+    """Goes on when it is told to."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        """The time."""
+        return self.now_s
+
+
+def test_bars_in_a_terminal_and_as_lines() -> None:
+    """Drawn in place, or a line when something has changed; the end is told once."""
+    meter = BarMeter()
+    told: list[dict[str, Any]] = []
+    clock = StoppedClock()
+    out = Console(width=120, force_terminal=False)
+    lines = BackfillView(None, out, clock=clock)
+    events = BackfillView(told.append, out, clock=clock)
+    behind, done = meter.add(0.0, [far(1000, 600)]), meter.add(9.0, [schema()])
+    with out.capture() as captured:
+        for bars in (behind, behind, done, done):
+            lines.show(bars)
+            events.show(bars)
+            clock.now_s += 60
+    text = captured.get()
+    assert text.count("backfill of shop.public: 40%, 400 of") == 1
+    assert text.count("backfill of shop.public: caught up") == 1
+    assert [one["progress"]["share"] for one in told] == [0.4, 0.6]
+    terminal = Console(width=120, force_terminal=True)
+    with terminal.capture() as captured:
+        drawn = BackfillView(None, terminal)
+        drawn.show(behind)
+        drawn.show(done)
+        drawn.close()
+    assert "shop.public" in captured.get()
+    assert "40%" in captured.get()
 
 
 # --- notes ----------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from penstock.cli.arguments import common, diagnostics, pipeline_file
-from penstock.cli.output import say
+from penstock.cli.output import say, say_json
 
 
 @click.command()
@@ -21,7 +22,8 @@ def stage(
 ) -> None:
     """Receive changefeeds over HTTP, stage them in a database and apply them, until stopped.
 
-    Its messages go to run/stage.log in the pipeline's directory.
+    Its messages go to run/stage.log in the pipeline's directory. While a target schema is far
+    behind, a bar shows rows, rate and time to go.
 
     \b
     What it changes:  staging database: mutation tables, checkpoints; target: the rows
@@ -32,6 +34,7 @@ def stage(
     from penstock.control.diagnostics import diagnostics_to
     from penstock.control.past_errors import errors_kept
     from penstock.control.stage_process import stage as receive
+    from penstock.control.stage_show import BackfillView, backfills_shown
 
     config = load_config(file)
     if half is not None:
@@ -42,10 +45,16 @@ def stage(
         run_half(config, half, group)
         return
     log = config.layout.run / "stage.log"
-    with errors_kept(config, "stage"), diagnostics_to(log, verbose=verbose):
-        receive(
-            config,
-            create=create,
-            on_served=lambda url: say(as_json, f"receiving changefeeds at {url}", url=url),
-        )
+    with (
+        errors_kept(config, "stage"),
+        diagnostics_to(log, verbose=verbose),
+        ExitStack() as stack,
+    ):
+
+        def served(url: str) -> None:
+            say(as_json, f"receiving changefeeds at {url}", url=url)
+            view = BackfillView(say_json if as_json else None)
+            stack.enter_context(backfills_shown(config, view))
+
+        receive(config, create=create, on_served=served)
     say(as_json, "stopped", stopped=True)

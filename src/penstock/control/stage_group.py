@@ -181,6 +181,11 @@ class GroupWorker:
         try:
             with ExitStack() as stack:
                 self._supervisor(stack, ended, on_tick).run()
+        except LeaseLost:
+            raise
+        except PenstockError:
+            self._sequencer.metrics.note_not_loaded(self.group)
+            raise
         finally:
             marked.ask()  # last: it marks what the loader has committed at its end
             marking.join()
@@ -214,6 +219,7 @@ class GroupWorker:
             self._log_id,
             target=self._target,
             retire_after_s=seconds(self._section.retire_offset),
+            on_marked=self._sequencer.metrics.note_loaded,
         )
 
 

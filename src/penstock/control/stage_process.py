@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from penstock.control.stage_checks import Checks
 from penstock.control.stage_groups import working
 from penstock.control.stage_rows import row_sequencer, script_of
 from penstock.control.stage_target import TargetSchemas
@@ -91,6 +92,7 @@ def receiving(
     config: Config, section: StageSection, database: StagingDatabase
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Receive while the block runs; gives the address, and what is to be called now and then."""
+    from penstock.stage.metered import MeteredStaging, StagingMetrics
     from penstock.stage.metrics import Metrics
     from penstock.stage.receiver.app import THREADS, Receiver, ReceiverOptions
     from penstock.stage.receiver.server import serving
@@ -98,6 +100,8 @@ def receiving(
     from penstock.stage.receiver.targets import TargetTables
 
     metrics = Metrics()
+    staging_metrics = StagingMetrics(metrics.registry)
+    database = MeteredStaging(database, staging_metrics)
     script = script_of(config)
     tables = TargetTables(TargetSchemas(config), is_source=script.is_source)
     tables.catalog.check()
@@ -126,7 +130,15 @@ def receiving(
         files = _FilesThread(section, database, receiver) if section.storage_url else None
         if files is not None:
             stack.enter_context(files)
-        stack.enter_context(working(config, database, sequencer))
+        groups = stack.enter_context(working(config, database, sequencer))
+        stack.enter_context(
+            Checks(
+                database,
+                groups.workers,
+                staging_metrics,
+                retire_after_s=seconds(section.retire_offset),
+            )
+        )
 
         def look() -> None:
             if keys is not None:

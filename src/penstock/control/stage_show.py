@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import structlog
 from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
-from penstock.control.stage_bars import BarMeter
-from penstock.control.stage_status import DEAD_LETTERS_MAX, SchemaStatus, StageStatus
+from penstock.control.stage_bars import Bar, BarMeter
+from penstock.control.stage_status import (
+    DEAD_LETTERS_MAX,
+    SchemaStatus,
+    StageStatus,
+    StageStatusReader,
+)
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.ports.config import Config
+
+logger = structlog.get_logger(__name__)
+LOOK_S = 2.0
+LINE_INTERVAL_S = 10.0
+BAR_WIDTH = 24
 
 
 def show_stage_status(status: StageStatus, out: Console | None = None) -> None:
@@ -106,3 +125,94 @@ def show_stage_lag(status: StageStatus, out: Console | None = None) -> None:
                 ]
             )
         )
+
+
+# --- while `penstock stage` works -------------------------------------------------------------
+
+
+class BackfillView:
+    """Bars of the schemas that are far behind: drawn in place, as lines, or as JSON."""
+
+    def __init__(
+        self,
+        emit_json: Callable[[dict[str, Any]], None] | None,
+        out: Console | None = None,
+        *,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """emit_json: for --json. out: standard output if not given."""
+        self._emit, self._out, self._clock = emit_json, out or console(), clock
+        self._live: Live | None = None
+        self._shown_s = float("-inf")
+        self._last: dict[str, str] = {}
+
+    def show(self, bars: dict[str, Bar]) -> None:
+        """Show what is known now; whoever is not far behind any more is told so once."""
+        far = {name: bar for name, bar in bars.items() if bar.is_far_behind}
+        if self._out.is_terminal and self._emit is None:
+            self._draw(far)
+            return
+        now_s = self._clock.monotonic_s()
+        for name in self._last.keys() - far.keys():
+            del self._last[name]
+            self._say(name, "caught up", bars.get(name))
+        if now_s - self._shown_s < LINE_INTERVAL_S:
+            return
+        for name, bar in far.items():
+            if self._last.get(name) != bar.words:
+                self._shown_s = now_s
+                self._last[name] = bar.words
+                self._say(name, f"{bar.share:.0%}, {bar.words}", bar)
+
+    def _say(self, name: str, text: str, bar: Bar | None) -> None:
+        if self._emit is None:
+            self._out.print(f"backfill of {name}: {text}")
+        else:
+            shown = None if bar is None else {**bar.as_dict(), "share": bar.share}
+            self._emit({"backfill": name, "text": text, "progress": shown})
+
+    def _draw(self, far: dict[str, Bar]) -> None:
+        if not far:
+            self.close()
+            return
+        if self._live is None:
+            self._live = Live(console=self._out, refresh_per_second=4, transient=True)
+            self._live.start()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        for name, bar in far.items():
+            drawn = ProgressBar(total=1.0, completed=bar.share, width=BAR_WIDTH)
+            table.add_row(f"  {name}", drawn, f"{bar.share:4.0%}", bar.words)
+        self._live.update(table)
+
+    def close(self) -> None:
+        """Leave nothing drawn behind."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+@contextmanager
+def backfills_shown(config: Config, view: BackfillView) -> Iterator[None]:
+    """Show bars while the block runs, from a thread that reads both databases."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_follow, args=(config, view, ended), name="bars", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LOOK_S)  # it may wait for a server that hangs
+        view.close()
+
+
+def _follow(config: Config, view: BackfillView, ended: threading.Event) -> None:
+    reader, meter = StageStatusReader(config), BarMeter()
+    try:
+        while not ended.wait(LOOK_S):
+            status = reader.read()
+            if status.schemas is not None:  # else an outage, which stage.log has
+                view.show(meter.add(REAL_CLOCK.monotonic_s(), status.schemas))
+    except Exception as error:
+        logger.error("bars end", exc_info=error)
+    finally:
+        reader.close()

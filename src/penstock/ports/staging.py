@@ -261,7 +261,7 @@ class StagingSession(Protocol):
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
-    ) -> int:
+    ) -> Mapping[StagedTable, int]:
         """Mark every unapplied row later than after and up to time applied now; how many.
 
         Give after, such as what a window has committed: without it the whole table is read.
@@ -300,8 +300,13 @@ class StagingSession(Protocol):
         """Unapplied rows older than this, such as what is retired: should be 0."""
         ...
 
-    def inconsistent_count(self, table: StagedTable) -> int:
-        """Keys whose rows were not applied in the order of their times: should be 0."""
+    def inconsistent_count(
+        self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
+    ) -> int:
+        """Keys whose rows were not applied in the order of their times: should be 0.
+
+        It sorts the rows that are later than after, of these the first `limit` if that is given.
+        """
         ...
 
     # -- looking -----------------------------------------------------------------------------

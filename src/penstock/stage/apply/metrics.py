@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.ports.staging import StagedTable, group_name
+from penstock.model.hlc import Hlc
+from penstock.ports.staging import Group, StagedTable, group_name
 
 _OF_TABLE = ("schema", "table")
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 120)
@@ -66,6 +67,21 @@ class ApplyMetrics:
         now_s = self._clock.now_us() / 1e6
         for one in {min(nanos), max(nanos)}:
             self.age.labels(*labels(table)).observe(max(0.0, now_s - one / 1e9))
+
+    def note_loaded(self, marked: Mapping[StagedTable, int], applied: Hlc) -> None:
+        """Count what was loaded through the log: everything of some tables up to a time."""
+        now_s = self._clock.now_us() / 1e6
+        for table, count in marked.items():
+            names = labels(table)
+            self.sweep_attempt.labels(*names).set(now_s)
+            self.sweep_success.labels(*names).set(now_s)
+            if count:
+                self.sweep_applied.labels(*names).inc(count)
+                self.note_applied(table, [applied.nanos])
+
+    def note_not_loaded(self, group: Group) -> None:
+        """Count a load through the log that has failed: of which table is not known."""
+        self.errors.labels(group_name(group), "").inc()
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, _OF_TABLE, registry=self._registry)

@@ -109,6 +109,11 @@ class RowSequencer:
         self._modes: dict[Group, _Mode] = {}
 
     @property
+    def metrics(self) -> ApplyMetrics:
+        """What applying counts."""
+        return self._metrics
+
+    @property
     def dlq_table(self) -> str:
         """The table of dead letters in each target schema."""
         return self._options.dlq_table

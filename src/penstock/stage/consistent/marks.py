@@ -7,7 +7,7 @@ rows are deleted once they are old enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import structlog
@@ -19,11 +19,12 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.progress import SharedProgress
 from penstock.ports.stage_groups import time_through
-from penstock.ports.staging import Group, StagingDatabase, StagingSession
+from penstock.ports.staging import Group, StagedTable, StagingDatabase, StagingSession
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.mark.rows", "stage.mark.checkpoint")
 
+OnMarked = Callable[[Mapping[StagedTable, int], Hlc], None]
 POLL_S = 0.1
 RETIRE_INTERVAL_S = 60.0
 
@@ -32,7 +33,7 @@ class Marking:
     """Marks what one group's target has applied. Used by one thread.
 
     target: connects to the target. retire_after_s: how long applied rows stay behind the last
-    applied checkpoint.
+    applied checkpoint. on_marked: is told what was marked, and up to which time.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Marking:
         *,
         target: Callable[[], SharedProgress],
         retire_after_s: float,
+        on_marked: OnMarked = lambda _marked, _applied: None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         """Nothing is connected yet."""
@@ -51,6 +53,7 @@ class Marking:
         self._log_id = log_id
         self._target = target
         self._retire_after_s = retire_after_s
+        self._on_marked = on_marked
         self._clock = clock
         self._retired_s = float("-inf")
         self._marked: Hlc | None = None
@@ -93,7 +96,9 @@ class Marking:
         marked = self._marked or ZERO
         if applied <= marked:
             return
-        session.mark_applied_through(session.staged_tables(self._group), applied, after=marked)
+        tables = session.staged_tables(self._group)
+        found = session.mark_applied_through(tables, applied, after=marked)
+        self._on_marked(found, applied)
         faults.point("stage.mark.rows")
         session.commit(self._group, applied)
         faults.point("stage.mark.checkpoint")

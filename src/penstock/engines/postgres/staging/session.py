@@ -118,11 +118,12 @@ class PostgresStagingSession:
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
-    ) -> int:
+    ) -> dict[StagedTable, int]:
         """See `StagingSession`."""
         places = self._places(tables)
         with self._doing("marking mutations applied"):
-            return mutations.mark_applied_through(self._connection, places.values(), after, time)
+            marked = mutations.mark_applied_through(self._connection, places.values(), after, time)
+        return {table: marked[place] for table, place in places.items()}
 
     def read(
         self,
@@ -171,11 +172,13 @@ class PostgresStagingSession:
         with self._doing(f"counting stale mutations of {table}"):
             return mutations.stale_count(self._connection, place, before)
 
-    def inconsistent_count(self, table: StagedTable) -> int:
+    def inconsistent_count(
+        self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
+    ) -> int:
         """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"checking the order of mutations of {table}"):
-            return mutations.inconsistent_count(self._connection, place)
+            return mutations.inconsistent_count(self._connection, place, after, limit)
 
     def _place(self, table: StagedTable) -> str:
         return self._places([table])[table]

@@ -1,0 +1,138 @@
+"""The metrics of `penstock stage`: all published names, with what the databases say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_staging import SHOP, FakeStaging
+from penstock.control.stage_checks import Checks
+from penstock.model import PenstockError
+from penstock.model.hlc import Hlc
+from penstock.ports.staging import Mutation, StagedTable, batch_of
+from penstock.stage.apply.metrics import ApplyMetrics
+from penstock.stage.metered import MeteredStaging, StagingMetrics
+from penstock.stage.metrics import Metrics
+
+NAMES = Path(__file__).parents[1] / "data" / "staging" / "metric_names.txt"
+ORDERS = StagedTable(SHOP, "orders")
+NAME = "shop.public"
+
+
+class Metered:
+    """A staging database in memory whose calls are counted, and one session of it."""
+
+    def __init__(self) -> None:
+        self.staging = FakeStaging()
+        self.metrics = Metrics()
+        self.apply = ApplyMetrics(self.metrics.registry)
+        self.of_staging = StagingMetrics(self.metrics.registry)
+        database: Any = self.staging
+        self.database = MeteredStaging(database, self.of_staging)
+        with self.database.opened() as session:
+            self.session = session
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """A metric."""
+        found: float | None = self.metrics.registry.get_sample_value(name, labels)
+        return found
+
+    def of_orders(self, name: str) -> float | None:
+        """One of the table orders."""
+        return self.value(name, schema=NAME, table="orders")
+
+
+@pytest.fixture
+def metered() -> Metered:
+    """See Metered; three rows are staged, and resolved up to the second."""
+    made = Metered()
+    rows = [Mutation(time=Hlc(n), key=f"[{n}]", after=None if n == 3 else b"{}") for n in (2, 3, 4)]
+    made.session.stage({ORDERS: batch_of(rows)})
+    made.session.advance(SHOP, NAME, Hlc(3))
+    return made
+
+
+def test_every_published_name_is_exposed() -> None:
+    """Also before anything was counted."""
+    page = Metered().metrics.exposed().decode()
+    exposed = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+    published = set(NAMES.read_text(encoding="utf-8").split())
+    assert len(published) == 51
+    assert published - exposed == set()
+
+
+def test_calls_are_counted(metered: Metered) -> None:
+    """Read, left out, marked, retired, committed."""
+    session = metered.session
+    (*_, last) = session.read([ORDERS], Hlc(1), Hlc(3), limit=10)
+    assert last.through == Hlc(3)
+    assert metered.of_orders("stage_select_mutations_total") == 2
+    assert metered.of_orders("stage_read_rows") == 2
+    assert (metered.of_orders("stage_read_lag_seconds") or 0) > 1e9
+    assert (metered.value("stage_merge_lag_seconds", schema=NAME) or 0) > 1e9
+    done = session.mark_applied_through([ORDERS], Hlc(3))
+    metered.apply.note_loaded(done, Hlc(3))
+    assert metered.of_orders("core_sweep_apply_count") == 2
+    assert metered.of_orders("apply_mutation_age_seconds_count") == 1
+    batch = batch_of([Mutation(time=Hlc(2), key="[2]", after=b"{}")])
+    assert session.unapplied_of(ORDERS, batch).num_rows == 0
+    assert metered.of_orders("stage_filter_mutation_count") == 1
+    session.mark_applied(ORDERS, batch)
+    assert metered.of_orders("stage_mark_duration_seconds_count") == 2
+    session.commit(SHOP, Hlc(3))
+    assert metered.value("checkpoint_commit_duration_seconds_count", schema=NAME) == 1
+    session.retire(ORDERS, Hlc(3))
+    assert metered.of_orders("stage_retire_duration_seconds_count") == 1
+
+
+def test_retiring_that_fails_is_counted(metered: Metered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And raised."""
+
+    def fails(*_: Any) -> int:
+        raise PenstockError("the disk is full")
+
+    monkeypatch.setattr(metered.staging, "retire", fails)
+    with pytest.raises(PenstockError):
+        metered.session.retire(ORDERS, Hlc(3))
+    assert metered.of_orders("stage_retire_errors_total") == 1
+    assert metered.of_orders("stage_retire_duration_seconds_count") in (None, 0)
+
+
+def test_ages_are_of_the_moment_and_missing_while_unknown(metered: Metered) -> None:
+    """A group that has committed nothing has no age of what is committed."""
+    assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) is None
+    metered.session.window(SHOP)
+    assert metered.value("checkpoint_proposed_time_seconds", schema=NAME) == 3e-9
+    assert metered.value("checkpoint_committed_age_seconds", schema=NAME) is None
+    metered.session.commit(SHOP, Hlc(3))
+    metered.session.window(SHOP)
+    age = metered.value("checkpoint_committed_age_seconds", schema=NAME)
+    assert age is not None
+    assert age > 1e9
+    assert metered.value("target_applied_timestamp_seconds", kind="stage", schema=NAME) == 3e-9
+    metered.of_staging.windows.clear()
+    assert metered.value("checkpoint_committed_age_seconds", schema=NAME) is None
+
+
+def test_checks_count_what_is_stale_and_out_of_order(
+    metered: Metered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stale: not applied and older than what is retired. Order: only what was not checked yet."""
+    checks = Checks(metered.database, {}, metered.of_staging, retire_after_s=0)
+    metered.session.commit(SHOP, Hlc(3))
+    checks.count_stale(metered.session, SHOP)
+    assert metered.of_orders("stage_stale_mutations_count") == 1
+    asked = []
+
+    def count(_table: StagedTable, *, after: Hlc, limit: int) -> int:
+        asked.append((after, limit))
+        return 2
+
+    monkeypatch.setattr(metered.staging, "inconsistent_count", count)
+    checks.check_order(metered.session, SHOP)
+    checks.check_order(metered.session, SHOP)
+    assert asked == [(Hlc(0), 100_000), (Hlc(3), 100_000)]
+    assert metered.of_orders("stage_consistency_error_count") == 4
