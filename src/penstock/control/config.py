@@ -48,7 +48,7 @@ from penstock.ports.config import (
     camel,
     snake,
 )
-from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection
+from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import Descriptor, engine_at, engines, types_at
@@ -122,7 +122,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
         _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
         if config.stage is not None and consumer.start is Start.SNAPSHOT:
             reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
-            raise _invalid(text, f"{CONSUMERS}.{name}", "start", reason)
+            raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
     return with_requests(replace(config, file_tables=config.source.tables))
 
 
