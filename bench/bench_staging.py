@@ -123,10 +123,8 @@ def beside_retiring(
         def retire(stop: threading.Event = stop) -> None:
             nonlocal retired
             with staging.opened() as other:
-                upto = 0
-                while not stop.is_set() and upto < 2 * count:
-                    upto += WINDOW_ROWS
-                    retired += other.retire(TABLE, time_of(upto))
+                while not stop.is_set() and (part := other.retire(TABLE, time_of(2 * count))):
+                    retired += part
 
         with ExitStack() as ended:
             if retires:
@@ -166,8 +164,15 @@ def main() -> None:
 
 def _retire_last(session: PostgresStagingSession, count: int) -> int:
     """Retire the last part, after what another session has left of the others."""
-    session.retire(TABLE, time_of(2 * count))
-    return session.retire(TABLE, time_of(3 * count))
+    _retire_all(session, 2 * count)
+    return _retire_all(session, 3 * count)
+
+
+def _retire_all(session: PostgresStagingSession, before: int) -> int:
+    total = 0
+    while part := session.retire(TABLE, time_of(before)):
+        total += part
+    return total
 
 
 if __name__ == "__main__":

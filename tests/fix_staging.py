@@ -63,6 +63,7 @@ class FakeStaging:
     fail: PenstockError | None = None
     hold: threading.Event | None = None
     calls: int = 0
+    retire_rows_max: int = 10_000
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     # -- the database
@@ -160,7 +161,8 @@ class FakeStaging:
     def retire(self, table: StagedTable, before: Hlc) -> int:
         kept = self.tables[table]
         self.put_memo(f"retired_{table}", str(before).encode())
-        old = [place for place, row in kept.items() if row.applied and place[0] < before]
+        found = (place for place, row in kept.items() if row.applied and place[0] < before)
+        old = sorted(found)[: self.retire_rows_max]
         for place in old:
             del kept[place]
         return len(old)

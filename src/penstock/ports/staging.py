@@ -286,9 +286,9 @@ class StagingSession(Protocol):
         ...
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
-        """Delete applied rows older than this, 10,000 per statement; returns how many.
+        """Delete the oldest applied rows older than this, at most 10,000; how many.
 
-        `retired_before` says so from before the first one goes.
+        0: there are none any more. `retired_before` says so from before the first one goes.
         """
         ...
 

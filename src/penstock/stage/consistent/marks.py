@@ -19,7 +19,13 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.progress import SharedProgress
 from penstock.ports.stage_groups import time_through
-from penstock.ports.staging import Group, StagedTable, StagingDatabase, StagingSession
+from penstock.ports.staging import (
+    Group,
+    StagedTable,
+    StagingDatabase,
+    StagingSession,
+    group_name,
+)
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.mark.rows", "stage.mark.checkpoint")
@@ -27,6 +33,7 @@ faults.declare("stage.mark.rows", "stage.mark.checkpoint")
 OnMarked = Callable[[Mapping[StagedTable, int], Hlc], None]
 POLL_S = 0.1
 RETIRE_INTERVAL_S = 60.0
+RETIRE_REST = 6.0  # so many times as long as it took: the work goes on beside it
 
 
 class Marking:
@@ -55,7 +62,8 @@ class Marking:
         self._retire_after_s = retire_after_s
         self._on_marked = on_marked
         self._clock = clock
-        self._retired_s = float("-inf")
+        self._retire_at_s = float("-inf")
+        self._retired_count = 0
         self._marked: Hlc | None = None
 
     def run(self, wait: Callable[[float], bool]) -> None:
@@ -105,12 +113,18 @@ class Marking:
         self._marked = applied
 
     def _retire_if_due(self, session: StagingSession) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s - self._retired_s < RETIRE_INTERVAL_S or self._marked is None:
+        """A step: few rows of each table, and a rest that depends on how long they took."""
+        began_s = self._clock.monotonic_s()
+        if began_s < self._retire_at_s or self._marked is None:
             return
-        self._retired_s = now_s
         before = Hlc(max(0, self._marked.nanos - round(self._retire_after_s * 1e9)))
-        for table in session.staged_tables(self._group):
-            count = session.retire(table, before)
-            if count:
-                logger.info("applied mutations retired", table=str(table), rows=count)
+        count = sum(session.retire(table, before) for table in session.staged_tables(self._group))
+        now_s = self._clock.monotonic_s()
+        wait_s = (now_s - began_s) * RETIRE_REST if count else RETIRE_INTERVAL_S
+        self._retire_at_s = now_s + wait_s
+        self._retired_count += count
+        if self._retired_count and not count:
+            logger.info(
+                "applied mutations retired", group=group_name(self._group), rows=self._retired_count
+            )
+            self._retired_count = 0

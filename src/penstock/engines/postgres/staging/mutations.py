@@ -178,20 +178,13 @@ def mark_applied_through(
 
 def retire(
     connection: Connection, dialect: StagingDialect, table: str, low: Hlc, before: Hlc
-) -> Iterator[tuple[int, Hlc]]:
-    """Delete applied rows with low <= time < before, a part at a time: how many, and up to where.
-
-    Each part is a transaction. The last one has fewer rows than the others.
-    """
+) -> tuple[int, Hlc]:
+    """Delete the first applied rows with low <= time < before: how many, and where others begin."""
+    bounds = (low.nanos, low.logical, before.nanos, before.logical, RETIRE_ROWS_MAX)
     text = statement(dialect.retire.format(table=table))
-    while True:
-        bounds = (low.nanos, low.logical, before.nanos, before.logical, RETIRE_ROWS_MAX)
-        count, nanos = connection.execute(text, bounds).fetchone() or (0, 0)
-        # Rows of equal nanos may be left: the next part begins with them.
-        low = before if count < RETIRE_ROWS_MAX else Hlc(nanos)
-        yield count, low
-        if count < RETIRE_ROWS_MAX:
-            return
+    count, nanos = connection.execute(text, bounds).fetchone() or (0, 0)
+    # Rows of equal nanos may be left: the next part begins with them.
+    return count, before if count < RETIRE_ROWS_MAX else Hlc(nanos)
 
 
 def stale_count(connection: Connection, table: str, before: Hlc) -> int:

@@ -150,16 +150,15 @@ class PostgresStagingSession:
         """See `StagingSession`."""
         place = self._place(table)
         low = self._retired.get(table, ZERO)
-        total = 0
-        if low < before:
-            if self.retired_before(table) < before:
-                self.put_memo(_retired_key(table), str(before).encode())
-            with self._doing(f"retiring mutations of {table}"):
-                parts = mutations.retire(self._connection, self._dialect, place, low, before)
-                for count, upto in parts:
-                    total += count
-                    self._retired[table] = upto
-        return total
+        if low >= before:
+            return 0
+        if self.retired_before(table) < before:
+            self.put_memo(_retired_key(table), str(before).encode())
+        with self._doing(f"retiring mutations of {table}"):
+            count, self._retired[table] = mutations.retire(
+                self._connection, self._dialect, place, low, before
+            )
+        return count
 
     def retired_before(self, table: StagedTable) -> Hlc:
         """See `StagingSession`."""
