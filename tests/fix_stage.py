@@ -128,6 +128,14 @@ class Instance:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
+    def answers(self) -> bool:
+        """Whether it is ready."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/_/healthz", timeout=30):
+                return True
+        except OSError:
+            return False
+
     def post(self, path: str, body: str) -> bool:
         """Whether a request was answered with 200."""
         request = urllib.request.Request(
@@ -197,7 +205,7 @@ class Stage:
         first = self.instances[0]
         first.start("", "--create")
         deadline = time.monotonic() + READY_S
-        while not first.post("_/healthz", ""):
+        while not first.answers():
             assert first.is_running, first.out.read_text()
             assert time.monotonic() < deadline, "the staging schema was not made"
             time.sleep(0.1)
