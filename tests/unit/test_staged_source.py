@@ -328,6 +328,15 @@ VALUES: list[tuple[str, str, list[str], list[Any]]] = [
         ['{"a",NULL,"b\\"c","NULL"}', "{}"],
     ),
     ("integer[]", "string", ["[[1, 2], [3, null]]", "null"], ["{{1,2},{3,NULL}}", None]),
+    ("text", "string", ["1.50", "null", "-0"], ["1.50", None, "-0"]),
+    (
+        "text",
+        "string",
+        ['"a,1"', "1.50", "1e3", "true", "null", "[1,2]", '{"e":1}'],
+        ["a,1", "1.50", "1000", "true", None, "[1,2]", '{"e":1}'],
+    ),
+    ("text", "string", ["[1,2]", "3"], ["[1,2]", "3"]),
+    ("numeric(8,2)", "decimal(8,2)", ["1.5", "null", "-2"], ["1.50", None, "-2.00"]),
 ]
 
 

@@ -8,6 +8,7 @@ columns there are (`shapes.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ from penstock.model import Op, Rows
 from penstock.model.hlc import Hlc
 from penstock.ports.staging import StagedTable
 
-_UNSENT = msgspec.Raw(b"")
+UNSENT = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Reader:
         names = {f"c{number}": name for number, name in enumerate(shape.names)}
         line = msgspec.defstruct(
             "Line",
-            [(field, msgspec.Raw, _UNSENT) for field in names],
+            [(field, msgspec.Raw, msgspec.Raw(UNSENT)) for field in names],
             rename=names,
             forbid_unknown_fields=True,
             gc=False,
@@ -64,11 +65,11 @@ class Reader:
         images, absent = [], np.zeros((len(is_upsert), len(relation.columns)), np.bool_)
         for place, column in enumerate(relation.columns):
             found = sent[column.name]
-            values = [value or NULL for value in found]
-            images.append(self._spread(place, values, is_upsert))
-            missing = [not value for value in found]
-            if any(missing):
+            if UNSENT in found:
+                missing = [not value for value in found]
                 absent[np.flatnonzero(is_upsert)[missing], place] = True
+                found = [value or NULL for value in found]
+            images.append(self._spread(place, found, is_upsert))
         befores = [
             self._spread(index, keys[relation.columns[index].name], ~is_upsert)
             for index in relation.before
@@ -112,15 +113,17 @@ class Reader:
             if name not in shape.seen
             and name not in shape.key
             and name not in shape.ignored
-            and any(bytes(getattr(line, fields[name])) for line in lines)
+            and any(map(bytes, map(attrgetter(fields[name]), lines)))
         ]
         if new:
             raise Unfit(shape.table, seen=frozenset(new))
         sent = {
-            column.name: [bytes(getattr(line, fields[column.name])) for line in lines]
+            column.name: list(map(bytes, map(attrgetter(fields[column.name]), lines)))
             for column in shape.relation.columns
         }
         for name in shape.key:
+            if UNSENT not in sent[name] and NULL not in sent[name]:
+                continue
             for place, value in enumerate(sent[name]):
                 if not value or value == NULL:
                     row = int(np.flatnonzero(is_upsert)[place])

@@ -162,6 +162,11 @@ def plain_digits(value: Decimal) -> str:
 
 
 def _numerals(raws: Raws) -> list[str | None]:
+    whole = b",".join(raws)
+    if not (b'"' in whole or b"e" in whole or b"E" in whole):
+        texts = whole.decode().split(",")
+        if len(texts) == len(raws):  # no array or object has a comma of its own
+            return [None if text == "null" else text for text in texts]
     found: list[str | None] = []
     for raw in raws:
         text = bytes(raw)
@@ -234,9 +239,11 @@ def _texts(column: Column, raws: Raws) -> pa.Array:
         return pa.array(values, pa.string())
     if column.source_type.endswith("[]") or column.base_type.endswith("[]"):
         return pa.array(_each(raws, _array_text), pa.string())
-    if any(raw[:1] in b"-0123456789" for raw in raws):
-        return pa.array(_numerals(raws), pa.string())
-    return pa.array(_strings(raws), pa.string())
+    try:
+        texts = _joined(raws, list[str | None])
+    except msgspec.ValidationError:
+        texts = _numerals(raws)
+    return pa.array(texts, pa.string())
 
 
 def _array_text(value: Any) -> str:
