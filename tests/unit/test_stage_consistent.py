@@ -38,7 +38,7 @@ def test_rows_are_marked_as_far_as_the_target_has_them(target: FakeRowTarget) ->
     staging.stage({TABLE: batch_of([row(1, 1), row(2, 2), row(3, 3)])})
     for time in (2, 3):
         staging.advance(GROUP, "p", Hlc(time))
-    marking = Marking(staging, GROUP, LOG, target=lambda: target, retire_after_s=0)
+    marking = Marking(staging, GROUP, LOG, target=lambda: target)
     marking.mark(staging, target)
     assert not any(one.applied for one in staging.tables[TABLE].values())
     target.positions[LOG] = Applied(position=position_behind(Hlc(2)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import datetime
 from functools import cache
@@ -34,6 +35,7 @@ from penstock.ports.staging import Group, StagingDatabase, StagingSession, group
 from penstock.stage.consistent.beginning import TakenOver, begin_log, forget_log, take_over
 from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
 from penstock.stage.consistent.marks import Marking
+from penstock.stage.retire import Retiring
 
 if TYPE_CHECKING:
     from penstock.stage.apply.sequencer import RowSequencer
@@ -130,6 +132,7 @@ class GroupWorker:
         """Work in the mode of the moment until the lease is lost or the end is asked for."""
         self.state = "working"
         holder = cache(self._taken_over)
+        retiring = _Beside("retiring", self._retiring(lease).run, StopRequest())
         try:
             with self._database.opened() as session:
                 while not self._stop():
@@ -145,6 +148,8 @@ class GroupWorker:
         except LeaseLost:
             logger.warning("lease lost, its work was ended", group=group_name(self.group))
             raise
+        finally:
+            retiring.end()
 
     def _goes_through_log(self, session: StagingSession) -> bool:
         mode = self._sequencer.mode(session, self.group)
@@ -168,8 +173,8 @@ class GroupWorker:
             )
         finally:
             progress.close()
-        ended, marked = StopRequest(), StopRequest()
-        marking = _MarkingThread(self._marking(), marked)
+        ended = StopRequest()
+        marking = _Beside("marking", self._marking().run, StopRequest())
 
         def on_tick() -> None:
             lease.check()
@@ -187,8 +192,7 @@ class GroupWorker:
             self._sequencer.metrics.note_not_loaded(self.group)
             raise
         finally:
-            marked.ask()  # last: it marks what the loader has committed at its end
-            marking.join()
+            marking.end()  # last: it marks what the loader has committed at its end
 
     def _supervisor(self, stack: ExitStack, ended: StopRequest, on_tick: object) -> Supervisor:
         run = self._config.layout.run
@@ -218,25 +222,39 @@ class GroupWorker:
             self.group,
             self._log_id,
             target=self._target,
-            retire_after_s=seconds(self._section.retire_offset),
             on_marked=self._sequencer.metrics.note_loaded,
         )
 
+    def _retiring(self, lease: HeldLease) -> Retiring:
+        return Retiring(
+            self._database,
+            self.group,
+            after_s=seconds(self._section.retire_offset),
+            check=lease.check,
+        )
 
-class _MarkingThread:
-    """Marks beside the two processes. error: what it cannot go on after."""
 
-    def __init__(self, marking: Marking, ended: StopRequest) -> None:
+class _Beside:
+    """Something that is done beside the work, until it is asked to end.
+
+    error: what it cannot go on after.
+    """
+
+    def __init__(
+        self, name: str, run: Callable[[Callable[[float], bool]], None], ended: StopRequest
+    ) -> None:
         self.error: PenstockError | None = None
-        self._marking, self._ended = marking, ended
-        self._thread = threading.Thread(target=self._run, name="marking", daemon=True)
+        self._work, self._ended = run, ended
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._marking.run(self._ended.wait)
+            self._work(self._ended.wait)
         except PenstockError as error:
             self.error = error
 
-    def join(self) -> None:
+    def end(self) -> None:
+        """Ask for its end, and wait."""
+        self._ended.ask()
         self._thread.join()
