@@ -43,7 +43,7 @@ class History:
     """Makes spans, one behind the other."""
 
     def __init__(self, seed: int = 1) -> None:
-        """Times begin a minute ago, so that every mode but an explicit one is consistent."""
+        """Times begin a minute ago: nothing is far behind."""
         self._dice = random.Random(seed)
         self._nanos = time.time_ns() - 60_000_000_000
         self._last = dict.fromkeys(TABLES, 0)
