@@ -5,10 +5,11 @@ from __future__ import annotations
 from penstock.codec import changefeed
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.mysql import binlog
-from penstock.codec.postgres import pgoutput
+from penstock.codec.postgres import pgoutput, pgoutput_encode
 
 
 def all_compiled() -> bool:
-    """Whether every decoder is the compiled one."""
+    """Whether every decoder and encoder is the compiled one."""
     ignite = marshal.COMPILED and wal.COMPILED
-    return pgoutput.COMPILED and binlog.COMPILED and changefeed.COMPILED and ignite
+    postgres = pgoutput.COMPILED and pgoutput_encode.COMPILED
+    return postgres and binlog.COMPILED and changefeed.COMPILED and ignite

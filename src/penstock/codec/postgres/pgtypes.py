@@ -1,4 +1,4 @@
-"""Which neutral type keeps the values of a built-in PostgreSQL type.
+"""Which neutral type keeps the values of a built-in PostgreSQL type, and how one is announced.
 
 By oid and modifier only, so it works for what a Relation message says. Types made by users
 (enums, domains, extensions) have no fixed oid: they are kept as exact text unless the catalogue
@@ -7,7 +7,13 @@ reader knows a domain's base type and asks with that one's oid.
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 from penstock.codec.columns import DECIMAL_PRECISION_MAX
+
+if TYPE_CHECKING:
+    from penstock.model import Column
 
 NUMERIC_OID = 1700
 BYTEA_OID = 17
@@ -68,3 +74,79 @@ def _numeric(typmod: int) -> str:
     if scale > precision or precision > DECIMAL_PRECISION_MAX:
         return "string"
     return f"decimal({precision},{scale})"
+
+
+TEXT_OID = 25
+_OIDS: dict[str, int] = {
+    "boolean": 16,
+    "bytea": BYTEA_OID,
+    '"char"': 18,
+    "name": 19,
+    "bigint": 20,
+    "smallint": 21,
+    "integer": 23,
+    "text": TEXT_OID,
+    "oid": 26,
+    "xid": 28,
+    "cid": 29,
+    "json": 114,
+    "xml": 142,
+    "cidr": 650,
+    "real": 700,
+    "double precision": 701,
+    "inet": 869,
+    "character": 1042,
+    "character varying": 1043,
+    "date": 1082,
+    "time without time zone": 1083,
+    "timestamp without time zone": 1114,
+    "timestamp with time zone": 1184,
+    "interval": 1186,
+    "bit": 1560,
+    "bit varying": 1562,
+    "numeric": NUMERIC_OID,
+    "uuid": 2950,
+    "jsonb": 3802,
+    "xid8": 5069,
+}
+_LENGTH_WORD = ("character", "character varying")
+_PRECISION = (
+    "time without time zone",
+    "timestamp without time zone",
+    "timestamp with time zone",
+    "bit",
+    "bit varying",
+)
+_INTERVAL_ALL_FIELDS = 0x7FFF << 16
+_PRINTED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<inside>[0-9, -]+)\))?(?P<zone> with.*)?")
+
+
+def wire_type(column: Column) -> tuple[int, int]:
+    """The oid and the modifier under which a column is announced to a client.
+
+    Those of the catalogue where it is PostgreSQL's own type; those of its printed name where the
+    log knows no oid, or where it is a domain; `text` for all else, as a client cannot know it.
+    """
+    if 0 < column.type_oid < FIRST_USER_OID:
+        return column.type_oid, column.typmod
+    match = _PRINTED.fullmatch(column.base_type or column.source_type)
+    if match is None:
+        return TEXT_OID, -1
+    name = match["name"] + (match["zone"] or "")
+    numbers = [int(number) for number in (match["inside"] or "").split(",") if number.strip()]
+    oid = _OIDS.get(name)
+    return (TEXT_OID, -1) if oid is None else (oid, _modifier(name, numbers))
+
+
+def _modifier(name: str, numbers: list[int]) -> int:
+    if not numbers:
+        return -1
+    first = numbers[0]
+    if name == "numeric":
+        scale = numbers[1] if len(numbers) > 1 else 0
+        return (first << 16 | scale & ((1 << _SCALE_BITS) - 1)) + _TYPMOD_HEADER
+    if name in _LENGTH_WORD:
+        return first + _TYPMOD_HEADER
+    if name == "interval":
+        return _INTERVAL_ALL_FIELDS | first
+    return first if name in _PRECISION else -1
