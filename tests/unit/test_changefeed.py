@@ -338,3 +338,35 @@ def test_a_dotted_name_that_the_target_has_is_meant() -> None:
     """Before it is read as schema and table."""
     tables = TargetTables(FakeCatalog(schemas={SHOP: {"a.b": (), "b": ()}}))
     assert [tables.of_topic(SHOP, one).name for one in ("a.b", "x.b")] == ["a.b", "b"]
+
+
+PUBLISHED = [
+    (BATCH, batch(LINE.replace(f",{TIME}", "")), "can't parse timestamp"),
+    (BATCH, batch(LINE.replace("7.0000000009", "0.0000000000")), "zero"),
+    (BATCH, batch(LINE.replace('"key":[1],', "")), "empty key"),
+    (BATCH, batch(LINE.replace("accounts", "nobody")), "unknown table"),
+    (BATCH, batch(LINE.replace('"topic":"accounts",', "")), "table name is empty"),
+    (BATCH, batch(LINE.replace(TIME, f'{TIME},"mvcc_timestamp":"1.0"')), "unknown field"),
+    (BATCH, b'{"resolved":"soon"}', "can't parse timestamp"),
+    (QUERY, batch('{"__crdb__":{"updated":"7.0"},"id":1}'), "bare envelope is not supported"),
+    (
+        LINES,
+        b'{"after":{"id":1},"key":[1],"topic":"accounts"}\n',
+        "CREATE CHANGEFEED must specify the 'WITH updated' option",
+    ),
+    (
+        QUERY_LINES,
+        b'{"after":{"id":1},"before":null}\n',
+        "CREATE CHANGEFEED must specify the 'WITH updated' option",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "body", "text"), PUBLISHED)
+def test_what_is_refused_says_so_as_published(
+    decoder: Decoder, place: Place, body: bytes, text: str
+) -> None:
+    """Operators look for these texts."""
+    with pytest.raises(PenstockError) as error:
+        decoder.decode(place, body)
+    assert text in error.value.message
