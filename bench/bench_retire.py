@@ -1,4 +1,4 @@
-"""`penstock stage` beside 50 million applied rows: its rate alone, and while they are retired.
+"""`penstock stage` beside millions of applied rows: its rate alone, and while they are retired.
 
 The mutation table is filled inside the server, with its own columns, indexes and fill factor; keys
 in random order, as a table's are. Then `bench_stage`'s feed is applied turn by turn by a command
@@ -117,7 +117,7 @@ def main() -> None:
     """Fill, then the rounds."""
     flags = arguments(
         __doc__ or "",
-        applied=50_000_000,
+        applied=2_000_000,
         rows=1_000_000,
         rows_per_mark=50_000,
         rows_per_body=5_000,
