@@ -26,7 +26,7 @@ TWIN = (wal.Walk, wal.Entry)
 KERNEL = (_wal.Walk, _wal.Entry)
 FIELDS = (
     "cache_id", "conflict_version", "counter", "expire_time_ms", "flags", "index", "near_version",
-    "offset", "op", "partition", "time_ms", "write_version", "key", "value", "key_bytes",
+    "offset", "operation", "partition", "time_ms", "write_version", "key", "value", "key_bytes",
     "value_bytes", "has_value", "primary",
 )  # fmt: skip
 CODES = st.sampled_from([*range(41), 99, 100, 101, 102, 103, 253, 254, 255])

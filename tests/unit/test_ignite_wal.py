@@ -152,7 +152,7 @@ def test_what_an_entry_says(kernel: Any) -> None:
         value=None, op=3, write=both, partition=5, counter=6, expires=7, flags=1, cache=-4
     )
     found = next(walk(kernel, data_segment([[entry]], time_ms=99)))
-    assert (found.cache_id, found.op, found.partition, found.counter) == (-4, 3, 5, 6)
+    assert (found.cache_id, found.operation, found.partition, found.counter) == (-4, 3, 5, 6)
     assert (found.expire_time_ms, found.primary, found.time_ms) == (7, True, 99)
     assert found.write_version == Version(7, 1 << 40, 9, 3)
     assert found.conflict_version == Version(8, 2, 1, 0)

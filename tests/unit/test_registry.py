@@ -51,6 +51,7 @@ def test_each_scheme_has_its_engine() -> None:
         "staged-postgresql": "staged",
         "staged-mysql": "staged",
         "staged-mariadb": "staged",
+        "ignite": "ignite",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"
@@ -59,7 +60,9 @@ def test_each_scheme_has_its_engine() -> None:
 @pytest.mark.parametrize("url", ["oracle://u:secret@h/d", "mysqlx://u:secret@h/d", "h/d", ""])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     """It is never taken for PostgreSQL, and the password is not told."""
-    with pytest.raises(EngineUnknown, match=r"postgresql://, mysql:// or mariadb://") as caught:
+    with pytest.raises(
+        EngineUnknown, match=r"postgresql://, mysql://, mariadb:// or ignite://"
+    ) as caught:
         engine_at(url)
     assert "secret" not in str(caught.value.as_dict())
 

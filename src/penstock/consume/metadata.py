@@ -68,7 +68,7 @@ class Metadata:
             for one in new
         ]
         self._mappings |= {str(one.source_id): [one.version, one.full_name] for one in new}
-        return self._told("on_mappings", "mappings", items, MAPPINGS_FILE, self._mappings)
+        return self._told("on_mappings", items, MAPPINGS_FILE, self._mappings)
 
     def _tell_types(self, relations: list[Relation]) -> bool:
         new = [one for one in relations if self._types.get(str(one.source_id), 0) < one.version]
@@ -77,7 +77,7 @@ class Metadata:
             for one in new
         ]
         self._types |= {str(one.source_id): one.version for one in new}
-        return self._told("on_types", "types", items, TYPES_FILE, self._types)
+        return self._told("on_types", items, TYPES_FILE, self._types)
 
     def _tell_caches(self, relations: list[Relation]) -> bool:
         new = {}
@@ -87,7 +87,7 @@ class Metadata:
                 new[str(one.source_id)] = (known, one)
         items = [_cache(one) for _, one in new.values()]
         self._caches |= {number: known for number, (known, _) in new.items()}
-        return self._told("on_cache_change", "cache change", items, CACHES_FILE, self._caches)
+        return self._told("on_cache_change", items, CACHES_FILE, self._caches)
 
     def _tell_gone(self, names: frozenset[str]) -> bool:
         known = self._caches.items()
@@ -95,23 +95,15 @@ class Metadata:
         for number in numbers:
             self._caches[number].append(GONE)  # its last shape does not come back as a new one
         items = [int(number) for number in numbers]
-        return self._told("on_cache_destroy", "cache destroy", items, CACHES_FILE, self._caches)
+        return self._told("on_cache_destroy", items, CACHES_FILE, self._caches)
 
-    def _told(
-        self, callback: str, what: str, items: list[Any], file: str, told: Mapping[str, Any]
-    ) -> bool:
+    def _told(self, callback: str, items: list[Any], file: str, told: Mapping[str, Any]) -> bool:
         if not items:
             return False
         rest: Iterator[Any] = iter(items)
         called(self._consumer, callback, rest)
         if next(rest, None) is not None:
-            raise MetadataNotDrained(
-                _NOT_DRAINED[callback],
-                hint=f"Read the iterator of {type(self._consumer).__qualname__}.{callback} to its "
-                f"end, also what is not needed of the {what}; then start the consumer again: "
-                "penstock consume FILE NAME.",
-                callback=callback,
-            )
+            raise not_drained(self._consumer, callback)
         self._state.save_known(file, Known(told=dict(told)))
         return True
 
@@ -122,6 +114,16 @@ _NOT_DRAINED = {
     "on_cache_change": "Consumer should handle all cache change events",
     "on_cache_destroy": "Consumer should handle all cache destroy events",
 }
+
+
+def not_drained(consumer: CdcConsumer, callback: str) -> MetadataNotDrained:
+    """The error for a callback that has not read its iterator to the end."""
+    return MetadataNotDrained(
+        _NOT_DRAINED[callback],
+        hint=f"Read the iterator of {type(consumer).__qualname__}.{callback} to its end, also what "
+        "is not needed of it; then start the consumer again: penstock consume FILE NAME.",
+        callback=callback,
+    )
 
 
 def _cache(relation: Relation) -> CdcCache:

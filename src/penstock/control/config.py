@@ -32,8 +32,8 @@ from penstock.control.config_errors import (
 )
 from penstock.control.config_stage import check_stage, check_stage_file, check_staging, with_staging
 from penstock.control.config_text import ConfigText, Substituted, plain, read_config_text
+from penstock.control.direct import engine_of, has_directory, with_whole_patterns
 from penstock.control.table_requests import with_requests
-from penstock.host.errors import UrlInvalid
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.ports.config import (
     CONSUMERS,
@@ -51,7 +51,7 @@ from penstock.ports.config import (
 from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.progress import progress_beside
-from penstock.ports.registry import Descriptor, engine_at, engines, types_at
+from penstock.ports.registry import engines, types_at
 from penstock.ports.stage_config import (
     STAGE,
 )
@@ -110,6 +110,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
             **_staging_sections(text),
         },
     )
+    config = with_whole_patterns(config)
     if not has_target:
         url = progress_beside(config.layout.state)
         config = replace(config, target=TargetSection(url=url))
@@ -118,11 +119,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     if config.staging is not None and config.stage is None:
         config = with_staging(text, config)
     _check_values(text, config)
-    for name, consumer in config.consumers.items():
-        _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
-        if config.stage is not None and consumer.start is Start.SNAPSHOT:
-            reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
-            raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
+    _check_consumers(text, config)
     return with_requests(replace(config, file_tables=config.source.tables))
 
 
@@ -283,7 +280,7 @@ def _refuse_other_engines(text: ConfigText) -> None:
     pipeline, source = text.values.get("pipeline"), text.values.get("source")
     mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
     url = plain(source.get("url")) if isinstance(source, dict) else None
-    source_engine = _engine_of(url)
+    source_engine = engine_of(url)
     for section, given in text.values.items():
         if section not in SECTIONS or not isinstance(given, dict):
             continue
@@ -306,14 +303,6 @@ def _refuse_other_engines(text: ConfigText) -> None:
                     hint=f"Take {key} out; {instead}." if instead else f"Take {key} out.",
                     key=key,
                 )
-
-
-def _engine_of(url: object) -> Descriptor | None:
-    """The engine of a URL as written in the file; None where it is not known yet."""
-    try:
-        return engine_at(url) if isinstance(url, str) else None
-    except UrlInvalid:  # reported when values are checked, with its place
-        return None
 
 
 def _check_values(text: ConfigText, config: Config) -> None:
@@ -362,6 +351,17 @@ def _staging_sections(text: ConfigText) -> dict[str, Any]:
         for name, kind in STAGING_SECTIONS.items()
         if name in text.values
     }
+
+
+def _check_consumers(text: ConfigText, config: Config) -> None:
+    for name, consumer in config.consumers.items():
+        _check_consumer(text, f"{CONSUMERS}.{name}", consumer)
+        if consumer.direct and not has_directory(config):
+            reason = "needs a source whose log is read from a node's directory"
+            raise invalid(text, f"{CONSUMERS}.{name}", "direct", reason)
+        if config.stage is not None and consumer.start is Start.SNAPSHOT:
+            reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
+            raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
 
 
 def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -> None:
@@ -438,6 +438,8 @@ def _check_patterns(text: ConfigText, patterns: tuple[str, ...], section: str = 
 
 
 def _check_types(text: ConfigText, config: Config) -> None:
+    if not config.has_target:
+        return
     try:
         parse_choices(config.target.types, Engine(types_at(config.source.url)))
     except (TypeChoiceUnknown, TypeChoiceInvalid) as error:

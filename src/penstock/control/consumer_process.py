@@ -17,6 +17,8 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.classes import check_consumer, make_consumer
+from penstock.consume.direct import DirectApplication, DirectOptions
+from penstock.consume.direct_report import DirectReport
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.report import Report
 from penstock.control.config import load_config
@@ -28,6 +30,7 @@ from penstock.control.consumers import (
     register_configured,
 )
 from penstock.control.diagnostics import diagnostics_to
+from penstock.control.direct import is_direct
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.control.table_requests import removed_tables
 from penstock.host.files import REAL_FILES
@@ -37,6 +40,8 @@ from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.direct import DirectLog
+from penstock.ports.registry import part
 
 logger = structlog.get_logger()
 
@@ -102,6 +107,9 @@ def _run(
             "this pipeline is of mode data: there are no changes to consume",
             hint='Set mode = "data+change" or "change" in the pipeline file.',
         )
+    if is_direct(config, section):
+        _run_direct(config, name, section, consumer, stop, standby=standby)
+        return
     directory = config.layout.consumers / name
     report = Report(name, config.layout.run, directory=directory)
     try:
@@ -140,6 +148,52 @@ def _run(
         report.ended(_shown(error, config.path))
         raise
     report.ended()
+
+
+def _run_direct(
+    config: Config,
+    name: str,
+    section: ConsumerSection,
+    consumer: CdcConsumer | None,
+    stop: Callable[[], bool],
+    *,
+    standby: bool,
+) -> None:
+    """Run a consumer on the directory of the source's node."""
+    report: DirectReport | None = None
+    try:
+        if consumer is None:
+            consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
+        else:
+            check_consumer(consumer)
+        log: DirectLog = part(config.source.url, "direct")(config.source.url)
+        report = DirectReport(name, config.layout.run, log.directory)
+        patterns = (config.source.tables, section.tables or config.source.tables)
+        selections = [Selection.parse(one) for one in patterns]
+        DirectApplication(
+            consumer,
+            log,
+            report=report,
+            options=DirectOptions(
+                takes=lambda table: all(one.takes(TableName("", table)) for one in selections),
+                takes_all=all("*.*" in one and not _excludes(one) for one in patterns),
+                lock_timeout_ms=section.lock_timeout,
+                check_frequency_ms=section.check_frequency,
+                standby=standby,
+            ),
+            stop=stop,
+        ).run()
+    except BaseException as error:
+        if isinstance(error, PenstockError):
+            _named(error, name)
+        if report is not None:
+            report.ended(_shown(error, config.path))
+        raise
+    report.ended()
+
+
+def _excludes(patterns: tuple[str, ...]) -> bool:
+    return any(pattern.startswith("!") for pattern in patterns)
 
 
 def options_of(

@@ -24,7 +24,9 @@ class ConsumerSection:
     class_: `module:attribute`, or an entry point's name. options: its keyword arguments. tables:
     patterns as in [source]; none: all. lock_timeout, check_frequency: milliseconds.
     cdc_wal_directory_max_size: bytes of its links, 0: no limit. wal_force_archive_timeout: ms from
-    a change to the rotation of its segment, -1: never for that.
+    a change to the rotation of its segment, -1: never for that. direct: it reads the directory
+    where the source's node leaves its log, and no change log; None: where that can be, and there is
+    no target.
     """
 
     class_: str
@@ -36,6 +38,7 @@ class ConsumerSection:
     keep_binary: bool = True
     cdc_wal_directory_max_size: int = 0
     wal_force_archive_timeout: int = -1
+    direct: bool | None = None
 
     @property
     def size_bytes_max(self) -> int | None:

@@ -19,7 +19,7 @@ from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.engines"
-BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite", "cockroach", "staged")
+BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite", "cockroach", "staged", "ignite")
 
 
 class EngineUnknown(UrlInvalid):
@@ -53,7 +53,7 @@ class Descriptor:
     handover finds automatically. begins: where a new change log of it begins, in words, and what to
     do in place of another engine's parameter. example: a URL. has_same_types: every type is the
     same in every version, so that between two of its servers nothing is translated or chosen.
-    has_schemas: its tables are named by database, schema and name.
+    has_schemas: its tables are named by database, schema and name. names_alone: by a name alone.
     logs_computed: its log has the values that the server computes. worker_modules: what its tasks
     need in Spark's workers, imported before these are forked where its driver is installed.
     extra: of our package, which installs the engine's driver; empty where there is none.
@@ -69,6 +69,7 @@ class Descriptor:
     example: str = ""
     has_same_types: bool = False
     has_schemas: bool = False
+    names_alone: bool = False
     logs_computed: bool = False
     worker_modules: tuple[str, ...] = ()
     extra: str = ""

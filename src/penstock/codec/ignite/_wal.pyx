@@ -182,7 +182,7 @@ cdef class Entry:
     cdef readonly int flags
     cdef readonly int32_t index
     cdef readonly Py_ssize_t offset
-    cdef readonly int op
+    cdef readonly int operation
     cdef readonly int32_t partition
     cdef readonly int64_t time_ms
 
@@ -241,7 +241,7 @@ cdef class Walk:
     cdef Py_ssize_t _limit
     cdef int32_t _index
     cdef int32_t _left
-    cdef int64_t _time_ms
+    cdef readonly int64_t time_ms
     cdef readonly int64_t count
 
     def __init__(self, data, *, number, str name, Py_ssize_t begin, decode, kind=Entry):
@@ -267,7 +267,7 @@ cdef class Walk:
         cdef Entry made
         while self._load():
             made = self._read()
-            if CREATE <= made.op <= TRANSFORM and not made.flags & NOT_TOLD:
+            if CREATE <= made.operation <= TRANSFORM and not made.flags & NOT_TOLD:
                 return made
         raise StopIteration
 
@@ -309,7 +309,7 @@ cdef class Walk:
             self._limit = found.offset + found.length - 4
             if self._limit - begin < 12:
                 raise self._broken(ENDS)
-            self._time_ms = _long(self._data + begin + 4)
+            self.time_ms = _long(self._data + begin + 4)
             if _int(self._data + begin) < 0:
                 raise self._broken(f"a record of {_int(self._data + begin)} entries")
             self._left = _int(self._data + begin)
@@ -330,7 +330,7 @@ cdef class Walk:
         made._decode = self._decode
         made.offset = self._record.offset
         made.index = self._index
-        made.time_ms = self._time_ms
+        made.time_ms = self.time_ms
         self._need(9)
         made.cache_id = _int(self._data + self._cursor)
         length = _int(self._data + self._cursor + 4)
@@ -348,7 +348,7 @@ cdef class Walk:
             self._cursor += 1
             made._value = self._bytes(length)
         self._need(1)
-        made.op = self._data[self._cursor]
+        made.operation = self._data[self._cursor]
         self._cursor += 1
         self._versions(&made._near, &ignored)
         self._versions(&made._write, &made._conflict)

@@ -143,8 +143,8 @@ def manager_place(data: Any, record: Record, name: str) -> Place:
 class Entry:
     """One change of one key. Key and value are decoded when they are asked for.
 
-    offset, index: the record and the place in it. time_ms: of the record. op: as in the log, 1
-    CREATE to 4 TRANSFORM. near_version: of the transaction; None outside one. counter: of the
+    offset, index: the record and the place in it. time_ms: of the record. operation: as in the log,
+    1 CREATE to 4 TRANSFORM. near_version: of the transaction; None outside one. counter: of the
     partition. expire_time_ms: 0 for never.
     """
 
@@ -160,7 +160,7 @@ class Entry:
         "index",
         "near_version",
         "offset",
-        "op",
+        "operation",
         "partition",
         "time_ms",
         "write_version",
@@ -176,7 +176,7 @@ class Entry:
     index: int
     near_version: Version | None
     offset: int
-    op: int
+    operation: int
     partition: int
     time_ms: int
     write_version: Version | None
@@ -216,7 +216,7 @@ class Walk(Iterator[Any]):
     """The changes of a segment, in order: entries that a consumer is told of.
 
     count: entries read so far, also those it is not told of (loaded from elsewhere, or not a
-    change).
+    change). time_ms: of the record of the next entry, or the last.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class Walk(Iterator[Any]):
         self._has_data = False
         self._begin = self._at
         self._record: Record | None = None
-        self._cursor = self._limit = self._index = self._left = self._time_ms = 0
+        self._cursor = self._limit = self._index = self._left = self.time_ms = 0
         self.count = 0
 
     def __iter__(self) -> Self:
@@ -251,7 +251,7 @@ class Walk(Iterator[Any]):
     def __next__(self) -> Any:
         while self._load():
             entry = self._read()
-            if CREATE <= entry.op <= TRANSFORM and not entry.flags & (PRELOAD | FROM_STORE):
+            if CREATE <= entry.operation <= TRANSFORM and not entry.flags & (PRELOAD | FROM_STORE):
                 return entry
         raise StopIteration
 
@@ -294,7 +294,7 @@ class Walk(Iterator[Any]):
             self._limit = found.offset + found.length_bytes - 4
             if self._limit - begin < _ENTRIES.size:
                 raise self._broken(ENDS)
-            count, self._time_ms = _ENTRIES.unpack_from(self._data, begin)
+            count, self.time_ms = _ENTRIES.unpack_from(self._data, begin)
             if count < 0:
                 raise self._broken(f"a record of {count} entries")
             self._cursor = begin + _ENTRIES.size
@@ -307,12 +307,12 @@ class Walk(Iterator[Any]):
         assert self._record is not None
         made = self._entry_kind.__new__(self._entry_kind)
         made._decode = self._decode
-        made.offset, made.index, made.time_ms = self._record.offset, self._index, self._time_ms
+        made.offset, made.index, made.time_ms = self._record.offset, self._index, self.time_ms
         key_kind, key = self._head(made)
         made._key = key, key_kind
         made._value = self._value()
         self._need(1)
-        made.op = self._data[self._cursor]
+        made.operation = self._data[self._cursor]
         self._cursor += 1
         made.near_version, _ = self._version()
         made.write_version, made.conflict_version = self._version()

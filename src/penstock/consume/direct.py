@@ -1,0 +1,298 @@
+"""The consumer application on the directory of a source's node: no change log is between.
+
+The algorithm is that of document 002's utility, its state included, so that both can take turns on
+one directory. Not here: what the directory holds (`ports.direct`, an engine's part).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from penstock.consume.api import CdcConsumer
+from penstock.consume.calls import answered, called
+from penstock.consume.direct_report import DirectReport
+from penstock.consume.listing import SegmentsMissed
+from penstock.consume.metadata import not_drained
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.faults import declare, point
+from penstock.model import PenstockError
+from penstock.ports.direct import DirectLog, DirectWalk, LogPlace, Told
+
+declare("direct.answer.after", "direct.state.after")
+
+logger = structlog.get_logger(__name__)
+SPIN_WAIT_S = 0.05  # a consumer that took nothing is asked again after this
+POLL_S = 0.1
+CALLBACKS = {"mappings": "on_mappings", "types": "on_types", "caches": "on_cache_change"}
+
+
+class EntryNotRestored(PenstockError):
+    """The saved place is behind the entries of its record. fields: state, passed."""
+
+    code = "CN21"
+    retry = "operator"
+
+
+def _everything(_: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectOptions:
+    """Settings of a consumer; names and defaults as published. takes: of which tables, by name."""
+
+    takes: Callable[[str], bool] = _everything
+    takes_all: bool = True
+    lock_timeout_ms: int = 1000
+    check_frequency_ms: int = 1000
+    standby: bool = False
+
+
+class DirectApplication:
+    """One consumer at work on a node's directory. run() returns when it was asked to stop."""
+
+    def __init__(
+        self,
+        consumer: CdcConsumer,
+        log: DirectLog,
+        *,
+        report: DirectReport,
+        options: DirectOptions | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """log: the engine's."""
+        self._consumer = consumer
+        self._log = log
+        self._report = report
+        self._options = options or DirectOptions()
+        self._stop = stop
+        self._clock = clock
+        self._last: int | None = None  # the last segment of those that were listed
+        self._seen: set[int] = set()
+        self._processed: set[int] = set()
+        self._pending: LogPlace | None = None  # the saved place, until a segment was read from it
+        self._is_active = False
+        self._told: dict[str, dict[str, Any]] = {}
+
+    def run(self) -> None:
+        """Take the lock, give events until stopped, and stop the consumer once.
+
+        Raises SegmentsMissed, EntryNotRestored, MetadataNotDrained, ConsumerFailed, and what the
+        log raises; the saved state is then that of the last True.
+        """
+        options = self._options
+        timeout_ms = None if options.standby else options.lock_timeout_ms
+        self._report.mode("passive")
+        lock = self._log.lock(timeout_ms, stop=self._stop, clock=self._clock)
+        if lock is None:
+            return
+        with ExitStack() as stack:
+            stack.callback(lock.release)
+            self._report.mode("active")
+            self._pending = self._log.load_place()
+            self._is_active = self._log.is_active()
+            self._told = {name: self._log.load_told(name) for name in CALLBACKS}
+            self._report.loaded(self._pending)
+            self._work()
+
+    def _work(self) -> None:
+        try:
+            called(self._consumer, "start", self._report.own_metrics)
+            while not self._stop() and self._is_alive():
+                self._round()
+        except BaseException as error:
+            if isinstance(error, PenstockError):
+                logger.error("Cdc error", error=error.message, code=error.code)
+            with contextlib.suppress(Exception):
+                called(self._consumer, "stop")  # the first error is the one that is told
+            raise
+        logger.info("Stopping Change Data Capture service instance")
+        called(self._consumer, "stop")
+
+    def _is_alive(self) -> bool:
+        if called(self._consumer, "alive"):
+            return True
+        logger.warning(
+            "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
+        )
+        return False
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        """List the segments, check the whole listing, read them, and wait."""
+        there = self._log.segments()
+        new = [segment for segment in there if segment not in self._seen]
+        self._check(new)
+        for segment in new:
+            if self._stop():
+                return
+            if self._pending is not None and self._is_done_with(segment, self._pending):
+                continue
+            if not self._read(segment):
+                if self._stop():
+                    return
+                self._begin_again()
+                break
+            self._pending = None
+        self._seen &= set(there)
+        if self._last is None:
+            self._tell_all()
+        self._report.shown("waiting")
+        self._wait(self._options.check_frequency_ms / 1000)
+
+    def _check(self, new: list[int]) -> None:
+        for segment in new:
+            if self._last is not None and segment != self._last + 1:
+                raise self._missed(
+                    "Found missed segments. Some events are missed. Exiting! "
+                    f"[lastSegment={self._last}, nextSegment={segment}]",
+                    self._last,
+                    segment,
+                )
+            self._last = segment
+            self._seen.add(segment)
+
+    def _missed(self, text: str, last: int, following: int) -> SegmentsMissed:
+        return SegmentsMissed(
+            text,
+            hint="Go on behind the hole with the node's own command: control.sh --cdc "
+            "delete_lost_segment_links; then fill it: control.sh --cdc resend --caches with the "
+            "caches that matter.",
+            consumer=str(self._log.directory),
+            last=last,
+            next=following,
+        )
+
+    def _is_done_with(self, segment: int, saved: LogPlace) -> bool:
+        if segment > saved.segment:
+            shown = f"[state={tuple(saved)}, segment={segment}]"
+            text = "Found segment greater then saved state. Some events are missed. Exiting! "
+            raise self._missed(text + shown, saved.segment, segment)
+        if segment == saved.segment:
+            return False
+        text = (
+            "Already processed segment found. Skipping and deleting the file "
+            f"[segment={segment}, state={saved.segment}]"
+        )
+        logger.info(text)
+        self._log.remove(segment)
+        return True
+
+    def _begin_again(self) -> None:
+        """The node has stopped to be active: everything is read again from the saved place on."""
+        self._seen.clear()
+        self._last = None
+        self._pending = self._log.load_place()
+
+    def _read(self, segment: int) -> bool:
+        """Read a segment; False when the mode has changed in it, or stopped before its end."""
+        self._tell_all()
+        text = f"Processing WAL segment [segment={self._log.path(segment)}]"
+        logger.info(text)
+        self._report.segment_began(segment)
+        began_s = self._clock.monotonic_s()
+        begin = self._pending.offset if self._pending is not None else 0
+        if self._is_active:
+            if not self._deliver(segment, self._log.walk(segment, begin)):
+                return False
+        else:
+            for place in self._log.node_states(segment, begin):
+                if place is None:
+                    self._log.save_active()
+                    self._is_active = True
+                    logger.info("CDC mode switched [mode=CDC_UTILITY_ACTIVE]")
+                    return False
+                self._save(place)
+        self._report.segment_ended(self._clock.monotonic_s() - began_s)
+        self._processed.add(segment)
+        return True
+
+    # -- events ------------------------------------------------------------------------------
+
+    def _deliver(self, segment: int, walk: DirectWalk) -> bool:
+        """Call the consumer until the segment is read; False when stopped before."""
+        self._restore(segment, walk)
+        events = iter(walk) if self._options.takes_all else self._taken(walk)
+        while True:
+            before = walk.count
+            is_saved = answered(self._consumer, "on_events", events)
+            point("direct.answer.after")
+            self._report.given(walk.count - before, walk.time_ms)
+            if is_saved and walk.place is not None:
+                self._save(walk.place)
+            if walk.is_drained:
+                return True
+            if walk.count == before:
+                self._clock.sleep(SPIN_WAIT_S)
+            if self._stop():
+                return False
+
+    def _restore(self, segment: int, walk: DirectWalk) -> None:
+        saved = self._pending
+        if saved is None or not saved.entry:
+            return
+        passed = walk.skip(saved.entry)
+        if passed < saved.entry:
+            raise EntryNotRestored(
+                f"Failed to restore entry index [idx={saved.entry}, rec={saved.offset}]: segment "
+                f"{segment} has {passed} entries there",
+                hint="The state is of another directory, or the segment was replaced. Put "
+                "cdc-wal-state.bin back from a copy; without it everything that is there comes "
+                "again.",
+                state=list(saved),
+                passed=passed,
+            )
+
+    def _taken(self, walk: DirectWalk) -> Iterator[Any]:
+        takes = self._options.takes
+        return (event for event in walk if takes(event.table))
+
+    def _save(self, place: Any) -> None:
+        """Save the place, durably, and remove the segments before it that were read."""
+        self._log.save_place(LogPlace(*place))
+        point("direct.state.after")
+        self._report.saved(place)
+        for segment in sorted(one for one in self._processed if one < place.segment):
+            self._log.remove(segment)
+            self._processed.remove(segment)
+
+    # -- metadata ----------------------------------------------------------------------------
+
+    def _tell_all(self) -> None:
+        began_s = self._clock.monotonic_s()
+        for name in CALLBACKS:
+            self._tell(name, getattr(self._log, name)())
+        self._report.metadata_told(self._clock.monotonic_s() - began_s)
+
+    def _tell(self, name: str, there: list[Told]) -> None:
+        known = self._told[name]
+        new = [one for one in there if known.get(one.key) != one.stamp]
+        if new or name == "caches":
+            items = (one.read() for one in new)
+            called(self._consumer, CALLBACKS[name], items)
+            if next(items, None) is not None:
+                raise not_drained(self._consumer, CALLBACKS[name])
+            known.update({one.key: one.stamp for one in new})
+        gone = sorted(known.keys() - {one.key for one in there}) if name == "caches" else []
+        if gone:
+            numbers = iter([int(key) for key in gone])
+            called(self._consumer, "on_cache_destroy", numbers)
+            if next(numbers, None) is not None:
+                raise not_drained(self._consumer, "on_cache_destroy")
+            for key in gone:
+                del known[key]
+        if new or gone:
+            self._log.save_told(name, known)
+
+    def _wait(self, seconds: float) -> None:
+        until_s = self._clock.monotonic_s() + seconds
+        while not self._stop() and (left_s := until_s - self._clock.monotonic_s()) > 0:
+            self._clock.sleep(min(left_s, POLL_S))

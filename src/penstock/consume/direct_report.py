@@ -1,0 +1,111 @@
+"""What the process of a consumer on a node's directory tells of itself: metrics and status file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from penstock.consume.metrics import CdcMetrics, MetricRegistry
+from penstock.consume.report import status_path
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.host.status_file import StatusFile
+from penstock.ports.direct import LogPlace
+
+
+class DirectReport:
+    """Keeps the published metrics and writes `run/consume-NAME.json`, once a second at most."""
+
+    def __init__(
+        self,
+        name: str,
+        run_directory: Path,
+        directory: Path,
+        *,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """name: of the consumer. directory: of the segments, to be told as CdcDir."""
+        self.metrics = CdcMetrics()
+        self.own_metrics = MetricRegistry()
+        self._name = name
+        self._directory = directory
+        self._clock = clock
+        self._file = StatusFile(status_path(run_directory, name), files=files, clock=clock)
+        self._state = "starting"
+        self._mode = "passive"
+        self._segment: int | None = None
+
+    def mode(self, mode: str) -> None:
+        """active: it has the lock; passive: it waits for it."""
+        self._mode = mode
+        if mode == "active":
+            self._write()
+
+    def loaded(self, saved: LogPlace | None) -> None:
+        """The state was loaded."""
+        self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
+        self.metrics.committed_offset.set(0 if saved is None else saved.offset)
+        self._write()
+
+    def segment_began(self, segment: int) -> None:
+        """A segment is read from now on."""
+        self._segment = segment
+        self.metrics.current_segment.set(segment)
+        self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
+
+    def segment_ended(self, seconds: float) -> None:
+        """A segment was read to its end."""
+        self.metrics.segment_time.observe(seconds * 1000)
+
+    def metadata_told(self, seconds: float) -> None:
+        """Callbacks for metadata took so long."""
+        self.metrics.metadata_time.observe(seconds * 1000)
+
+    def given(self, count: int, time_ms: int) -> None:
+        """The consumer was called, and read so many entries; the last was written at that time."""
+        now_ms = self._clock.now_us() // 1000
+        if count:
+            self.metrics.events.add(count)
+            self.metrics.last_event_time.set(now_ms)
+            self.metrics.capture_time.observe(max(0, now_ms - time_ms))
+        self.shown("reading")
+
+    def saved(self, place: LogPlace) -> None:
+        """A place was saved."""
+        self.metrics.committed_segment.set(place.segment)
+        self.metrics.committed_offset.set(place.offset)
+
+    def shown(self, state: str) -> None:
+        """Say what it is doing: the file is written when it is time."""
+        self._state = state
+        if self._file.due():
+            self._write()
+
+    def ended(self, error: dict[str, Any] | None = None) -> None:
+        """The process ends: with this error, or in order. Says nothing where another one works."""
+        if self._mode == "passive":
+            return
+        self._state = "failed" if error else "stopped"
+        self._file.write({**self._facts(), "error": error})
+
+    def _write(self) -> None:
+        self._file.write(self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "name": self._name,
+            "pid": os.getpid(),
+            "state": self._state,
+            "mode": self._mode,
+            "directory": str(self._directory),
+            "segment": self._segment,
+            "read": None,
+            "saved": None,
+            "commit_time_us": 0,
+            "updated_us": self._clock.now_us(),
+            "metrics": self.metrics.registry.as_dict(),
+            "own_metrics": self.own_metrics.as_dict(),
+            "error": None,
+        }

@@ -1,0 +1,48 @@
+"""Consumers that read the directory where the source leaves its log; no change log is between."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from penstock.host.errors import UrlInvalid
+from penstock.ports.config import Config
+from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.registry import Descriptor, engine_at
+
+
+def engine_of(url: object) -> Descriptor | None:
+    """The engine of a URL as written in the file; None where it is not known yet."""
+    try:
+        return engine_at(url) if isinstance(url, str) else None
+    except UrlInvalid:  # reported when values are checked, with its place
+        return None
+
+
+def has_directory(config: Config) -> bool:
+    """Whether the source's log can be read from a directory."""
+    engine = engine_of(config.source.url)
+    return engine is not None and "direct" in engine.parts
+
+
+def is_direct(config: Config, consumer: ConsumerSection) -> bool:
+    """Whether a consumer reads the directory of the source's node, and no change log."""
+    if consumer.direct is None:
+        return not config.has_target and config.stage is None and has_directory(config)
+    return consumer.direct
+
+
+def with_whole_patterns(config: Config) -> Config:
+    """Where tables have a name and no schema: `person` in the file is the pattern `*.person`."""
+    engine = engine_of(config.source.url)
+    if engine is None or not engine.names_alone:
+        return config
+    consumers = {
+        name: replace(one, tables=_whole(one.tables)) for name, one in config.consumers.items()
+    }
+    source = replace(config.source, tables=_whole(config.source.tables))
+    return replace(config, source=source, consumers=consumers)
+
+
+def _whole(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(re.sub(r"^(!?)", r"\1*.", pattern, count=1) for pattern in patterns)

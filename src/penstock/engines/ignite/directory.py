@@ -1,0 +1,242 @@
+"""A node's work directory: its segments for consumers, and what tells of types and caches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from penstock.codec.ignite import marshal, wal
+from penstock.codec.ignite.types import BinaryType, Types, cache_id
+from penstock.engines.ignite import lock
+from penstock.engines.ignite.event import CdcEvent
+from penstock.engines.ignite.state import CdcState
+from penstock.engines.ignite.url import IgniteUrl
+from penstock.host.clock import Clock
+from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.model import PenstockError
+from penstock.ports.direct import LogPlace, Told
+
+CACHE_FILE = "cache_data.dat"
+SYSTEM_CACHE = "cache-ignite-sys-cache"
+_SEGMENT = re.compile(r"\d{16}\.wal\Z")
+_MAPPING = re.compile(r"(-?\d+)\.classname(\d)\Z")
+PLATFORMS = {0: "JAVA", 1: "DOTNET"}
+
+logger = structlog.get_logger(__name__)
+
+
+class CdcDirectoryMissing(PenstockError):
+    """There is no CDC directory of this node. fields: path."""
+
+    code = "IG52"
+    retry = "operator"
+
+
+class TypeMapping(NamedTuple):
+    """A class and its number. platform: JAVA or DOTNET."""
+
+    type_id: int
+    type_name: str
+    platform: str
+
+
+class Cache(NamedTuple):
+    """A cache. group: of caches that share their files; None mostly."""
+
+    cache_id: int
+    name: str
+    group: str | None
+
+
+def open_directory(url: str) -> NodeDirectory:
+    """The part `direct` of the engine. Raises UrlInvalid, CdcDirectoryMissing."""
+    return NodeDirectory(IgniteUrl.parse(url))
+
+
+class NodeDirectory(CdcState):
+    """See DirectLog."""
+
+    def __init__(self, url: IgniteUrl, files: Files = REAL_FILES) -> None:
+        """Find the directories. Raises CdcDirectoryMissing."""
+        folder = url.folder or _only_folder(url)
+        db = url.work / "db"
+        self._caches_in = db / folder
+        self._types_in = db / "binary_meta" / folder
+        self._mappings_in = db / "marshaller"
+        self.directory = url.work / url.cdc_path / folder
+        super().__init__(self.directory, files)
+        self._check(url)
+        self.make()
+        self._types = Types(self._read_type, self._class_name)
+        self._decode = marshal.decode_kernel()
+        self._walk, _, self._find = wal.wal_kernel()
+        self._names: dict[int, str] = {}
+        self._event = type("CdcEvent", (CdcEvent,), {"__slots__": (), "names": self._names})
+
+    def _check(self, url: IgniteUrl) -> None:
+        for path, text in (
+            (self._caches_in, "DB store directory not exists. Should be created by Ignite Node"),
+            (self.directory.parent, f"CDC root directory not exists. {_CREATED}"),
+            (self.directory, f"CDC directory not exists. {_CREATED}"),
+        ):
+            if not self._files.exists(path):
+                warning = f"{text} [dir={path}]"
+                logger.warning(warning)
+                raise CdcDirectoryMissing(
+                    "Can't find the folder to read WAL segments from! "
+                    f"[workDir={url.work}, consistentId={url.consistent_id or 'null'}]",
+                    hint=f"There is no {path}. Name the node's work directory and consistentId in "
+                    "url; set cdcEnabled in its data region, and start the node once.",
+                    path=str(path),
+                )
+
+    def lock(
+        self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
+    ) -> lock.CdcLock | None:
+        """See DirectLog. Raises DirectoryTaken."""
+        return lock.take(self.directory, timeout_ms, stop=stop, clock=clock)
+
+    # -- segments ----------------------------------------------------------------------------
+
+    def segments(self) -> list[int]:
+        """See DirectLog."""
+        names = self._files.listdir(self.directory)
+        return sorted(int(name[:16]) for name in names if _SEGMENT.match(name))
+
+    def path(self, segment: int) -> Path:
+        """See DirectLog."""
+        return self.directory / f"{segment:016}.wal"
+
+    def remove(self, segment: int) -> None:
+        """See DirectLog."""
+        self._files.unlink(self.path(segment))
+
+    def walk(self, segment: int, begin: int) -> Any:
+        """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported."""
+        return self._walk(
+            self._read_segment(segment),
+            number=segment,
+            name=str(self.path(segment)),
+            begin=begin,
+            decode=lambda data, kind: self._decode(data, kind, self._types),
+            kind=self._event,
+        )
+
+    def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
+        """See DirectLog. Raises WalBroken, WalUnsupported."""
+        data, name = self._read_segment(segment), str(self.path(segment))
+        at = max(begin, wal.HEADER_BYTES)
+        while True:
+            record, at = self._find(data, at, segment, wal.MANAGER_KINDS, name)
+            if record is None:
+                return
+            if record.kind == wal.MANAGER_STOP_KIND:
+                yield None
+            else:
+                yield LogPlace(*wal.manager_place(data, record, name))
+
+    def _read_segment(self, segment: int) -> bytes:
+        data = self._files.read_whole(self.path(segment))
+        wal.check_header(data, segment, str(self.path(segment)))
+        return data
+
+    # -- what consumers are told of ----------------------------------------------------------
+
+    def mappings(self) -> list[Told]:
+        """See DirectLog."""
+        found = []
+        for name in self._list(self._mappings_in):
+            if match := _MAPPING.match(name):
+                platform = PLATFORMS.get(int(match[2]), "DOTNET")
+                read = partial(self._mapping, name, int(match[1]), platform)
+                found.append(Told(name, 1, read))
+        return found
+
+    def _mapping(self, name: str, type_id: int, platform: str) -> TypeMapping:
+        text = self._files.read_whole(self._mappings_in / name).decode()
+        return TypeMapping(type_id, text, platform)
+
+    def types(self) -> list[Told]:
+        """See DirectLog."""
+        found = []
+        for name in self._list(self._types_in):
+            if name.endswith(".bin"):
+                stamp = _modified_ms(self._types_in / name)
+                type_id = int(name.removesuffix(".bin"))
+                found.append(Told(str(type_id), stamp, partial(self._type, type_id)))
+        return found
+
+    def _type(self, type_id: int) -> BinaryType:
+        self._types.forget(type_id)  # what was known of it is of an earlier file
+        return marshal.read_metadata(self._files.read_whole(self._types_in / f"{type_id}.bin"))
+
+    def caches(self) -> list[Told]:
+        """See DirectLog."""
+        found: list[Told] = []
+        self._names.clear()
+        for folder in self._list(self._caches_in):
+            for kind in ("cache-", "cacheGroup-"):
+                if folder.startswith(kind) and folder != SYSTEM_CACHE:
+                    found += self._caches_of(folder, folder.removeprefix(kind), kind != "cache-")
+        return found
+
+    def _caches_of(self, folder: str, shown: str, is_group: bool) -> Iterator[Told]:
+        for name in self._list(self._caches_in / folder):
+            if name.endswith(CACHE_FILE):
+                cache = name.removesuffix(CACHE_FILE) if is_group else shown
+                number = cache_id(cache)
+                stamp = _modified_ms(self._caches_in / folder / name)
+                self._names[number] = cache
+                item = Cache(number, cache, shown if is_group else None)
+                yield Told(str(number), stamp, partial(_same, item))
+
+    def _list(self, directory: Path) -> list[str]:
+        try:
+            return sorted(self._files.listdir(directory))
+        except FileMissing:
+            return []
+
+    def _read_type(self, type_id: int) -> BinaryType | None:
+        try:
+            data = self._files.read_whole(self._types_in / f"{type_id}.bin")
+        except FileMissing:
+            return None
+        return marshal.read_metadata(data)
+
+    def _class_name(self, type_id: int) -> str | None:
+        try:
+            return self._files.read_whole(self._mappings_in / f"{type_id}.classname0").decode()
+        except FileMissing:
+            return None
+
+
+_CREATED = (
+    "Should be created by Ignite Node. Is Change Data Capture enabled in IgniteConfiguration?"
+)
+
+
+def _same(cache: Cache) -> Cache:
+    return cache
+
+
+def _modified_ms(path: Path) -> int:
+    return path.stat().st_mtime_ns // 1_000_000
+
+
+def _only_folder(url: IgniteUrl) -> str:
+    """The folder of the one node that a work directory has. Raises CdcDirectoryMissing."""
+    root = url.work / url.cdc_path
+    found = sorted(one.name for one in root.iterdir() if one.is_dir()) if root.is_dir() else []
+    if len(found) == 1:
+        return found[0]
+    raise CdcDirectoryMissing(
+        f"Can't find the folder to read WAL segments from! [workDir={url.work}, consistentId=null]",
+        hint=f"{root} has {len(found)} nodes' folders ({', '.join(found) or 'none'}): name one in "
+        "url with ?consistentId=; set cdcEnabled in the node's data region where there is none.",
+        path=str(root),
+    )

@@ -1,0 +1,85 @@
+"""The lock of a node's CDC directory, as Java takes it: a POSIX lock on byte 0 of `lock`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from penstock.host.clock import Clock
+from penstock.model import PenstockError
+
+ATTEMPT_INTERVAL_S = 1.0
+POLL_S = 0.1
+
+logger = structlog.get_logger(__name__)
+
+
+class DirectoryTaken(PenstockError):
+    """Another process, Ignite's utility perhaps, reads the directory. fields: path, holder."""
+
+    code = "IG50"
+    retry = "backoff"
+
+
+class CdcLock:
+    """Held until release(); it goes with the process however that ends."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take it without waiting. Raises BlockingIOError."""
+        self.path = directory / "lock"
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(self._descriptor)
+            raise BlockingIOError(error.errno, error.strerror) from error
+        text = f"[consumerId=cdc.lock, proc={os.getpid()}@{socket.gethostname()}]".encode()
+        os.pwrite(self._descriptor, text, 1)
+        os.ftruncate(self._descriptor, 1 + len(text))
+
+    def release(self) -> None:
+        """Let others have it. What it says of its holder stays, as Ignite leaves it."""
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
+
+
+def holder(directory: Path) -> str:
+    """What the file says of who has it, or had it last."""
+    data = (directory / "lock").read_bytes()[1:]
+    return data.decode(errors="replace").strip("\0")
+
+
+def take(
+    directory: Path, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
+) -> CdcLock | None:
+    """Take it, trying once a second for so long; None when asked to stop. Raises DirectoryTaken."""
+    began_s = clock.monotonic_s()
+    while not stop():
+        try:
+            return CdcLock(directory)
+        except BlockingIOError:
+            held_by = holder(directory)
+        waited_s = clock.monotonic_s() - began_s
+        if timeout_ms is not None:
+            warning = (
+                f"Failed to acquire file lock [holder={held_by}, time={waited_s:.0f} sec, "
+                f"path={directory / 'lock'}]"
+            )
+            logger.warning(warning)
+            if waited_s * 1000 >= timeout_ms:
+                raise DirectoryTaken(
+                    f"Can't acquire lock for Change Data Capture folder [dir={directory}]",
+                    hint=f"{held_by} reads it: end that process, or start this one with --standby.",
+                    path=str(directory),
+                    holder=held_by,
+                )
+        until_s = clock.monotonic_s() + ATTEMPT_INTERVAL_S
+        while not stop() and clock.monotonic_s() < until_s:
+            clock.sleep(POLL_S)
+    return None

@@ -1,0 +1,18 @@
+"""What the pipeline file may say of a node's directory; see `ports.config.EngineOptions`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.engines.ignite.url import IgniteUrl
+from penstock.ports.config import ChangeExtractorSection
+
+
+def check_url(url: str) -> None:
+    """See EngineOptions."""
+    IgniteUrl.parse(url)
+
+
+def problems(_: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
+    """See EngineOptions. There is no extraction."""
+    return iter(())

@@ -1,0 +1,456 @@
+"""A consumer on a node's directory: call by call, and byte by byte of its state, as Ignite's own.
+
+The recorded calls are those of CdcMain with a consumer that does what `Calls` does here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_ignite import (
+    calls_of,
+    data_segment,
+    entry_bytes,
+    events_of,
+    plain_event,
+    record_bytes,
+    shown,
+    unpacked,
+)
+from penstock.consume import CdcConsumer
+from penstock.consume import run as run_consumer
+from penstock.consume.direct import EntryNotRestored
+from penstock.consume.listing import SegmentsMissed
+from penstock.consume.metadata import MetadataNotDrained
+from penstock.control.config import load_config
+from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.engines.ignite import state
+from penstock.engines.ignite.directory import CdcDirectoryMissing, open_directory
+from penstock.engines.ignite.lock import CdcLock, DirectoryTaken
+from penstock.engines.ignite.state import CdcState, CdcStateBroken
+from penstock.ports.direct import LogPlace
+
+ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
+
+
+class Calls(CdcConsumer):
+    """Notes each call with the state that is saved then; ends when nothing comes any more.
+
+    calls: with events, after which it has enough.
+    """
+
+    def __init__(self, cdc: Path, per_call: int = 0, answer: bool = True, calls: int = 1 << 30):
+        self._state = cdc / "state"
+        self._per_call = per_call
+        self._answer = answer
+        self._calls_left = calls
+        self._idle = 0
+        self.told: list[dict[str, Any]] = []
+
+    def note(self, call: str, **more: Any) -> None:
+        """One line."""
+        files = {"state": "cdc-wal-state.bin", "mode": "cdc-mode.bin"}
+        found = {key: self._state / name for key, name in files.items()}
+        saved = {k: path.read_bytes().hex() if path.exists() else "" for k, path in found.items()}
+        self.told.append({"call": call, **saved, **more})
+
+    def start(self, metrics: Any) -> None:
+        """See CdcConsumer."""
+        self.note("start")
+
+    def alive(self) -> bool:
+        """See CdcConsumer."""
+        self._idle += 1
+        return self._idle < 4
+
+    def has_enough(self) -> bool:
+        """Whether it was called as often as was wanted."""
+        return self._calls_left <= 0
+
+    def on_events(self, events: Iterator[Any]) -> bool:
+        """See CdcConsumer."""
+        self._idle = 0
+        taken = []
+        while not self._per_call or len(taken) < self._per_call:
+            event = next(events, None)
+            if event is None:
+                break
+            taken.append(_shown(event))
+        self._calls_left -= bool(taken)
+        self.note("onEvents", events=taken)
+        return self._answer
+
+    def on_mappings(self, mappings: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        found = [[one.type_id, one.type_name, one.platform] for one in mappings]
+        self.note("onMappings", mappings=found)
+
+    def on_types(self, types: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        found = [[one.type_id, one.type_name, one.is_enum, dict(one.fields)] for one in types]
+        self.note("onTypes", types=found)
+
+    def on_cache_change(self, caches: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        self.note("onCacheChange", caches=[[one.cache_id, one.name] for one in caches])
+
+    def on_cache_destroy(self, caches: Iterator[int]) -> None:
+        """See CdcConsumer."""
+        self.note("onCacheDestroy", caches=list(caches))
+
+    def stop(self) -> None:
+        """See CdcConsumer."""
+        self.note("stop")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All events."""
+        return [event for call in self.told for event in call.get("events", [])]
+
+
+def _shown(event: Any) -> dict[str, Any]:
+    version = event.version
+    return {
+        "cacheId": event.cache_id,
+        "key": shown(event.key),
+        "value": shown(event.value),
+        "primary": event.primary,
+        "partition": event.partition,
+        "version": [version.topology, version.order, version.node_order, version.data_center],
+        "expireTime": event.expire_time,
+    }
+
+
+def pipeline(tmp_path: Path, work: Path, node: str = "node-1", more: str = "") -> Path:
+    """A pipeline file for a node's directory."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[pipeline]\nname = "node"\ndirectory = "{tmp_path / "pipeline"}"\n[source]\n'
+        f'url = "ignite://{work}?consistentId={node}"\ntables = ["*"]\n'
+        f'[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\n{more}'
+    )
+    return file
+
+
+def cdc_of(work: Path, node: str = "node_1") -> Path:
+    """The directory with a node's segments for consumers."""
+    return work / "db/wal/cdc" / node
+
+
+def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> Path:
+    """A work directory with these segments, of a node that is not there."""
+    work = tmp_path / "work"
+    for folder in ("db/n", "db/wal/cdc/n/state", "db/marshaller", "db/binary_meta/n"):
+        (work / folder).mkdir(parents=True, exist_ok=True)
+    for number, data in segments.items():
+        (cdc_of(work, "n") / f"{number:016}.wal").write_bytes(data)
+    if active:
+        (cdc_of(work, "n") / "state/cdc-mode.bin").write_bytes(ACTIVE)
+    return work
+
+
+def consumed(tmp_path: Path, work: Path, **more: Any) -> Calls:
+    """Run a consumer on a made directory to its end."""
+    calls = Calls(cdc_of(work, "n"), **more)
+    run_consumer(pipeline(tmp_path, work, "n"), "all", calls, stop=calls.has_enough)
+    return calls
+
+
+def plain(call: dict[str, Any]) -> dict[str, Any]:
+    """A recorded call in the form of ours; what has no order is sorted."""
+    found = dict(call)
+    if "events" in found:
+        found["events"] = [plain_event(event) for event in found["events"]]
+    for name in ("types", "mappings", "caches"):
+        if name in found:
+            found[name] = sorted(found[name])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("recording", "name", "node", "per_call"),
+    [
+        ("one", "one-0", "node-1", 0),
+        ("one", "one-7", "node-1", 7),
+        ("full", "full-0", "node-1", 0),
+        ("two", "two-node-1", "node-1", 0),
+        ("two", "two-node-2", "node-2", 0),
+    ],
+)
+def test_calls_and_state_are_those_of_the_utility(
+    tmp_path: Path, recording: str, name: str, node: str, per_call: int
+) -> None:
+    """From a node that was active first: order of callbacks, events, and every saved byte."""
+    work = unpacked(recording, tmp_path / "work")
+    cdc = cdc_of(work, node.replace("-", "_"))
+    calls = Calls(cdc, per_call)
+    run_consumer(pipeline(tmp_path, work, node), "all", calls)
+    wanted = [plain(call) for call in calls_of(name)]
+    found = [
+        {
+            **call,
+            **{key: sorted(call[key]) for key in call if key in ("types", "mappings", "caches")},
+        }
+        for call in calls.told
+    ]
+    assert [call["call"] for call in found] == [call["call"] for call in wanted]
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine == theirs
+    last = struct.unpack(">qii", bytes.fromhex(found[-1]["state"]))[0]
+    assert sorted(path.name for path in cdc.glob("*.wal")) == [f"{last:016}.wal"]
+
+
+def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
+    """A consumer that ends after each call goes on behind it; after False, with the same events."""
+    work = unpacked("one", tmp_path / "work")
+    file = pipeline(tmp_path, work)
+    events: list[dict[str, Any]] = []
+    for start in range(60):
+        calls = Calls(cdc_of(work), 7, answer=start % 3 != 1, calls=1)
+        run_consumer(file, "all", calls, stop=calls.has_enough)
+        assert len(calls.events) <= 7
+        if start % 3 != 1:
+            events += calls.events
+    assert events == [plain_event(event) for event in events_of("one-0")]
+
+
+def test_tables_are_caches(tmp_path: Path) -> None:
+    """By name, with wildcards; what is not taken moves the state, too."""
+    work = unpacked("one", tmp_path / "work")
+    more = 'tables = ["pers*", "SQL_PUBLIC_*"]\n'
+    calls = Calls(cdc_of(work))
+    run_consumer(pipeline(tmp_path, work, more=more), "all", calls)
+    assert {event["cacheId"] for event in calls.events} == {-991716523, 364331193}
+    assert calls.told[-1]["state"] == calls_of("one-0")[-1]["state"]
+
+
+def test_entries_of_one_record(tmp_path: Path) -> None:
+    """The state says which is next; a state behind them is told."""
+    data = data_segment([[entry_bytes(key=bytes([1, n])) for n in range(5)]])
+    work = made(tmp_path, {0: data})
+    first = consumed(tmp_path, work, per_call=3, calls=1)
+    assert [event["key"] for event in first.events] == [["int", n] for n in range(3)]
+    assert first.told[-1]["state"] == struct.pack(">qii", 0, 29, 3).hex()
+    again = consumed(tmp_path, work)
+    assert [event["key"] for event in again.events] == [["int", 3], ["int", 4]]
+    CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 9))
+    with pytest.raises(EntryNotRestored, match=r"\[idx=9, rec=29\]: segment 0 has 5 entries"):
+        consumed(tmp_path, work)
+
+
+def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
+    """Inside the listing, and behind the saved state."""
+    segments = {n: data_segment([[entry_bytes()]], number=n) for n in (1, 2, 4)}
+    work = made(tmp_path, segments)
+    calls = Calls(cdc_of(work, "n"))
+    with pytest.raises(SegmentsMissed) as caught:
+        run_consumer(pipeline(tmp_path, work, "n"), "all", calls)
+    assert caught.value.message == (
+        "Found missed segments. Some events are missed. Exiting! [lastSegment=2, nextSegment=4]"
+    )
+    assert [call["call"] for call in calls.told] == ["start", "stop"]
+    (cdc_of(work, "n") / f"{4:016}.wal").unlink()
+    CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 0))
+    with pytest.raises(SegmentsMissed, match=r"\[state=\(0, 29, 0\), segment=1\]"):
+        consumed(tmp_path, work)
+
+
+def test_a_node_that_is_active_itself(tmp_path: Path) -> None:
+    """Its saved states are adopted, nothing is given; from where it stopped, everything is."""
+
+    def node_state(segment: int, offset: int) -> bytes:
+        return record_bytes(79, struct.pack("<qiii", segment, offset, 0, 0))
+
+    segments = {
+        0: data_segment([[entry_bytes(key=b"\x01\x00")]]),
+        1: data_segment([[entry_bytes(key=b"\x01\x01")]], number=1, more=[node_state(1, 29)]),
+        2: data_segment([[entry_bytes(key=b"\x01\x02")]], number=2, more=[record_bytes(80, b"")]),
+    }
+    work = made(tmp_path, {n: segments[n] for n in (0, 1)}, active=False)
+    passive = consumed(tmp_path, work)
+    assert passive.events == []
+    assert passive.told[-1]["state"] == struct.pack(">qii", 1, 29, 0).hex()
+    assert passive.told[-1]["mode"] == ""
+    assert [path.name for path in cdc_of(work, "n").glob("*.wal")] == [f"{1:016}.wal"]
+    made(tmp_path, {2: segments[2]}, active=False)
+    active = consumed(tmp_path, work)
+    assert [event["key"] for event in active.events] == [["int", 1], ["int", 2]]
+    assert active.told[-1]["mode"] == ACTIVE.hex()
+
+
+def test_a_segment_without_changes_moves_the_state(tmp_path: Path) -> None:
+    """The consumer is called once; the place is behind its last record."""
+    data = data_segment([], more=[record_bytes(46, b"x")])
+    work = made(tmp_path, {0: data})
+    calls = consumed(tmp_path, work)
+    assert [call["events"] for call in calls.told if "events" in call] == [[]]
+    assert calls.told[-1]["state"] == struct.pack(">qii", 0, len(data), 0).hex()
+
+
+def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
+    """Events before it are given and saved; those of the break are not made up."""
+    data = data_segment([[entry_bytes()], [entry_bytes()]])
+    work = made(tmp_path, {0: data[:-1] + b"\0"})
+    calls = Calls(cdc_of(work, "n"), 1)
+    with pytest.raises(Exception, match=rf"{0:016}\.wal, offset \d+: the checksum") as caught:
+        run_consumer(pipeline(tmp_path, work, "n"), "all", calls)
+    assert caught.value.__class__.__name__ == "WalBroken"
+    assert calls.told[-1]["call"] == "stop"
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    """By a lock that Java respects: of byte 0, the holder's name behind it."""
+    work = made(tmp_path, {})
+    cdc = cdc_of(work, "n")
+    code = (
+        "import sys; from pathlib import Path; from penstock.engines.ignite.lock import CdcLock\n"
+        f"lock = CdcLock(Path({str(cdc)!r})); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        text = (cdc / "lock").read_bytes()
+        assert text.startswith(f"\0[consumerId=cdc.lock, proc={other.pid}@".encode())
+        with pytest.raises(DirectoryTaken, match="Can't acquire lock for Change Data Capture"):
+            consumed(tmp_path, work)
+        other.communicate()
+    lock = CdcLock(cdc)
+    assert f"proc={os.getpid()}@" in lock.path.read_text()
+    lock.release()
+    assert consumed(tmp_path, work).told[-1]["call"] == "stop"
+
+
+def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
+    """As published; nothing is saved of what was not read."""
+
+    class Lazy(Calls):
+        def on_types(self, types: Iterator[Any]) -> None:
+            next(types)
+
+    work = unpacked("one", tmp_path / "work")
+    with pytest.raises(MetadataNotDrained, match="Consumer should handle all changed types"):
+        run_consumer(pipeline(tmp_path, work), "all", Lazy(cdc_of(work)))
+    assert not (cdc_of(work) / "state/penstock-types.json").exists()
+
+
+def test_caches_that_go_are_told_once(tmp_path: Path) -> None:
+    """And those of a group by their own names."""
+    work = made(tmp_path, {})
+    for path in ("cache-person/cache_data.dat", "cacheGroup-g/onecache_data.dat"):
+        (work / "db/n" / path).parent.mkdir()
+        (work / "db/n" / path).write_bytes(b"java")
+    calls = consumed(tmp_path, work)
+    changes = [call["caches"] for call in calls.told if call["call"] == "onCacheChange"]
+    assert sorted(changes[0]) == [[-991716523, "person"], [110182, "one"]]
+    assert not any(changes[1:])
+    (work / "db/n/cache-person/cache_data.dat").unlink()
+    calls = consumed(tmp_path, work)
+    assert [call["caches"] for call in calls.told if call["call"] == "onCacheDestroy"] == [
+        [-991716523]
+    ]
+
+
+def test_state_files(tmp_path: Path) -> None:
+    """Too short is none, as for Ignite; another mode is told."""
+    work = made(tmp_path, {}, active=False)
+    log = open_directory(f"ignite://{work}")
+    folder = cdc_of(work, "n") / "state"
+    assert log.load_place() is None
+    (folder / "cdc-wal-state.bin").write_bytes(b"\0" * 15)
+    assert log.load_place() is None
+    log.save_place(LogPlace(2, 5208, 0))
+    assert (folder / "cdc-wal-state.bin").read_bytes() == bytes.fromhex(
+        "00000000000000020000145800000000"
+    )
+    assert log.load_place() == (2, 5208, 0)
+    assert not log.is_active()
+    log.save_active()
+    assert (folder / "cdc-mode.bin").read_bytes().hex() == calls_of("one-0")[-1]["mode"]
+    assert log.is_active()
+    (folder / "cdc-mode.bin").write_bytes(b"other")
+    with pytest.raises(CdcStateBroken, match="names no mode"):
+        log.is_active()
+    (folder / "penstock-types.json").write_bytes(b"{")
+    with pytest.raises(CdcStateBroken, match="is damaged"):
+        log.load_told("types")
+
+
+def test_directories_that_are_not_there(tmp_path: Path) -> None:
+    """With the published message, and which one it is."""
+    work = made(tmp_path, {})
+    text = r"Can't find the folder to read WAL segments from! \[workDir="
+    with pytest.raises(CdcDirectoryMissing, match=text) as caught:
+        open_directory(f"ignite://{work}?consistentId=other-1")
+    assert caught.value.fields["path"] == str(work / "db/other_1")
+    (work / "db/wal/cdc/m").mkdir()
+    with pytest.raises(CdcDirectoryMissing, match="consistentId=null"):
+        open_directory(f"ignite://{work}")
+    with pytest.raises(CdcDirectoryMissing):
+        open_directory(f"ignite://{tmp_path}/nowhere")
+
+
+@pytest.mark.parametrize(
+    "url", ["ignite://host/work", "ignite:///", "ignite:///w?x=1", "ignite:///w?consistentId="]
+)
+def test_urls_that_name_no_directory(tmp_path: Path, url: str) -> None:
+    """Refused when the file is read."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[pipeline]\nname = "n"\ndirectory = "n"\n[source]\nurl = "{url}"\ntables = ["*"]\n'
+    )
+    with pytest.raises(ConfigUrlInvalid):
+        load_config(file)
+
+
+def test_direct_needs_a_directory(tmp_path: Path) -> None:
+    """Of a source that writes its log into one."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        '[pipeline]\nname = "n"\ndirectory = "n"\n[source]\nurl = "postgresql://u@h/d"\n'
+        'tables = ["public.*"]\n'
+        '[consumers.all]\nclass = "m:C"\ndirect = true\n'
+    )
+    with pytest.raises(ConfigValueInvalid, match="direct needs a source"):
+        load_config(file)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """`penstock consume` gives the events to a class beside the file."""
+    work = unpacked("two", tmp_path / "work")
+    file = pipeline(tmp_path, work, "node-2")
+    (tmp_path / "seen.py").write_text(
+        "from penstock.consume import CdcConsumer\n"
+        "class Seen(CdcConsumer):\n"
+        "    left = 3\n"
+        "    def on_events(self, events):\n"
+        "        self.left = 3\n"
+        "        for event in events:\n"
+        "            print(event.op, event.table, event.key, event.value and event.value['name'])\n"
+        "        return True\n"
+        "    def alive(self):\n"
+        "        self.left -= 1\n"
+        "        return self.left > 0\n"
+    )
+    file.write_text(file.read_text().replace("none:None", "seen:Seen"))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "consume", str(file), "all", "--json"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *lines, last = done.stdout.splitlines()
+    assert json.loads(last)["stopped"]
+    assert len(lines) == len(events_of("two-node-2"))
+    assert "U both 0 Both 0" in lines
+    status = json.loads((tmp_path / "pipeline/run/consume-all.json").read_text())
+    assert (status["state"], status["metrics"]["EventsCount"]["value"]) == ("stopped", 50)
