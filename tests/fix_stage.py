@@ -47,6 +47,7 @@ POINTS = {
         "stage.begin.after",
         "stage.lease.renew",
         "load.apply.before",
+        "stage.retire.step",
     ),
     "rowwise": (
         "stage.request.staged",
@@ -55,6 +56,7 @@ POINTS = {
         "stage.window.applied",
         "stage.window.marked",
         "stage.window.committed",
+        "stage.retire.step",
     ),
     "bestEffort": (
         "stage.request.staged",
@@ -179,6 +181,9 @@ class Stage:
             sections += 'mode = "consistent"\nuserModule = "rules"\n'
         else:
             sections += f'mode = "{mode}"\n'
+        if self.is_consistent:
+            # In the other modes a row that is sent again is not to be gone: it would be new.
+            sections += 'retireOffset = "100ms"\n'
         if mode == "auto":
             sections += f"bestEffortWindow = {AUTO_WINDOW_S}\n"
         self.instances = [Instance(folder, name, sections) for name in ("one", "two")]
@@ -405,6 +410,10 @@ class Stage:
         assert self.wrong == [], self.happened
         assert codes == [0, 0], [one.out.read_text()[-2000:] for one in self.instances]
         assert not self.is_consistent or len(set(self.seen)) > 5
+        if self.is_consistent:
+            with psycopg.connect(self.staging_server.url("postgres")) as connection:
+                found = connection.execute("select from memo where starts_with(key, 'retired')")
+                assert found.rowcount, "nothing was retired"
         if self.mode == "auto":
             messages = "".join(one.messages for one in self.instances)
             assert "mode=bestEffort" in messages, messages[-3000:]
