@@ -18,6 +18,7 @@ pytest_plugins = [
     "fix_postgres",
     "fix_doctor",
     "fix_java",
+    "fix_ignite_node",
     "fix_mysql",
     "fix_mysql_loader",
     "fix_row_apply",

@@ -29,6 +29,7 @@ from penstock.codec.ignite.values import (
     Timestamp,
 )
 from penstock.codec.ignite.wal import crc
+from penstock.consume import CdcConsumer
 
 DATA = Path(__file__).parent / "data" / "ignite"
 
@@ -279,3 +280,125 @@ def data_segment(
     for one in more:
         data += record_bytes(one[0] - 1, one[17:-4], len(data), number)
     return data
+
+
+# -- consumers ---------------------------------------------------------------------------------
+
+
+class Calls(CdcConsumer):
+    """Notes each call with the state that is saved then; ends when nothing comes any more.
+
+    calls: with events, after which it has enough.
+    """
+
+    def __init__(self, cdc: Path, per_call: int = 0, answer: bool = True, calls: int = 1 << 30):
+        self._state = cdc / "state"
+        self._per_call = per_call
+        self._answer = answer
+        self._calls_left = calls
+        self._idle = 0
+        self.told: list[dict[str, Any]] = []
+
+    def note(self, call: str, **more: Any) -> None:
+        """One line."""
+        files = {"state": "cdc-wal-state.bin", "mode": "cdc-mode.bin"}
+        found = {key: self._state / name for key, name in files.items()}
+        saved = {k: path.read_bytes().hex() if path.exists() else "" for k, path in found.items()}
+        self.told.append({"call": call, **saved, **more})
+
+    def start(self, metrics: Any) -> None:
+        """See CdcConsumer."""
+        self.note("start")
+
+    def alive(self) -> bool:
+        """See CdcConsumer."""
+        self._idle += 1
+        return self._idle < 4
+
+    def has_enough(self) -> bool:
+        """Whether it was called as often as was wanted."""
+        return self._calls_left <= 0
+
+    def on_events(self, events: Iterator[Any]) -> bool:
+        """See CdcConsumer."""
+        self._idle = 0
+        taken = []
+        while not self._per_call or len(taken) < self._per_call:
+            event = next(events, None)
+            if event is None:
+                break
+            taken.append(shown_event(event))
+        self._calls_left -= bool(taken)
+        self.note("onEvents", events=taken)
+        return self._answer
+
+    def on_mappings(self, mappings: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        found = [[one.type_id, one.type_name, one.platform] for one in mappings]
+        self.note("onMappings", mappings=found)
+
+    def on_types(self, types: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        found = [[one.type_id, one.type_name, one.is_enum, dict(one.fields)] for one in types]
+        self.note("onTypes", types=found)
+
+    def on_cache_change(self, caches: Iterator[Any]) -> None:
+        """See CdcConsumer."""
+        self.note("onCacheChange", caches=[[one.cache_id, one.name] for one in caches])
+
+    def on_cache_destroy(self, caches: Iterator[int]) -> None:
+        """See CdcConsumer."""
+        self.note("onCacheDestroy", caches=list(caches))
+
+    def stop(self) -> None:
+        """See CdcConsumer."""
+        self.note("stop")
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All events."""
+        return [event for call in self.told for event in call.get("events", [])]
+
+
+def shown_event(event: Any) -> dict[str, Any]:
+    """An event of a consumer in the form of the recorded events."""
+    version = event.version
+    return {
+        "cacheId": event.cache_id,
+        "key": shown(event.key),
+        "value": shown(event.value),
+        "primary": event.primary,
+        "partition": event.partition,
+        "version": [version.topology, version.order, version.node_order, version.data_center],
+        "expireTime": event.expire_time,
+    }
+
+
+def node_pipeline(tmp_path: Path, work: Path, node: str = "node-1", more: str = "") -> Path:
+    """A pipeline file for a node's directory."""
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[pipeline]\nname = "node"\ndirectory = "{tmp_path / "pipeline"}"\n[source]\n'
+        f'url = "ignite://{work}?consistentId={node}"\ntables = ["*"]\n'
+        f'[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\n{more}'
+    )
+    return file
+
+
+def cdc_of(work: Path, node: str = "node_1") -> Path:
+    """The directory with a node's segments for consumers."""
+    return work / "db/wal/cdc" / node
+
+
+def sorted_call(call: dict[str, Any], *, is_recorded: bool = False) -> dict[str, Any]:
+    """A call in a form that can be compared: what has no order is sorted.
+
+    is_recorded: of Ignite's utility, whose events are shown in another form.
+    """
+    found = dict(call)
+    if is_recorded and "events" in found:
+        found["events"] = [plain_event(event) for event in found["events"]]
+    for name in ("types", "mappings", "caches"):
+        if name in found:
+            found[name] = sorted(found[name])
+    return found

@@ -17,16 +17,18 @@ from typing import Any
 import pytest
 
 from fix_ignite import (
+    Calls,
     calls_of,
+    cdc_of,
     data_segment,
     entry_bytes,
     events_of,
+    node_pipeline,
     plain_event,
     record_bytes,
-    shown,
+    sorted_call,
     unpacked,
 )
-from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.consume.direct import EntryNotRestored
 from penstock.consume.listing import SegmentsMissed
@@ -40,110 +42,6 @@ from penstock.engines.ignite.state import CdcState, CdcStateBroken
 from penstock.ports.direct import LogPlace
 
 ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
-
-
-class Calls(CdcConsumer):
-    """Notes each call with the state that is saved then; ends when nothing comes any more.
-
-    calls: with events, after which it has enough.
-    """
-
-    def __init__(self, cdc: Path, per_call: int = 0, answer: bool = True, calls: int = 1 << 30):
-        self._state = cdc / "state"
-        self._per_call = per_call
-        self._answer = answer
-        self._calls_left = calls
-        self._idle = 0
-        self.told: list[dict[str, Any]] = []
-
-    def note(self, call: str, **more: Any) -> None:
-        """One line."""
-        files = {"state": "cdc-wal-state.bin", "mode": "cdc-mode.bin"}
-        found = {key: self._state / name for key, name in files.items()}
-        saved = {k: path.read_bytes().hex() if path.exists() else "" for k, path in found.items()}
-        self.told.append({"call": call, **saved, **more})
-
-    def start(self, metrics: Any) -> None:
-        """See CdcConsumer."""
-        self.note("start")
-
-    def alive(self) -> bool:
-        """See CdcConsumer."""
-        self._idle += 1
-        return self._idle < 4
-
-    def has_enough(self) -> bool:
-        """Whether it was called as often as was wanted."""
-        return self._calls_left <= 0
-
-    def on_events(self, events: Iterator[Any]) -> bool:
-        """See CdcConsumer."""
-        self._idle = 0
-        taken = []
-        while not self._per_call or len(taken) < self._per_call:
-            event = next(events, None)
-            if event is None:
-                break
-            taken.append(_shown(event))
-        self._calls_left -= bool(taken)
-        self.note("onEvents", events=taken)
-        return self._answer
-
-    def on_mappings(self, mappings: Iterator[Any]) -> None:
-        """See CdcConsumer."""
-        found = [[one.type_id, one.type_name, one.platform] for one in mappings]
-        self.note("onMappings", mappings=found)
-
-    def on_types(self, types: Iterator[Any]) -> None:
-        """See CdcConsumer."""
-        found = [[one.type_id, one.type_name, one.is_enum, dict(one.fields)] for one in types]
-        self.note("onTypes", types=found)
-
-    def on_cache_change(self, caches: Iterator[Any]) -> None:
-        """See CdcConsumer."""
-        self.note("onCacheChange", caches=[[one.cache_id, one.name] for one in caches])
-
-    def on_cache_destroy(self, caches: Iterator[int]) -> None:
-        """See CdcConsumer."""
-        self.note("onCacheDestroy", caches=list(caches))
-
-    def stop(self) -> None:
-        """See CdcConsumer."""
-        self.note("stop")
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """All events."""
-        return [event for call in self.told for event in call.get("events", [])]
-
-
-def _shown(event: Any) -> dict[str, Any]:
-    version = event.version
-    return {
-        "cacheId": event.cache_id,
-        "key": shown(event.key),
-        "value": shown(event.value),
-        "primary": event.primary,
-        "partition": event.partition,
-        "version": [version.topology, version.order, version.node_order, version.data_center],
-        "expireTime": event.expire_time,
-    }
-
-
-def pipeline(tmp_path: Path, work: Path, node: str = "node-1", more: str = "") -> Path:
-    """A pipeline file for a node's directory."""
-    file = tmp_path / "node.toml"
-    file.write_text(
-        f'[pipeline]\nname = "node"\ndirectory = "{tmp_path / "pipeline"}"\n[source]\n'
-        f'url = "ignite://{work}?consistentId={node}"\ntables = ["*"]\n'
-        f'[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\n{more}'
-    )
-    return file
-
-
-def cdc_of(work: Path, node: str = "node_1") -> Path:
-    """The directory with a node's segments for consumers."""
-    return work / "db/wal/cdc" / node
 
 
 def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> Path:
@@ -161,19 +59,8 @@ def made(tmp_path: Path, segments: dict[int, bytes], *, active: bool = True) -> 
 def consumed(tmp_path: Path, work: Path, **more: Any) -> Calls:
     """Run a consumer on a made directory to its end."""
     calls = Calls(cdc_of(work, "n"), **more)
-    run_consumer(pipeline(tmp_path, work, "n"), "all", calls, stop=calls.has_enough)
+    run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls, stop=calls.has_enough)
     return calls
-
-
-def plain(call: dict[str, Any]) -> dict[str, Any]:
-    """A recorded call in the form of ours; what has no order is sorted."""
-    found = dict(call)
-    if "events" in found:
-        found["events"] = [plain_event(event) for event in found["events"]]
-    for name in ("types", "mappings", "caches"):
-        if name in found:
-            found[name] = sorted(found[name])
-    return found
 
 
 @pytest.mark.parametrize(
@@ -193,15 +80,9 @@ def test_calls_and_state_are_those_of_the_utility(
     work = unpacked(recording, tmp_path / "work")
     cdc = cdc_of(work, node.replace("-", "_"))
     calls = Calls(cdc, per_call)
-    run_consumer(pipeline(tmp_path, work, node), "all", calls)
-    wanted = [plain(call) for call in calls_of(name)]
-    found = [
-        {
-            **call,
-            **{key: sorted(call[key]) for key in call if key in ("types", "mappings", "caches")},
-        }
-        for call in calls.told
-    ]
+    run_consumer(node_pipeline(tmp_path, work, node), "all", calls)
+    wanted = [sorted_call(call, is_recorded=True) for call in calls_of(name)]
+    found = [sorted_call(call) for call in calls.told]
     assert [call["call"] for call in found] == [call["call"] for call in wanted]
     for mine, theirs in zip(found, wanted, strict=True):
         assert mine == theirs
@@ -212,7 +93,7 @@ def test_calls_and_state_are_those_of_the_utility(
 def test_nothing_is_lost_between_starts(tmp_path: Path) -> None:
     """A consumer that ends after each call goes on behind it; after False, with the same events."""
     work = unpacked("one", tmp_path / "work")
-    file = pipeline(tmp_path, work)
+    file = node_pipeline(tmp_path, work)
     events: list[dict[str, Any]] = []
     for start in range(60):
         calls = Calls(cdc_of(work), 7, answer=start % 3 != 1, calls=1)
@@ -228,7 +109,7 @@ def test_tables_are_caches(tmp_path: Path) -> None:
     work = unpacked("one", tmp_path / "work")
     more = 'tables = ["pers*", "SQL_PUBLIC_*"]\n'
     calls = Calls(cdc_of(work))
-    run_consumer(pipeline(tmp_path, work, more=more), "all", calls)
+    run_consumer(node_pipeline(tmp_path, work, more=more), "all", calls)
     assert {event["cacheId"] for event in calls.events} == {-991716523, 364331193}
     assert calls.told[-1]["state"] == calls_of("one-0")[-1]["state"]
 
@@ -253,7 +134,7 @@ def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
     work = made(tmp_path, segments)
     calls = Calls(cdc_of(work, "n"))
     with pytest.raises(SegmentsMissed) as caught:
-        run_consumer(pipeline(tmp_path, work, "n"), "all", calls)
+        run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls)
     assert caught.value.message == (
         "Found missed segments. Some events are missed. Exiting! [lastSegment=2, nextSegment=4]"
     )
@@ -302,7 +183,7 @@ def test_a_broken_segment_ends_it_with_its_place(tmp_path: Path) -> None:
     work = made(tmp_path, {0: data[:-1] + b"\0"})
     calls = Calls(cdc_of(work, "n"), 1)
     with pytest.raises(Exception, match=rf"{0:016}\.wal, offset \d+: the checksum") as caught:
-        run_consumer(pipeline(tmp_path, work, "n"), "all", calls)
+        run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls)
     assert caught.value.__class__.__name__ == "WalBroken"
     assert calls.told[-1]["call"] == "stop"
 
@@ -340,7 +221,7 @@ def test_iterators_of_metadata_are_read_to_their_end(tmp_path: Path) -> None:
 
     work = unpacked("one", tmp_path / "work")
     with pytest.raises(MetadataNotDrained, match="Consumer should handle all changed types"):
-        run_consumer(pipeline(tmp_path, work), "all", Lazy(cdc_of(work)))
+        run_consumer(node_pipeline(tmp_path, work), "all", Lazy(cdc_of(work)))
     assert not (cdc_of(work) / "state/penstock-types.json").exists()
 
 
@@ -428,7 +309,7 @@ def test_direct_needs_a_directory(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     """`penstock consume` gives the events to a class beside the file."""
     work = unpacked("two", tmp_path / "work")
-    file = pipeline(tmp_path, work, "node-2")
+    file = node_pipeline(tmp_path, work, "node-2")
     (tmp_path / "seen.py").write_text(
         "from penstock.consume import CdcConsumer\n"
         "class Seen(CdcConsumer):\n"
