@@ -395,9 +395,7 @@ class Stage:
                 time.sleep(self._random.uniform(0.2, 2.5))
                 self._is_near = number % 6 < 3
                 self.happened.append(self.happens(number))
-                for one in self.instances:
-                    if not one.is_running:
-                        one.start()
+                self._start_again()
             for one in self.instances:
                 one.kill()
                 one.start()
@@ -429,7 +427,14 @@ class Stage:
     def _mark(self) -> list[tuple[Any, ...]]:
         return self.state()["mark"]
 
+    def _start_again(self) -> None:
+        """Start instances that have ended: a fault may come long after it was planned."""
+        for one in self.instances:
+            if not one.is_running:
+                one.start()
+
     def _moves(self, deadline: float) -> None:
+        self._start_again()
         assert time.monotonic() < deadline, self._stacks()
 
     def _stacks(self) -> str:

@@ -171,9 +171,9 @@ class FakeStaging:
         found = self.get_memo(f"retired_{table}")
         return Hlc.parse(found.decode()) if found else ZERO
 
-    def stale_count(self, table: StagedTable, before: Hlc) -> int:
-        rows = self.tables[table].items()
-        return sum(not row.applied and place[0] < before for place, row in rows)
+    def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
+        old = [row for place, row in self.tables[table].items() if place[0] < before]
+        return None if any(row.applied for row in old) else len(old)
 
     def inconsistent_count(
         self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None

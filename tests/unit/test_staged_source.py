@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from penstock.engines.staged.shapes import (
     ShapeChanged,
     Shapes,
     StagedTableUnknown,
+    default_of,
 )
 from penstock.engines.staged.values import NotNeutral, column_of
 from penstock.engines.staged.windows import WindowReader
@@ -34,7 +35,7 @@ from penstock.model import (
 from penstock.model.hlc import ZERO, Hlc
 from penstock.model.position import PositionInvalid
 from penstock.ports.stage_groups import position_behind, time_through
-from penstock.ports.staging import Mutation, Slice, StagedTable, batch_of
+from penstock.ports.staging import Mutation, Slice, StagedTable, Window, batch_of
 
 GROUP = ("shop", "public")
 ITEM, LINE = StagedTable(GROUP, "item"), StagedTable(GROUP, "line")
@@ -97,6 +98,10 @@ class Session:
         text = None if after is None else json.dumps(after).encode()
         mutation = Mutation(time=time, key=json.dumps(key), after=text)
         self.staged.setdefault(table, []).append(mutation)
+
+    def window(self, _group: Any) -> Window:
+        """Nothing is applied yet."""
+        return Window(committed=ZERO, proposed=ZERO)
 
     def staged_tables(self, _group: Any) -> tuple[StagedTable, ...]:
         """See StagingSession."""
@@ -237,6 +242,60 @@ def test_a_line_that_lacks_a_column_leaves_it_as_it_is() -> None:
     [rows] = runs[0].rows
     assert [one.name for one in rows.relation.columns] == ["id", "name", "price"]
     assert rows.batch.column("absent").to_pylist() == [None, b"\x04"]
+
+
+def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
+    """Its delete may be in the same batch of the target, where nothing says what it had before."""
+    session = Session()
+    full = {"id": 1, "name": "a", "price": 2.5, "note": "x"}
+    session.put(ITEM, Hlc(5), [1], full)
+    session.put(ITEM, Hlc(6), [1], None)
+    session.put(ITEM, Hlc(7), [1], {"id": 1, "name": "b"})
+    session.put(ITEM, Hlc(8), [1], {"id": 1, "name": "c"})
+    session.put(ITEM, Hlc(9), [2], None)
+    session.put(ITEM, Hlc(12), [2], {"id": 2, "name": "d"})
+    table = replace(
+        ITEM_TABLE,
+        columns=tuple(
+            replace(one, default="'it''s'::text") if one.name == "note" else one
+            for one in ITEM_TABLE.columns
+        ),
+    )
+    made = reader(session, {ITEM: table}, rows_max=9)
+    runs = list(made.runs(ZERO, Hlc(10), FlushPoint(position=0)))
+    [rows] = runs[0].rows
+    assert rows.batch.column("absent").to_pylist() == [None, None, None, b"\x0c", None]
+    found = rows.batch.column("after").to_pylist()[2]
+    assert (found["price"], found["note"]) == (None, "it's")
+    runs += list(made.runs(Hlc(10), Hlc(20), runs[-1].end or FlushPoint(position=0)))
+    assert runs[2].rows[0].batch.column("absent").to_pylist() == [None]
+    again = reader(session, {ITEM: table}, rows_max=9)  # a restart: the target may lag behind
+    again.go_on(Hlc(10))
+    again.shapes.grow(ITEM, seen=["name", "note"])  # as kept beside the log
+    runs = list(again.runs(Hlc(10), Hlc(20), FlushPoint(position=0)))
+    assert runs[0].rows[0].batch.column("after").to_pylist()[0]["note"] == "it's"
+
+
+@pytest.mark.parametrize(
+    ("default", "not_null", "expected"),
+    [
+        (None, False, b"null"),
+        (None, True, None),
+        ("5", True, b"5"),
+        ("(-5)", True, b"-5"),
+        ("'5'::bigint", True, b'"5"'),
+        ("true", True, b"true"),
+        ("NULL::text", False, b"null"),
+        ("now()", False, b"null"),
+        ("now()", True, None),
+        ("nextval('s'::regclass)", True, None),
+    ],
+)
+def test_constant_defaults_are_known(
+    default: str | None, not_null: bool, expected: bytes | None
+) -> None:
+    """As JSON; what is computed is NULL where it may be, else unknown."""
+    assert default_of(column("c", "text", "string", default=default, not_null=not_null)) == expected
 
 
 def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:

@@ -99,7 +99,8 @@ class Checks:
         before = Hlc(max(0, committed.nanos - round(self._retire_after_s * 1e9)))
         for table in session.staged_tables(group):
             count = session.stale_count(table, before)
-            self._metrics.stale.labels(group_name(group), table.name).set(count)
+            if count is not None:
+                self._metrics.stale.labels(group_name(group), table.name).set(count)
 
     def check_order(self, session: StagingSession, group: Group) -> None:
         """Whether rows were applied in the order of their times, since the last check."""

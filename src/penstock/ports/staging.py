@@ -296,8 +296,11 @@ class StagingSession(Protocol):
         """Applied rows older than this may have been deleted, whoever did it."""
         ...
 
-    def stale_count(self, table: StagedTable, before: Hlc) -> int:
-        """Unapplied rows older than this, such as what is retired: should be 0."""
+    def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
+        """Unapplied rows older than this, such as what is retired: should be 0.
+
+        None while applied ones are there, too: then it is not known, as retiring is behind.
+        """
         ...
 
     def inconsistent_count(

@@ -1,12 +1,14 @@
 """Staged mutations of one table to rows of the change log, column by column. Pure.
 
 An upsert is an update of its key, whatever the target has: the loader inserts what is not there.
-Columns that a line does not have are ABSENT. Not here: numbers of rows (`stream.py`), and which
-columns there are (`shapes.py`).
+Columns that a line does not have are ABSENT: the row keeps its value, or gets its default. Where
+the row was deleted in front of it, and one batch may apply both, the default is written. Not here:
+numbers of rows (`stream.py`), and which columns there are (`shapes.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -53,13 +55,21 @@ class Reader:
         self._keys = msgspec.json.Decoder(list[list[msgspec.Raw]])
 
     def rows(
-        self, batch: pa.RecordBatch, gsn: npt.NDArray[np.int64], trx: npt.NDArray[np.int64]
+        self,
+        batch: pa.RecordBatch,
+        gsn: npt.NDArray[np.int64],
+        trx: npt.NDArray[np.int64],
+        made_again: Sequence[int] = (),
     ) -> Rows:
-        """Rows of a batch of mutations, numbered so. Raises Unfit, SchemaDriftDetected."""
+        """Rows of a batch of mutations, numbered so. Raises Unfit, SchemaDriftDetected.
+
+        made_again: places of upserts whose row was deleted in front of them.
+        """
         afters = batch.column("after").to_pylist()
         is_upsert = np.array([one is not None and one != NULL for one in afters], np.bool_)
         lines = self._decoded([one for one in afters if one is not None and one != NULL])
         sent = self._sent(batch, lines, is_upsert)
+        self._fill(sent, is_upsert, batch, made_again)
         keys = self._deleted(batch, ~is_upsert)
         relation = self.shape.relation
         images, absent = [], np.zeros((len(is_upsert), len(relation.columns)), np.bool_)
@@ -129,6 +139,24 @@ class Reader:
                     row = int(np.flatnonzero(is_upsert)[place])
                     raise self._drift(f"the key column {name} is missing", batch, row)
         return sent
+
+    def _fill(
+        self,
+        sent: dict[str, list[bytes]],
+        is_upsert: npt.NDArray[np.bool_],
+        batch: pa.RecordBatch,
+        made_again: Sequence[int],
+    ) -> None:
+        """Write the defaults of what rows that are made again do not have."""
+        places = np.cumsum(is_upsert) - 1
+        for row in made_again:
+            for name, values in sent.items():
+                if values[places[row]] == UNSENT:
+                    value = self.shape.defaults.get(name)
+                    if value is None:
+                        what = f"the column {name} is missing, and has no constant default"
+                        raise self._drift(what, batch, row)
+                    values[places[row]] = value
 
     def _deleted(
         self, batch: pa.RecordBatch, is_delete: npt.NDArray[np.bool_]

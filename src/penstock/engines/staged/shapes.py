@@ -8,12 +8,13 @@ What was found out is kept beside the log (`shapes.json`). Not here: values (`va
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from penstock.model import Column, PenstockError, Relation, TableDefinition
+from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
 from penstock.ports.source import StateFiles
 from penstock.ports.staging import StagedTable
 
@@ -57,7 +58,8 @@ class Remembered(msgspec.Struct, kw_only=True):
 class Shape:
     """A table as the log has it. ignored: columns that the target computes.
 
-    names: all columns of the target's table, by which lines are read.
+    names: all columns of the target's table, by which lines are read. defaults: of the relation's
+    columns, as JSON.
     """
 
     table: StagedTable
@@ -66,6 +68,7 @@ class Shape:
     ignored: frozenset[str]
     key: tuple[str, ...]
     seen: frozenset[str]
+    defaults: Mapping[str, bytes]
 
 
 @dataclass
@@ -128,7 +131,32 @@ class Shapes:
             ignored=frozenset(one.name for one in definition.columns if one.generated),
             key=definition.primary_key,
             seen=frozenset(kept.seen),
+            defaults={
+                column.name: value
+                for column in definition.columns
+                if (value := default_of(column)) is not None
+            },
         )
+
+
+_NUMBER = re.compile(r"\(?(-?\d+(?:\.\d+)?)\)?(?:::.*)?\Z")
+_TEXT = re.compile(r"'((?:[^']|'')*)'(?:::.*)?\Z", re.DOTALL)
+_WORDS = {"true": b"true", "false": b"false", "null": b"null"}
+
+
+def default_of(column: ColumnDefinition) -> bytes | None:
+    """What a column is in a row that does not name it, as JSON; None where that is not known.
+
+    An expression that is no constant counts as NULL where the column may be NULL.
+    """
+    text = (column.default or "null").strip()
+    number, quoted = _NUMBER.match(text), _TEXT.match(text)
+    if number is not None:
+        return number[1].encode()
+    if quoted is not None:
+        return msgspec.json.encode(quoted[1].replace("''", "'"))
+    word = _WORDS.get(text.partition("::")[0].lower(), b"null")
+    return None if word == b"null" and column.not_null else word
 
 
 def _relation(definition: TableDefinition, kept: Remembered) -> Relation:

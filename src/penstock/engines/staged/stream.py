@@ -86,6 +86,7 @@ class StagedEngine:
                 splits=self.splits,
                 with_applied=self.with_applied,
             )
+            reader.go_on(time_through(durable.position))
             yield StagedStream(
                 session=session, group=self.group, reader=reader, end=durable, clock=self._clock
             )

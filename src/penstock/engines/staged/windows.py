@@ -73,6 +73,31 @@ class WindowReader:
     with_applied: bool = False
     rows_max: int = ROWS_MAX
     _readers: dict[StagedTable, Reader] = field(default_factory=dict)
+    _deleted: dict[tuple[StagedTable, str], Hlc] = field(default_factory=dict)
+
+    def go_on(self, end: Hlc) -> None:
+        """Know which keys were deleted by what the log has, up to end, and the target may not."""
+        committed = self.session.window(self.group).committed
+        if self.with_applied or end <= committed:
+            return
+        tables = self.session.staged_tables(self.group)
+        for one in self.session.read(tables, committed, end, limit=self.rows_max):
+            for table, batch in one.rows.items():
+                self._made_again(table, batch)
+
+    def _made_again(self, table: StagedTable, batch: pa.RecordBatch) -> list[int]:
+        """The places of upserts whose key was deleted by the change in front, applied or not."""
+        is_delete = np.asarray(batch.column("after").is_null())
+        if self.with_applied or not (is_delete.any() or self._deleted):
+            return []
+        found = []
+        for place, key in enumerate(batch.column("key").to_pylist()):
+            if is_delete[place]:
+                nanos, logical = batch.column("nanos")[place], batch.column("logical")[place]
+                self._deleted[table, key] = Hlc(nanos.as_py(), logical.as_py())
+            elif self._deleted.pop((table, key), None) is not None:
+                found.append(place)
+        return found
 
     def runs(self, after: Hlc, through: Hlc, start: FlushPoint) -> Iterator[Run]:
         """The runs of a window, the last one with its end.
@@ -80,7 +105,18 @@ class WindowReader:
         Raises ShapeChanged where rows of a table were given in another shape; what its first ones
         show is taken in at once.
         """
+        deleted = dict(self._deleted)
+        try:
+            yield from self._runs(after, through, start)
+        except BaseException:
+            self._deleted = deleted  # the window may be read again
+            raise
+
+    def _runs(self, after: Hlc, through: Hlc, start: FlushPoint) -> Iterator[Run]:
         numbers = Numbers(start.gsn, start.trx)
+        if self._deleted:
+            committed = self.session.window(self.group).committed
+            self._deleted = {key: at for key, at in self._deleted.items() if at > committed}
         tables = self.session.staged_tables(self.group)
         slices = self.session.read(
             tables, after, through, limit=self.rows_max, with_applied=self.with_applied
@@ -137,9 +173,10 @@ class WindowReader:
     def _rows(
         self, table: StagedTable, batch: pa.RecordBatch, gsn: Ints, trx: Ints, is_given: bool
     ) -> Rows:
+        made_again = self._made_again(table, batch)
         while True:
             try:
-                return self._reader(table).rows(batch, gsn, trx)
+                return self._reader(table).rows(batch, gsn, trx, made_again)
             except Unfit as unfit:
                 self.shapes.grow(unfit.table, seen=unfit.seen, text=unfit.text)
                 if is_given:

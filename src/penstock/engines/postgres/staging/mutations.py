@@ -65,6 +65,13 @@ _MARK_THROUGH: Final = """
        set applied = true, applied_at = now()
      where (nanos, logical) > (%s, %s) and (nanos, logical) <= (%s, %s) and not applied
 """
+_OLDEST: Final = """
+    select 1
+      from {table}
+     where (nanos, logical) < (%s, %s) and applied
+     order by nanos, logical
+     limit 1
+"""
 _STALE: Final = """
     select count(*) from {table} where (nanos, logical) < (%s, %s) and not applied
 """
@@ -187,10 +194,12 @@ def retire(
     return count, before if count < RETIRE_ROWS_MAX else Hlc(nanos)
 
 
-def stale_count(connection: Connection, table: str, before: Hlc) -> int:
-    """Unapplied rows older than this."""
-    text = statement(_STALE.format(table=table))
-    return _number(connection.execute(text, (before.nanos, before.logical)))
+def stale_count(connection: Connection, table: str, before: Hlc) -> int | None:
+    """Unapplied rows older than this; None while applied ones are, which may be millions."""
+    bounds = (before.nanos, before.logical)
+    if connection.execute(statement(_OLDEST.format(table=table)), bounds).fetchone() is not None:
+        return None
+    return _number(connection.execute(statement(_STALE.format(table=table)), bounds))
 
 
 def inconsistent_count(connection: Connection, table: str, after: Hlc, limit: int | None) -> int:

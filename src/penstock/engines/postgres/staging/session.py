@@ -165,7 +165,7 @@ class PostgresStagingSession:
         found = self.get_memo(_retired_key(table))
         return Hlc.parse(found.decode()) if found else ZERO
 
-    def stale_count(self, table: StagedTable, before: Hlc) -> int:
+    def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
         """See `StagingSession`."""
         place = self._place(table)
         with self._doing(f"counting stale mutations of {table}"):
