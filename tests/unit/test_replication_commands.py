@@ -1,0 +1,184 @@
+"""Replication commands as real clients write them, and as nobody should."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.codec.postgres.pgwire import quoted_name, quoted_string, start_replication
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.replication_commands import (
+    AlterSlot,
+    Command,
+    CreateSlot,
+    DropSlot,
+    IdentifySystem,
+    ReadSlot,
+    Show,
+    StartReplication,
+    TimelineHistory,
+    parse,
+)
+
+SYNC = "pg_16396_sync_16384_7710562921208483796"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("IDENTIFY_SYSTEM", IdentifySystem()),
+        (" identify_system ; ", IdentifySystem()),
+        ("SHOW data_directory_mode", Show(name="data_directory_mode")),
+        ("show a.b", Show(name="a.b")),
+        ("TIMELINE_HISTORY 1", TimelineHistory(timeline=1)),
+        # A subscriber of PostgreSQL 15 to 18, its synchronizing workers, and with options.
+        (
+            "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'nothing')",
+            CreateSlot(slot="s", plugin="pgoutput", snapshot="nothing"),
+        ),
+        (
+            f"CREATE_REPLICATION_SLOT \"{SYNC}\" LOGICAL pgoutput (SNAPSHOT 'use')",
+            CreateSlot(slot=SYNC, plugin="pgoutput", snapshot="use"),
+        ),
+        (
+            "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (TWO_PHASE, SNAPSHOT 'nothing')",
+            CreateSlot(slot="s", plugin="pgoutput", snapshot="nothing", two_phase=True),
+        ),
+        (
+            "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (TWO_PHASE false, FAILOVER)",
+            CreateSlot(slot="s", plugin="pgoutput", failover=True),
+        ),
+        # pg_recvlogical, psycopg2, pgjdbc, and clients of servers before 15.
+        (
+            'CREATE_REPLICATION_SLOT "rl" LOGICAL "pgoutput" ( SNAPSHOT \'nothing\')',
+            CreateSlot(slot="rl", plugin="pgoutput", snapshot="nothing"),
+        ),
+        (
+            'CREATE_REPLICATION_SLOT "p2" LOGICAL "pgoutput"',
+            CreateSlot(slot="p2", plugin="pgoutput"),
+        ),
+        (
+            'CREATE_REPLICATION_SLOT "dbz"  LOGICAL pgoutput',
+            CreateSlot(slot="dbz", plugin="pgoutput"),
+        ),
+        (
+            'CREATE_REPLICATION_SLOT "t" TEMPORARY LOGICAL pgoutput USE_SNAPSHOT',
+            CreateSlot(slot="t", plugin="pgoutput", temporary=True, snapshot="use"),
+        ),
+        (
+            'CREATE_REPLICATION_SLOT "t" LOGICAL pgoutput NOEXPORT_SNAPSHOT TWO_PHASE',
+            CreateSlot(slot="t", plugin="pgoutput", snapshot="nothing", two_phase=True),
+        ),
+        ("ALTER_REPLICATION_SLOT f1 ( FAILOVER false );", AlterSlot(slot="f1", failover=False)),
+        ('ALTER_REPLICATION_SLOT "f1" ( TWO_PHASE )', AlterSlot(slot="f1", two_phase=True)),
+        (f'DROP_REPLICATION_SLOT "{SYNC}" WAIT', DropSlot(slot=SYNC, wait=True)),
+        ("DROP_REPLICATION_SLOT RL", DropSlot(slot="rl")),
+        ('READ_REPLICATION_SLOT "s"', ReadSlot(slot="s")),
+        (
+            "START_REPLICATION SLOT \"s\" LOGICAL 0/0 (proto_version '3', streaming 'on', "
+            "publication_names '\"p\",\"q''s\"', binary 'true')",
+            StartReplication(
+                slot="s",
+                position=0,
+                options={
+                    "proto_version": "3",
+                    "streaming": "on",
+                    "publication_names": '"p","q\'s"',
+                    "binary": "true",
+                },
+            ),
+        ),
+        (
+            'START_REPLICATION SLOT "rl" LOGICAL 16/B374D848 ("proto_version" \'1\')',
+            StartReplication(slot="rl", position=0x16_B374D848, options={"proto_version": "1"}),
+        ),
+        (
+            "START_REPLICATION SLOT dbz LOGICAL 0/00000000",
+            StartReplication(slot="dbz", position=0),
+        ),
+    ],
+)
+def test_what_clients_write(text: str, expected: Command) -> None:
+    """Quoted and not, in the forms of all versions."""
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "select 1", "SELECT pg_catalog.set_config('search_path', '', false);", "BEGIN", "("],
+)
+def test_sql_is_none(text: str) -> None:
+    """What does not begin with a command's word is for the catalogue."""
+    assert parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sqlstate"),
+    [
+        ("IDENTIFY_SYSTEM x", "42601"),
+        ("IDENTIFY_SYSTEM; IDENTIFY_SYSTEM", "42601"),
+        ("DROP_REPLICATION_SLOT", "42601"),
+        ("DROP_REPLICATION_SLOT 's'", "42601"),
+        ('DROP_REPLICATION_SLOT "s', "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'some')", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'use', SNAPSHOT 'use')", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p USE_SNAPSHOT EXPORT_SNAPSHOT", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p (RESERVE_WAL)", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p (TWO_PHASE maybe)", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'use'", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p ()", "42601"),
+        ('CREATE_REPLICATION_SLOT "S" LOGICAL p', "42602"),
+        ('CREATE_REPLICATION_SLOT "../x" LOGICAL p', "42602"),
+        (f'CREATE_REPLICATION_SLOT "{"s" * 64}" LOGICAL p', "42602"),
+        ("CREATE_REPLICATION_SLOT s PHYSICAL", "0A000"),
+        ("START_REPLICATION 0/0", "0A000"),
+        ("START_REPLICATION SLOT s PHYSICAL 0/0", "0A000"),
+        ("START_REPLICATION SLOT s LOGICAL", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 0", "42601"),
+        ("START_REPLICATION SLOT s LOGICAL 123456789/0", "42601"),
+        ("TIMELINE_HISTORY 0", "42601"),
+        ("TIMELINE_HISTORY x", "42601"),
+    ],
+)
+def test_what_is_refused(text: str, sqlstate: str) -> None:
+    """By the SQLSTATE that PostgreSQL has for it."""
+    with pytest.raises(Refused) as caught:
+        parse(text)
+    assert caught.value.sqlstate == sqlstate
+
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
+
+
+@given(slot=WORDS, options=st.dictionaries(WORDS, WORDS, min_size=1, max_size=4))
+def test_our_own_client_is_understood(slot: str, options: dict[str, str]) -> None:
+    """Whatever is in names and values, quotes and parentheses too."""
+    sent = start_replication(slot, "A/B", list(options.items()))
+    assert parse(sent) == StartReplication(slot=slot, position=0xA_0000000B, options=options)
+
+
+@given(
+    st.lists(st.sampled_from(["SLOT", "LOGICAL", "(", ")", ",", "'", '"', "0/0", "s", "é", "1"]))
+)
+def test_any_words_are_read_or_refused(words: list[str]) -> None:
+    """No other error, however it is put together."""
+    for command in ("START_REPLICATION", "CREATE_REPLICATION_SLOT", "ALTER_REPLICATION_SLOT"):
+        for between in ("", " "):
+            text = command + " " + between.join(words)
+            assert outcome(text) in ("42601", "42602", "0A000") or parse(text) is not None
+
+
+def outcome(text: str) -> str:
+    """The SQLSTATE of its refusal, empty when it is read."""
+    try:
+        parse(text)
+    except Refused as refused:
+        return refused.sqlstate
+    return ""
+
+
+def test_quoting_is_the_clients() -> None:
+    """The functions that the test above rests on do quote."""
+    assert (quoted_name('a"b'), quoted_string("a'b")) == ('"a""b"', "'a''b'")
