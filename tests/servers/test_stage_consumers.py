@@ -154,12 +154,19 @@ def _said(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
 
 @pytest.mark.promise
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("mode", ["rowwise", "bestEffort"])
+@pytest.mark.parametrize(
+    ("mode", "target"),
+    [
+        ("rowwise", "postgres"),
+        ("bestEffort", "postgres"),
+        ("auto", "mariadb"),
+    ],
+)
 def test_consumers_get_every_change_once_and_in_order(
-    stack: ExitStack, tmp_path: Path, mode: str
+    stack: ExitStack, tmp_path: Path, mode: str, target: str
 ) -> None:
     """One instance after the other is killed and comes back; each has a consumer of its own."""
-    stage = Stage(stack, tmp_path, mode, "postgres", 7)
+    stage = Stage(stack, tmp_path, mode, target, 7)
     _consuming(stage, tmp_path)
     messages = _recorded(stage)
     with stage:
