@@ -1,0 +1,130 @@
+"""Read an Ignite node's log: our consumers beside Ignite's own utility, on the same segments.
+
+A real node writes so many binary objects of 8 fields, in segments of 64 MiB. A consumer then only
+counts; ours once more with every key and value decoded. Seconds run from the consumer's start to
+the end of its last call, so that the start of a JVM does not count. Rounds are interleaved.
+Estimate: an event of ours is some 0.1 us, and the segment's other bytes are checked at 3 GB/s.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from bench.harness import arguments, describe_machine
+from fix_ignite import node_pipeline
+from fix_ignite_node import Ignite, ignite_folder
+from penstock.consume import CdcConsumer
+from penstock.consume import run as run_consumer
+
+COUNT = 1_000_000
+SEGMENT_BYTES = 64 << 20
+REGION_MEGABYTES = 1024
+
+
+class Counting(CdcConsumer):
+    """Counts events; decodes: looks at key and value."""
+
+    def __init__(self, *, decodes: bool) -> None:
+        self._decodes = decodes
+        self._idle = 0
+        self.count = 0
+        self.begun_s = self.ended_s = 0.0
+
+    def start(self, _: Any) -> None:
+        """See CdcConsumer."""
+        self.begun_s = time.perf_counter()
+
+    def alive(self) -> bool:
+        """See CdcConsumer."""
+        self._idle += 1
+        return self._idle < 3
+
+    def on_events(self, events: Iterator[Any]) -> bool:
+        """See CdcConsumer."""
+        self._idle = 0
+        before = self.count
+        if self._decodes:
+            for event in events:
+                assert event.key is not None
+                assert event.value is not None
+                self.count += 1
+        else:
+            for _ in events:
+                self.count += 1
+        if self.count > before:
+            self.ended_s = time.perf_counter()
+        return True
+
+
+def linked(work: Path, place: Path) -> Path:
+    """A work directory with the same files; segments that are removed there stay here."""
+    shutil.copytree(work, place, copy_function=os.link)
+    return place
+
+
+def ours(work: Path, place: Path, *, decodes: bool) -> tuple[int, float]:
+    """Events, and the seconds of our consumer."""
+    consumer = Counting(decodes=decodes)
+    run_consumer(node_pipeline(place, linked(work, place / "work")), "all", consumer)
+    return consumer.count, consumer.ended_s - consumer.begun_s
+
+
+def utility(ignite: Ignite, work: Path, place: Path) -> tuple[int, float]:
+    """Events, and the seconds of Ignite's."""
+    copy = linked(work, place / "work")
+    ignite.give(place)
+    ignite.run("Count", copy, "node-1", place / "count.txt", segment=SEGMENT_BYTES)
+    count, seconds = (place / "count.txt").read_text().split()
+    return int(count), float(seconds)
+
+
+def main() -> None:
+    """Print one JSON line per way."""
+    options = arguments("Read an Ignite node's log.", count=COUNT)
+    count = options.count
+    with ignite_folder() as folder:
+        ignite = Ignite(folder)
+        work = ignite.work("work")
+        ignite.run("Node", "many", work, count, segment=SEGMENT_BYTES, region=REGION_MEGABYTES)
+        segments = sorted((work / "db/wal/cdc/node_1").glob("*.wal"))
+        size = sum(path.stat().st_size for path in segments)
+        best: dict[str, float] = {}
+        for number in range(options.rounds):
+            for way in ("utility", "ours", "ours, decoded"):
+                place = folder / "place"
+                place.mkdir()
+                if way == "utility":
+                    found, seconds = utility(ignite, work, place)
+                else:
+                    found, seconds = ours(work, place, decodes=way != "ours")
+                assert found == count, f"round {number}, {way}: {found} events of {count}"
+                best[way] = min(best.get(way, seconds), seconds)
+                shutil.rmtree(place)
+    for way, seconds in best.items():
+        print(
+            json.dumps(
+                {
+                    "bench": "ignite_read",
+                    "way": way,
+                    "events": count,
+                    "log_bytes_per_event": round(size / count),
+                    "seconds": round(seconds, 3),
+                    "events_per_s": round(count / seconds),
+                    "times_utility": round(best["utility"] / seconds, 2),
+                    "machine": describe_machine(),
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()
