@@ -160,6 +160,7 @@ def _said(one: Instance, *words: str, code: int = 0) -> list[dict[str, Any]]:
         ("rowwise", "postgres"),
         ("bestEffort", "postgres"),
         ("auto", "mariadb"),
+        pytest.param("consistent", "postgres", marks=[pytest.mark.spark, pytest.mark.slow]),
     ],
 )
 def test_consumers_get_every_change_once_and_in_order(
