@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -18,6 +17,7 @@ from fix_end_to_end import LIVELY, Process
 from fix_engines import ENGINES, Place, new_place
 from fix_pipeline import penstock, write_pipeline
 from fix_shared import SharedServers
+from penstock.log.state import load_state
 from penstock.ports.progress import open_progress
 
 Row = tuple[str, Any, Any, bool, bool]
@@ -64,8 +64,10 @@ class Staged:
 
     def applies(self, gsn: int) -> None:
         """The target has everything up to a change."""
+        state = load_state(self.folder / "shop" / "log")
+        log_id = "other" if state is None else state.log_id
         self.target.run(
-            f"insert into wirekite.wirekite_log (log_id, applied_gsn) values ('test', {gsn})"
+            f"insert into wirekite.wirekite_log (log_id, applied_gsn) values ('{log_id}', {gsn})"
             " on conflict (only_row) do update set applied_gsn = excluded.applied_gsn"
         )
 
@@ -257,6 +259,25 @@ def test_the_target_is_asked_how_far_it_is(staged_postgres: Staged) -> None:
         extract.stop()
 
 
+def test_a_target_of_another_log_says_nothing(staged_postgres: Staged) -> None:
+    """Its numbers are those of other changes."""
+    staged = staged_postgres
+    staged.source.run("create table item (id int primary key)")
+    with staged.extracting() as extract, staged.consuming() as consume:
+        staged.source.run("insert into item values (1)")
+        staged.applies(9)
+        staged.target.run("update wirekite.wirekite_log set log_id = 'another'")
+        consume.until(lambda: len(staged.rows("item")) == 1, "it is staged")
+        time.sleep(2)
+        assert not staged.rows("item")[0][3]
+        staged.applies(9)
+        staged.target.run("delete from wirekite.wirekite_log")
+        staged.applies(9)
+        consume.until(lambda: staged.rows("item")[0][3], "its own does")
+        consume.stop()
+        extract.stop()
+
+
 def test_a_pipeline_without_target_has_nothing_to_wait_for(tmp_path: Path) -> None:
     """It is refused, with what to do."""
     path = write_pipeline(
@@ -268,4 +289,13 @@ def test_a_pipeline_without_target_has_nothing_to_wait_for(tmp_path: Path) -> No
     ran = penstock("run", path, "--json")
     assert ran.code != 0
     assert "there is no [target]" in ran.error["error"]
-    assert json.dumps(ran.error["hint"])
+    path = write_pipeline(
+        tmp_path,
+        "postgresql://a@localhost/shop",
+        "postgresql://b@localhost/shop",
+        mode="data",
+        sections={"staging": {"url": "postgresql://a@localhost/_replicator"}},
+    )
+    ran = penstock("run", path, "--json")
+    assert ran.code != 0
+    assert "mode data has no changes to stage" in ran.error["error"]

@@ -63,6 +63,12 @@ def with_staging(text: ConfigText, config: Config) -> Config:
             "[target]",
             hint="Add [target] with its url, or take [staging] out; consumers read the log itself.",
         )
+    if not config.pipeline.mode.has_change:
+        raise ConfigValueInvalid(
+            f"{text.place('pipeline', 'mode')}: mode data has no changes to stage",
+            hint='Take [staging] out, or set mode = "data+change".',
+            key="pipeline.mode",
+        )
     if STAGING in config.consumers:
         raise ConfigValueInvalid(
             f"{text.place(CONSUMERS, STAGING)}: the consumer of [staging] has this name",

@@ -20,12 +20,12 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.control.stage_target import TargetSchemas
 from penstock.host import faults
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.retry import Patience
 from penstock.log.state import load_state
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.config import Config
-from penstock.ports.progress import Progress, open_progress
 from penstock.ports.stage_config import seconds
 from penstock.ports.staging import (
     Group,
@@ -37,6 +37,7 @@ from penstock.ports.staging import (
 )
 from penstock.ports.table_sync import SyncState
 from penstock.ports.target import target_name
+from penstock.ports.target_state import TargetReader, open_target_reader
 from penstock.stage.log_changes import Changes, Timed, mutations, timed
 from penstock.stage.log_marks import LogMarks, Mark, time_of
 from penstock.stage.retire import Retiring
@@ -51,6 +52,7 @@ faults.declare("staging.rows.staged", "staging.marks.saved", "staging.applied.ro
 CHUNK_ROWS = 20_000
 CHUNK_MARKS = 100
 MARK_POLL_S = 0.5
+ADVANCE_S = 1.0
 WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)
 
 
@@ -71,6 +73,7 @@ class StagingConsumer(CdcConsumer):
         self._stack = ExitStack()
         self._advanced: dict[Group, Hlc] = {}
         self._has_looked = False
+        self._advance_s = 0.0
 
     def start(self, _metrics: MetricRegistry) -> None:
         """Make the staging tables where they are missing, and begin marking."""
@@ -120,7 +123,11 @@ class StagingConsumer(CdcConsumer):
         self._advance(_whole(times))
 
     def _advance(self, time: Hlc) -> None:
-        """All transactions up to a time are staged."""
+        """All transactions up to a time are staged. A checkpoint each second at most."""
+        now_s = REAL_CLOCK.monotonic_s()
+        if now_s < self._advance_s:
+            return
+        self._advance_s = now_s + ADVANCE_S
         for group, advanced in self._advanced.items():
             if time > advanced:
                 self._session.advance(group, group_name(group), time)
@@ -228,21 +235,23 @@ class _AppliedThread:
                 self._ended.wait(wait_s)
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[StagingSession, Progress]]:
+    def _opened(self) -> Iterator[tuple[StagingSession, TargetReader]]:
         url = self._config.target.url
         with (
             self._database.opened() as session,
-            closing(open_progress(url, application_name="penstock staging")) as target,
+            closing(open_target_reader(url, application_name="penstock staging")) as target,
         ):
             yield session, target
 
-    def _mark(self, session: StagingSession, target: Progress) -> None:
+    def _mark(self, session: StagingSession, target: TargetReader) -> None:
         """Mark what is applied by now; of a table with a table sync, what is applied of it.
 
         The rows of one that was removed or isolated stay unapplied, and hold nothing up.
         """
-        syncs = target.read_table_syncs()
-        self.gsn = target.read_applied().gsn
+        if not target.present()[0] or target.log_id() != self._marks.log_id:
+            return  # it has nothing of this log yet
+        syncs = target.table_syncs()
+        self.gsn = target.applied().gsn
         marks = self._marks.marks
         applied = time_of(marks, self.gsn)
         alone = {

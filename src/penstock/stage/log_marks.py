@@ -44,7 +44,7 @@ class LogMarks:
         self, log_id: str, floor: Hlc, marks: tuple[Mark, ...] = (), groups: tuple[Group, ...] = ()
     ) -> None:
         """floor: the time behind which those of the log's first changes are."""
-        self._log_id, self._floor = log_id, floor
+        self.log_id, self._floor = log_id, floor
         self.marks, self.groups = marks, groups
 
     @classmethod
@@ -66,7 +66,7 @@ class LogMarks:
             marks=[(gsn, time.nanos, time.logical) for gsn, time in self.marks],
             groups=list(self.groups),
         )
-        session.put_memo(_KEY + self._log_id, msgspec.json.encode(kept))
+        session.put_memo(_KEY + self.log_id, msgspec.json.encode(kept))
 
     @property
     def last(self) -> Hlc:
