@@ -19,6 +19,7 @@ pytest_plugins = [
     "fix_doctor",
     "fix_java",
     "fix_ignite_node",
+    "fix_ignite_live",
     "fix_mysql",
     "fix_mysql_loader",
     "fix_row_apply",

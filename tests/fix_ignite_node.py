@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -134,21 +135,38 @@ class Ignite:
 
     def run(self, program: str, *arguments: object, **properties: object) -> None:
         """Run a program to its end."""
+        with (self.folder / "output.txt").open("w+") as output:
+            child = self.child(
+                program, *arguments, output=output, port=free_port(), memory=512, **properties
+            )
+            status = child.wait(TIMEOUT_S)
+            output.seek(0)
+            assert status == 0, output.read()[-4000:]
+
+    def child(
+        self,
+        program: str,
+        *arguments: object,
+        output: IO[str],
+        memory: int,
+        has_pipes: bool = False,
+        **properties: object,
+    ) -> subprocess.Popen[str]:
+        """Start a program. memory: MB of its heap. has_pipes: stdin and stdout are ours."""
         given = [f"-D{name}={value}" for name, value in properties.items()]
         home = str(self.folder / "home")
         account = self._account
-        with (self.folder / "output.txt").open("w+") as output:
-            done = subprocess.run(
-                ["java", *(f"--add-opens={one}=ALL-UNNAMED" for one in OPENS), "-Xmx512m",
-                 "-DIGNITE_UPDATE_NOTIFIER=false", "-Djava.net.preferIPv4Stack=true",
-                 f"-Dport={free_port()}", *given, "-cp", f"{self.folder}/classes:{self.folder}/*",
-                 program, *map(str, arguments)],
-                env={"PATH": os.environ["PATH"], "HOME": home, "IGNITE_HOME": home},
-                cwd=home, stdout=output, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False,
-                user=account.uid if account else None, group=account.gid if account else None,
-            )  # fmt: skip
-            output.seek(0)
-            assert done.returncode == 0, output.read()[-4000:]
+        return subprocess.Popen(
+            ["java", *(f"--add-opens={one}=ALL-UNNAMED" for one in OPENS), f"-Xmx{memory}m",
+             "-DIGNITE_UPDATE_NOTIFIER=false", "-Djava.net.preferIPv4Stack=true",
+             *given, "-cp", f"{self.folder}/classes:{self.folder}/*", program,
+             *map(str, arguments)],
+            env={"PATH": os.environ["PATH"], "HOME": home, "IGNITE_HOME": home},
+            cwd=home, stdin=subprocess.PIPE if has_pipes else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if has_pipes else output, stderr=output, text=True,
+            encoding="utf-8", start_new_session=True,
+            user=account.uid if account else None, group=account.gid if account else None,
+        )  # fmt: skip
 
     def calls(self, work: Path, node: str, per_call: int, out: str) -> str:
         """The lines of Ignite's utility on a node's directory: see `Calls.java`."""

@@ -102,6 +102,35 @@ public final class Node {
             .setPeerClassLoadingEnabled(false);
     }
 
+    /** One part of all(), on a node that lives on. */
+    static void scenario(String name, Ignite node) throws InterruptedException {
+        switch (name) {
+            case "people":
+                people(node);
+                break;
+            case "transactions":
+                transactions(node);
+                break;
+            case "values":
+                values(node);
+                break;
+            case "shapes":
+                shapes(node);
+                break;
+            case "tables":
+                tables(node);
+                break;
+            case "expiring":
+                expiring(node);
+                break;
+            case "destroyed":
+                destroyed(node);
+                break;
+            default:
+                throw new IllegalArgumentException(name);
+        }
+    }
+
     private static <K, V> CacheConfiguration<K, V> cache(String name, CacheAtomicityMode mode) {
         return new CacheConfiguration<K, V>(name)
             .setAtomicityMode(mode)
