@@ -29,6 +29,7 @@ CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 # What the server of PostgreSQL's protocol will begin with; until then only tests use it.
 AWAITED = {
+    "penstock.serve.catalog.answers",
     "penstock.codec.postgres.pgwire_server",
     "penstock.codec.postgres.replication_commands",
     "penstock.codec.postgres.scram_server",

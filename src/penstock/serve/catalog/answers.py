@@ -39,8 +39,8 @@ class Answer:
     """The answer to one statement.
 
     columns: None where there is no result (no RowDescription, no rows). rows: texts as the server
-    prints them, None for NULL. tag: of CommandComplete; empty: EmptyQueryResponse. reports: settings
-    that changed and that clients are told of by ParameterStatus.
+    prints them, None for NULL. tag: of CommandComplete; empty: EmptyQueryResponse. reports: what a
+    ParameterStatus tells the client: settings that have changed.
     """
 
     tag: str
