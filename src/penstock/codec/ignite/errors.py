@@ -41,6 +41,20 @@ class TypeUnknown(PenstockError):
     retry = "operator"
 
 
+class CacheConfigBroken(PenstockError):
+    """A cache's cache_data.dat is damaged. fields: file, cause."""
+
+    code = "IG44"
+    retry = "operator"
+
+
+class CacheConfigUnknown(PenstockError):
+    """A cache's cache_data.dat is of a form that is not known. fields: file, cause."""
+
+    code = "IG45"
+    retry = "never"
+
+
 def broken(name: str, offset: int, cause: str) -> WalBroken:
     """The error for a broken place of a segment."""
     return WalBroken(
@@ -78,4 +92,26 @@ def type_unknown(type_id: int, cause: str) -> TypeUnknown:
         hint="Compare db/binary_meta/<node> with that of the node: it has one file per type. Give "
         "the reader the node's own work directory, not a copy made before the change.",
         type_id=type_id,
+    )
+
+
+def config_broken(name: str, cause: str) -> CacheConfigBroken:
+    """The error for a cache's configuration that Java would not read."""
+    return CacheConfigBroken(
+        f"{name}: {cause}",
+        hint="Read the node's own work directory, not a copy. With a damaged file the node does "
+        "not start; it writes the file when the cache is made or its tables are altered.",
+        file=name,
+        cause=cause,
+    )
+
+
+def config_unknown(name: str, cause: str) -> CacheConfigUnknown:
+    """The error for a cache's configuration of another release."""
+    return CacheConfigUnknown(
+        f"{name}: {cause}",
+        hint="Configurations as Ignite 2.17 stores them are read. Leave the cache out of "
+        "[source] tables, and name the release of the cluster when you report it.",
+        file=name,
+        cause=cause,
     )
