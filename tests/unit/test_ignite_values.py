@@ -189,6 +189,40 @@ def test_wrapped_objects_and_what_only_java_reads(decode: Decode) -> None:
 
 
 @BOTH
+def test_handles_to_what_is_no_container(decode: Decode) -> None:
+    """Read once, however many handles there are: 40,000 handles to 40,000 bytes stay small."""
+    count = 40_000
+    handles = b"".join(b"\x66" + struct.pack("<i", 11 + count + 5 * at - 6) for at in range(count))
+    head = b"\x18" + struct.pack("<i", count + 1) + b"\x01"
+    held = b"\x0c" + struct.pack("<i", count) + bytes(count)
+    found = decode(head + held + handles, 1, person_types())
+    assert len(found) == count + 1
+    assert all(one is found[1] for one in found[1:])
+    assert found[1] == found[0] == bytes(count)
+
+
+@BOTH
+def test_fields_that_lie_on_each_other(decode: Decode) -> None:
+    """Objects whose two fields are one object, 60 deep, would be 2 ** 60 values."""
+    data = b"\x65"
+    for _ in range(60):
+        data = binary(data, struct.pack("<HH", 24, 24), flags=0x33)
+    with pytest.raises(ValueBroken, match="bytes are read more than 32 times"):
+        decode(data, 100, person_types())
+
+
+@BOTH
+def test_overlapping_arrays_do_not_fill_the_memory(decode: Decode) -> None:
+    """Each handle to another array that reaches to the end: 10,000 of 25 KB are 250 MB."""
+    count = 10_000
+    held = b"".join(b"\x0c" + struct.pack("<i", 5 * (count - at - 1)) for at in range(count))
+    handles = (b"\x66" + struct.pack("<i", len(held))) * count
+    head = b"\x18" + struct.pack("<i", count + 1) + b"\x01\x0c" + struct.pack("<i", len(held))
+    with pytest.raises(ValueBroken, match="bytes are read more than 32 times"):
+        decode(head + held + handles, 1, person_types())
+
+
+@BOTH
 def test_numbers_of_any_length(decode: Decode) -> None:
     """Decimals are exact, whatever Python's context says."""
     digits = b"\x7f" * 5000
@@ -196,8 +230,15 @@ def test_numbers_of_any_length(decode: Decode) -> None:
     found = decode(data, 1, person_types())
     assert found.as_tuple().exponent == -3
     assert Fraction(found) == Fraction(int.from_bytes(digits, "big"), 1000)
-    small = b"\x1e" + struct.pack("<ii", -2, 1) + b"\x85"
-    assert decode(small, 1, person_types()) == Decimal("-500")
+    for scale, unscaled, shown in (
+        (-2, b"\x85", "-5E+2"), (2, b"\x00", "0.00"), (2, b"\x80", "0.00"), (0, b"\x01\0", "256"),
+        (2**31 - 1, b"\x07", "7E-2147483647"), (-(2**31), b"\x07", "7E+2147483648"),
+        (1, b"\xff" * 8, "-922337203685477580.7"), (30, b"\x80\x01", "-1E-30"),
+        (3, b"\x7f" + b"\xff" * 8, "2361183241434822606.847"),
+    ):  # fmt: skip
+        data = b"\x1e" + struct.pack("<ii", scale, len(unscaled)) + unscaled
+        found = decode(data, 1, person_types())
+        assert (str(found), found.as_tuple()) == (shown, Decimal(shown).as_tuple())
 
 
 @BOTH
@@ -246,7 +287,11 @@ def test_kernels_are_built_and_can_be_forbidden(monkeypatch: pytest.MonkeyPatch)
     assert wal.wal_kernel() == (_wal.Walk, _wal.Entry, _wal.find_record)
     assert marshal.COMPILED
     assert wal.COMPILED
+    assert marshal.decoder(person_types()).__self__.__class__ is _marshal.Decoder
+    assert marshal.decoder(person_types())(ANN, 100)["age"] == 31
     monkeypatch.setenv("PENSTOCK_PURE", "1")
+    assert marshal.decoder(person_types())(ANN, 100)["age"] == 31
+    assert not hasattr(marshal.decoder(person_types()), "__self__")
     assert marshal.decode_kernel() is marshal.decode
     assert wal.wal_kernel() == (wal.Walk, wal.Entry, wal.find_record)
     assert isinstance(marshal.decode(ANN, 100, person_types()), BinaryObject)

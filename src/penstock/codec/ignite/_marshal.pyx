@@ -1,9 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 # cython: initializedcheck=False, nonecheck=False
-"""The compiled reader of values; `marshal.py` is its readable twin and says what it does."""
+"""The compiled reader of values; `marshal.py` is its readable twin and says what it does.
 
-cimport cython
+Python values are made as CPython makes its own: tuples and slots are filled where they lie. What an
+object of one version of a type needs (names, a dict with them) is made once, as a Plan.
+"""
+
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Copy, PyDict_GetItem, PyDict_SetItem
+from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
 
@@ -26,8 +34,42 @@ from penstock.codec.ignite.values import (
 
 include "_numbers.pxi"
 
+cdef extern from *:
+    """
+    #include "structmember.h"
+    #define penstock_alloc(kind, count) PyType_GenericAlloc((PyTypeObject *)(kind), count)
+    /* Where the objects of a class with __slots__ have one of them; -1: it is no such slot. */
+    static Py_ssize_t penstock_slot(PyObject *member) {
+        if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) return -1;
+        return ((PyMemberDescrObject *)member)->d_member->offset;
+    }
+    #define penstock_fill(made, slot, value) (*(PyObject **)((char *)(made) + (slot)) = (value))
+    static PyObject *penstock_number(const unsigned char *digits, Py_ssize_t count) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        return PyLong_FromUnsignedNativeBytes(digits, count, Py_ASNATIVEBYTES_BIG_ENDIAN);
+    #else
+        return _PyLong_FromByteArray(digits, count, 0, 0);
+    #endif
+    }
+    """
+    object penstock_alloc(object kind, Py_ssize_t count)
+    Py_ssize_t penstock_slot(object member)
+    void penstock_fill(object made, Py_ssize_t slot, PyObject *value)
+    object penstock_number(const uint8_t *digits, Py_ssize_t count)
+
+cdef extern from "Python.h":
+    object PyFloat_FromDouble(double value)
+    object PyLong_FromLong(long value)
+    object PyUnicode_FromOrdinal(int value)
+    object PyUnicode_FromStringAndSize(const char *data, Py_ssize_t count)
+    PyObject *PyUnicode_DecodeUTF8(const char *data, Py_ssize_t count, const char *errors)
+    object PyObject_CallOneArg(object called, object given)
+    int PyErr_ExceptionMatches(object kind)
+    void PyErr_Clear()
+
 cdef enum:
     DEPTH_MAX = 200
+    READ_TIMES_MAX = 32
     NULL_CODE = 101
     HANDLE_CODE = 102
     OBJ_CODE = 103
@@ -38,68 +80,338 @@ cdef enum:
     TWO_BYTES = 16
     COMPACT = 32
     SQL_DATE_BYTES = 15
+    DIGITS_MAX = 18  # of a number of 64 bits, all of them
 
 cdef bytes SQL_DATE = bytes.fromhex("663aded5409766")
 cdef dict KINDS = COLLECTIONS
 cdef dict MAP_KINDS = MAPS
-cdef object _tuple_new = tuple.__new__
-cdef object _as_decimal = None
+cdef object _decimal, _as_decimal = None
+cdef object _unknown_uuid = UUID(int=0).is_safe
 
 
-def decode(data, int kind, types):
-    """See marshal.decode()."""
-    cdef Reader reader
-    if kind == 2:
-        return data
-    if kind != 1 and kind != 100 and kind != 101:
-        raise bad_value(0, f"an object of kind {kind}")
-    reader = Reader.__new__(Reader)
-    reader.begin(data, types)
-    if reader._size and reader._data[0] == 0xFD:
-        return Opaque("transformed", None, 0, data)
-    return reader.value(0)
+cdef Py_ssize_t _slot(kind, str name) except -1:
+    cdef Py_ssize_t found = penstock_slot(kind.__dict__[name])
+    if found < 0:
+        raise SystemError(f"{kind.__name__}.{name} is no slot")
+    return found
 
 
-# The version of a type that was met last: nearly always the next one's, too.
-cdef object _last_shapes = None
-cdef int32_t _last_type_id = 0
-cdef int32_t _last_schema = 0
-cdef tuple _last_shape = None
+cdef Py_ssize_t AT_NAMES = _slot(BinaryObject, "_names")
+cdef Py_ssize_t AT_FIELDS = _slot(BinaryObject, "fields")
+cdef Py_ssize_t AT_HASH = _slot(BinaryObject, "hash_code")
+cdef Py_ssize_t AT_RAW = _slot(BinaryObject, "raw")
+cdef Py_ssize_t AT_TYPE_ID = _slot(BinaryObject, "type_id")
+cdef Py_ssize_t AT_TYPE_NAME = _slot(BinaryObject, "type_name")
+cdef Py_ssize_t AT_LIST_KIND = _slot(JavaList, "kind")
+cdef Py_ssize_t AT_MAP_KIND = _slot(JavaMap, "kind")
+cdef Py_ssize_t AT_PAIRS = _slot(JavaMap, "pairs")
+cdef Py_ssize_t AT_INT = _slot(UUID, "int")
+cdef Py_ssize_t AT_IS_SAFE = _slot(UUID, "is_safe")
 
 
-cdef tuple _shape(types, int32_t type_id, int32_t schema):
-    global _last_shapes, _last_type_id, _last_schema, _last_shape
-    cdef object shapes = types.shapes
-    if shapes is not _last_shapes or type_id != _last_type_id or schema != _last_schema:
-        shape = types.fields_of(type_id, schema)
-        _last_shapes, _last_shape = types.shapes, shape
-        _last_type_id, _last_schema = type_id, schema
-    return _last_shape
+cdef inline void _fill(made, Py_ssize_t slot, value):
+    """Put a value into a slot that is empty."""
+    Py_INCREF(value)
+    penstock_fill(made, slot, <PyObject *>value)
 
 
-@cython.freelist(8)
-cdef class Reader:
-    cdef object _top  # the container at 0
-    cdef bytes _owner
-    cdef const uint8_t *_data
-    cdef Py_ssize_t _size
-    cdef Py_ssize_t _at
-    cdef object _types
-    cdef dict _seen
+cdef inline void _place(made, Py_ssize_t at, value):
+    """Put a value into a tuple."""
+    Py_INCREF(value)
+    PyTuple_SET_ITEM(made, at, value)
 
-    cdef int begin(self, bytes data, types) except -1:
-        self._owner = data
-        self._data = <const uint8_t *>PyBytes_AS_STRING(data)
-        self._size = PyBytes_GET_SIZE(data)
-        self._at = 0
-        self._types = types
-        self._seen = None
-        self._top = None
+
+# -- bytes -------------------------------------------------------------------------------------
+
+cdef struct Cursor:
+    const uint8_t *data
+    Py_ssize_t size
+    Py_ssize_t at
+    int64_t left  # bytes that may be read, those read before counted again
+    PyObject *owner  # the bytes, borrowed
+    PyObject *top  # the container at 0; owned
+    PyObject *seen  # a dict of those behind; owned
+
+
+cdef int _refuse(Cursor *c, Py_ssize_t count) except -1:
+    if count > c.size - c.at:
+        raise bad_value(c.at, f"{count} bytes are wanted, and {c.size - c.at} left")
+    raise bad_value(c.at, f"its bytes are read more than {READ_TIMES_MAX} times")
+
+
+cdef inline const uint8_t *take(Cursor *c, Py_ssize_t count) except NULL:
+    cdef const uint8_t *found = c.data + c.at
+    if count > c.size - c.at or count > c.left:
+        _refuse(c, count)
+    c.at += count
+    c.left -= count
+    return found
+
+
+cdef bytes taken(Cursor *c, Py_ssize_t count):
+    return PyBytes_FromStringAndSize(<const char *>take(c, count), count)
+
+
+cdef object flag(Cursor *c, Py_ssize_t begin):
+    cdef int found = take(c, 1)[0]
+    if found > 1:
+        raise bad_value(begin, f"a boolean of {found}")
+    return True if found else False
+
+
+cdef inline Py_ssize_t counted(Cursor *c, int item_bytes) except -1:
+    cdef Py_ssize_t begin = c.at
+    cdef int32_t count = _int(take(c, 4))
+    if count < 0 or count > (c.size - c.at) // item_bytes:
+        raise bad_value(begin, f"a count of {count}")
+    return count
+
+
+cdef object text(Cursor *c):
+    cdef Py_ssize_t begin = c.at
+    cdef Py_ssize_t count = counted(c, 1)
+    cdef PyObject *found = PyUnicode_DecodeUTF8(<const char *>take(c, count), count, NULL)
+    if found == NULL:
+        return _no_text(begin)
+    made = <object>found
+    Py_XDECREF(found)
+    return made
+
+
+cdef object _no_text(Py_ssize_t begin):
+    if PyErr_ExceptionMatches(UnicodeDecodeError):
+        PyErr_Clear()
+        raise bad_value(begin, "a string that is not UTF-8")
+    PyErr_Clear()
+    raise MemoryError
+
+
+# -- simple values -----------------------------------------------------------------------------
+
+cdef object uuid(Cursor *c):
+    cdef const uint8_t *data = take(c, 16)
+    cdef uint8_t turned[16]
+    cdef int at
+    for at in range(8):
+        turned[at] = data[7 - at]
+        turned[8 + at] = data[15 - at]
+    made = penstock_alloc(UUID, 0)
+    _fill(made, AT_INT, penstock_number(turned, 16))
+    _fill(made, AT_IS_SAFE, _unknown_uuid)
+    return made
+
+
+cdef object moment(kind, Cursor *c):
+    cdef int64_t ms = _long(take(c, 8))
+    made = penstock_alloc(kind, 1)
+    _place(made, 0, ms)
+    return made
+
+
+cdef object timestamp(Cursor *c):
+    cdef int64_t ms = _long(take(c, 8))
+    cdef int32_t nanos = _int(take(c, 4))
+    made = penstock_alloc(Timestamp, 2)
+    _place(made, 0, ms)
+    _place(made, 1, nanos)
+    return made
+
+
+cdef object decimal(Cursor *c, Py_ssize_t begin):
+    global _decimal, _as_decimal
+    cdef int32_t scale = _int(take(c, 4))
+    cdef Py_ssize_t count = counted(c, 1)
+    cdef const uint8_t *data = take(c, count)
+    cdef uint64_t unscaled = 0
+    cdef Py_ssize_t at
+    if not count:
+        raise bad_value(begin, "a decimal without digits")
+    if _as_decimal is None:
+        from decimal import Decimal
+
+        from penstock.codec.ignite.marshal import as_decimal
+
+        _decimal, _as_decimal = Decimal, as_decimal
+    if count <= 8:
+        for at in range(count):
+            unscaled = unscaled << 8 | (data[at] if at else data[0] & 0x7F)
+        return PyObject_CallOneArg(_decimal, short_number(unscaled, data[0] & 0x80, scale))
+    digits = bytearray(data[:count])
+    digits[0] &= 0x7F
+    number = int.from_bytes(digits, "big")
+    return _as_decimal(-number if data[0] & 0x80 else number, scale)
+
+
+cdef object short_number(uint64_t unscaled, bint is_negative, int64_t scale):
+    """As Decimal reads it: digits and an exponent."""
+    cdef char shown[40]
+    cdef char *at = shown + 40
+    cdef int64_t exponent = scale if scale >= 0 else -scale
+    if scale:
+        while True:
+            at -= 1
+            at[0] = <char>(48 + exponent % 10)
+            exponent //= 10
+            if not exponent:
+                break
+        if scale > 0:
+            at -= 1
+            at[0] = 45  # -
+        at -= 1
+        at[0] = 69  # E
+    is_negative = is_negative and unscaled
+    while True:
+        at -= 1
+        at[0] = <char>(48 + unscaled % 10)
+        unscaled //= 10
+        if not unscaled:
+            break
+    if is_negative:
+        at -= 1
+        at[0] = 45
+    return PyUnicode_FromStringAndSize(at, shown + 40 - at)
+
+
+cdef list numbers(Cursor *c, int code):
+    cdef int size = 2 if code == 13 else 4 if code == 14 or code == 16 else 8
+    cdef Py_ssize_t count = counted(c, size)
+    cdef const uint8_t *data = take(c, count * size)
+    cdef Py_ssize_t at
+    cdef int16_t small
+    cdef float real
+    cdef double precise
+    cdef list made = PyList_New(count)
+    for at in range(count):
+        if code == 13:
+            memcpy(&small, data, 2)
+            one = PyLong_FromLong(small)
+        elif code == 14:
+            one = PyLong_FromLong(_int(data))
+        elif code == 15:
+            one = <object>_long(data)
+        elif code == 16:
+            memcpy(&real, data, 4)
+            one = PyFloat_FromDouble(<double>real)
+        else:
+            memcpy(&precise, data, 8)
+            one = PyFloat_FromDouble(precise)
+        Py_INCREF(one)
+        PyList_SET_ITEM(made, at, one)
+        data += size
+    return made
+
+
+cdef list chars(Cursor *c):
+    cdef Py_ssize_t count = counted(c, 2)
+    cdef const uint8_t *data = take(c, count * 2)
+    cdef uint16_t one
+    cdef Py_ssize_t at
+    cdef list made = []
+    for at in range(count):
+        memcpy(&one, data + 2 * at, 2)
+        made.append(PyUnicode_FromOrdinal(one))
+    return made
+
+
+cdef object optimized(Cursor *c):
+    cdef bytes data = taken(c, counted(c, 1))
+    if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
+        return Date(_long(<const uint8_t *>PyBytes_AS_STRING(data) + 7))
+    return Opaque("optimized", None, 0, data)
+
+
+cdef tuple class_id(Cursor *c):
+    cdef int32_t type_id = _int(take(c, 4))
+    cdef Py_ssize_t begin
+    if type_id:
+        return type_id, None
+    begin = c.at
+    if take(c, 1)[0] != 9:
+        raise bad_value(begin, "a class name that is no string")
+    name = text(c)
+    return id_of(name), name
+
+
+# -- places of containers, for handles ---------------------------------------------------------
+
+cdef int see(Cursor *c, Py_ssize_t begin, made) except -1:
+    if not begin:
+        Py_INCREF(made)
+        Py_XDECREF(c.top)
+        c.top = <PyObject *>made
         return 0
+    if c.seen == NULL:
+        places = {}
+        Py_INCREF(places)
+        c.seen = <PyObject *>places
+    (<dict>c.seen)[begin] = made
+    return 0
 
-    cdef object value(self, int depth):
-        cdef Py_ssize_t begin = self._at
-        cdef const uint8_t *data
+
+# -- objects -----------------------------------------------------------------------------------
+
+cdef class Plan:
+    """What all objects of one version of a type have in common."""
+
+    cdef int32_t type_id
+    cdef int32_t schema
+    cdef Py_ssize_t count
+    cdef tuple names
+    cdef dict blank  # the names, each with None
+    cdef bytes numbers  # of a footer with the fields' numbers; None: a compact one
+    cdef object type_name
+    cdef object number
+    cdef object all_names
+
+    def __init__(self, types, int32_t type_id, int32_t schema, found, names):
+        self.type_id = type_id
+        self.schema = schema
+        self.names = tuple(names)
+        self.count = len(self.names)
+        self.blank = dict.fromkeys(self.names)
+        self.type_name = found.type_name or types.name_of(type_id) or ""
+        self.number = type_id
+        self.all_names = found.fields
+
+
+cdef class Decoder:
+    """See marshal.decoder()."""
+
+    cdef object _types
+    cdef list _change  # its one item is replaced when a type is to be looked up again
+    cdef object _changed  # what it was when the plans were made
+    cdef dict _plans
+    cdef dict _enums
+    cdef Plan _last  # met last: nearly always the next one's, too
+
+    def __init__(self, types):
+        self._types = types
+        self._change = types.change
+        self._changed = None
+
+    def decode(self, bytes data, int kind):
+        """See marshal.decode()."""
+        cdef Cursor c
+        if kind == 2:
+            return data
+        if kind != 1 and kind != 100 and kind != 101:
+            raise bad_value(0, f"an object of kind {kind}")
+        c.data = <const uint8_t *>PyBytes_AS_STRING(data)
+        c.size = PyBytes_GET_SIZE(data)
+        c.at = 0
+        c.left = c.size * READ_TIMES_MAX
+        c.owner = <PyObject *>data
+        c.top = c.seen = NULL
+        if c.size and c.data[0] == 0xFD:
+            return Opaque("transformed", None, 0, data)
+        try:
+            return self.value(&c, 0)
+        finally:
+            Py_XDECREF(c.top)
+            Py_XDECREF(c.seen)
+
+    cdef object value(self, Cursor *c, int depth):
+        cdef Py_ssize_t begin = c.at
         cdef int code
         cdef int16_t small
         cdef uint16_t unsigned
@@ -107,283 +419,274 @@ cdef class Reader:
         cdef double precise
         if depth > DEPTH_MAX:
             raise bad_value(begin, f"more than {DEPTH_MAX} values within each other")
-        code = self.take(1)[0]
+        code = take(c, 1)[0]
         if code == 3:
-            return _int(self.take(4))
-        if code == 9:
-            return self.text()
-        if code == NULL_CODE:
+            return PyLong_FromLong(_int(take(c, 4)))
+        elif code == 9:
+            return text(c)
+        elif code == NULL_CODE:
             return None
-        if code == 4:
-            return _long(self.take(8))
-        if code == 6:
-            memcpy(&precise, self.take(8), 8)
-            return precise
-        if code == 8:
-            return self.flag(begin)
-        if code == OBJ_CODE:
-            return self.object_(begin, depth)
-        if code == 33:
-            data = self.take(8)
-            return _tuple_new(Timestamp, (_long(data), _int(self.take(4))))
-        if code == 1:
-            return <int8_t>self.take(1)[0]
-        if code == 2:
-            memcpy(&small, self.take(2), 2)
-            return small
-        if code == 5:
-            memcpy(&real, self.take(4), 4)
-            return <double>real
-        if code == 7:
-            memcpy(&unsigned, self.take(2), 2)
-            return chr(unsigned)
-        if code == 10:
-            return self.uuid()
-        if code == 11:
-            return _tuple_new(Date, (_long(self.take(8)),))
-        if code == 36:
-            return _tuple_new(Time, (_long(self.take(8)),))
-        return self.other(code, begin, depth)
+        elif code == 4:
+            return _long(take(c, 8))
+        elif code == 6:
+            memcpy(&precise, take(c, 8), 8)
+            return PyFloat_FromDouble(precise)
+        elif code == 8:
+            return flag(c, begin)
+        elif code == OBJ_CODE:
+            return self.object_(c, begin, depth)
+        elif code == 33:
+            return timestamp(c)
+        elif code == 1:
+            return PyLong_FromLong(<int8_t>take(c, 1)[0])
+        elif code == 2:
+            memcpy(&small, take(c, 2), 2)
+            return PyLong_FromLong(small)
+        elif code == 5:
+            memcpy(&real, take(c, 4), 4)
+            return PyFloat_FromDouble(<double>real)
+        elif code == 7:
+            memcpy(&unsigned, take(c, 2), 2)
+            return PyUnicode_FromOrdinal(unsigned)
+        elif code == 10:
+            return uuid(c)
+        elif code == 11:
+            return moment(Date, c)
+        elif code == 36:
+            return moment(Time, c)
+        elif code == 12:
+            return taken(c, counted(c, 1))
+        elif 13 <= code <= 17:
+            return numbers(c, code)
+        elif code == 18:
+            return chars(c)
+        elif code == 19:
+            return [flag(c, begin) for _ in range(counted(c, 1))]
+        elif code == 30:
+            return decimal(c, begin)
+        elif code == 24:
+            return self.collection(c, begin, depth)
+        elif code == 25:
+            return self.map(c, begin, depth)
+        elif code == 28 or code == 38:
+            return self.enum(c)
+        return self.other(c, code, begin, depth)
 
-    cdef object other(self, int code, Py_ssize_t begin, int depth):
-        if code == 12:
-            return self.taken(self.count(1))
-        if 13 <= code <= 17:
-            return self.numbers(code)
-        if code == 18:
-            return self.chars()
-        if code == 19:
-            return [self.flag(begin) for _ in range(self.count(1))]
+    cdef object other(self, Cursor *c, int code, Py_ssize_t begin, int depth):
         if code == 20:
-            return self.objects(9, depth)
-        if code == 21:
-            return self.objects(10, depth)
-        if code == 22:
-            return self.objects(11, depth)
-        if code == 31:
-            return self.objects(30, depth)
-        if code == 34:
-            return self.objects(33, depth)
-        if code == 37:
-            return self.objects(36, depth)
-        if code == 30:
-            return self.decimal(begin)
-        if code == 23:
-            return self.array(begin, depth)
-        if code == 24:
-            return self.collection(begin, depth)
-        if code == 25:
-            return self.map(begin, depth)
-        if code == 27:
-            return self.wrapped(begin, depth)
-        if code == 28 or code == 38:
-            return self.enum()
-        if code == 29:
-            return self.enums(begin)
-        if code == 32:
-            type_id, name = self.class_id()
+            return self.objects(c, 9, depth)
+        elif code == 21:
+            return self.objects(c, 10, depth)
+        elif code == 22:
+            return self.objects(c, 11, depth)
+        elif code == 31:
+            return self.objects(c, 30, depth)
+        elif code == 34:
+            return self.objects(c, 33, depth)
+        elif code == 37:
+            return self.objects(c, 36, depth)
+        elif code == 23:
+            return self.array(c, begin, depth)
+        elif code == 27:
+            return self.wrapped(c, begin, depth)
+        elif code == 29:
+            return self.enums(c, begin)
+        elif code == 32:
+            type_id, name = class_id(c)
             return Class(name or self._types.name_of(type_id), type_id)
-        if code == 35:
-            for _ in range(self.count(4)):
-                self.class_id()
-            self.value(depth + 1)
-            return Opaque("proxy", None, 0, self._owner[begin:self._at])
-        if code == HANDLE_CODE:
-            return self.handle(begin, depth)
-        if code == 0xFE:
-            return self.optimized()
+        elif code == 35:
+            for _ in range(counted(c, 4)):
+                class_id(c)
+            self.value(c, depth + 1)
+            return Opaque("proxy", None, 0, (<bytes>c.owner)[begin:c.at])
+        elif code == HANDLE_CODE:
+            return self.handle(c, begin, depth)
+        elif code == 0xFE:
+            return optimized(c)
         raise bad_value(begin, f"a value of type {code}")
-
-    # -- simple ones -------------------------------------------------------------------------
-
-    cdef object uuid(self):
-        cdef const uint8_t *data = self.take(16)
-        return UUID(int=(<object><uint64_t>_long(data) << 64) | <uint64_t>_long(data + 8))
-
-    cdef object decimal(self, Py_ssize_t begin):
-        global _as_decimal
-        cdef int32_t scale = _int(self.take(4))
-        cdef Py_ssize_t count = self.count(1)
-        digits = bytearray(self.taken(count))
-        if not digits:
-            raise bad_value(begin, "a decimal without digits")
-        if _as_decimal is None:
-            from penstock.codec.ignite.marshal import as_decimal
-
-            _as_decimal = as_decimal
-        is_negative = digits[0] & 0x80
-        digits[0] &= 0x7F
-        unscaled = int.from_bytes(digits, "big")
-        return _as_decimal(-unscaled if is_negative else unscaled, scale)
-
-    cdef list numbers(self, int code):
-        cdef int size = 2 if code == 13 else 4 if code == 14 or code == 16 else 8
-        cdef Py_ssize_t count = self.count(size)
-        cdef const uint8_t *data = self.take(count * size)
-        cdef Py_ssize_t at
-        cdef int16_t small
-        cdef float real
-        cdef double precise
-        cdef list made = []
-        for at in range(count):
-            if code == 13:
-                memcpy(&small, data, 2)
-                made.append(small)
-            elif code == 14:
-                made.append(_int(data))
-            elif code == 15:
-                made.append(_long(data))
-            elif code == 16:
-                memcpy(&real, data, 4)
-                made.append(<double>real)
-            else:
-                memcpy(&precise, data, 8)
-                made.append(precise)
-            data += size
-        return made
-
-    cdef list chars(self):
-        cdef Py_ssize_t count = self.count(2)
-        cdef const uint8_t *data = self.take(count * 2)
-        cdef uint16_t one
-        cdef Py_ssize_t at
-        cdef list made = []
-        for at in range(count):
-            memcpy(&one, data + 2 * at, 2)
-            made.append(chr(one))
-        return made
 
     # -- containers --------------------------------------------------------------------------
 
-    cdef int see(self, Py_ssize_t begin, made) except -1:
-        if not begin:
-            self._top = made
-            return 0
-        if self._seen is None:
-            self._seen = {}
-        self._seen[begin] = made
-        return 0
-
-    cdef list array(self, Py_ssize_t begin, int depth):
+    cdef list array(self, Cursor *c, Py_ssize_t begin, int depth):
         cdef Py_ssize_t count, at
         cdef list made = []
-        self.class_id()
-        count = self.count(1)
-        self.see(begin, made)
+        class_id(c)
+        count = counted(c, 1)
+        see(c, begin, made)
         for at in range(count):
-            made.append(self.value(depth + 1))
+            PyList_Append(made, self.value(c, depth + 1))
         return made
 
-    cdef list enums(self, Py_ssize_t begin):
+    cdef list enums(self, Cursor *c, Py_ssize_t begin):
         cdef Py_ssize_t at
         cdef int code
         cdef list made = []
-        self.class_id()
-        for at in range(self.count(1)):
-            code = self.take(1)[0]
+        class_id(c)
+        for at in range(counted(c, 1)):
+            code = take(c, 1)[0]
             if code != NULL_CODE and code != 28 and code != 38:
                 raise bad_value(begin, f"an enum array with a value of type {code}")
-            made.append(None if code == NULL_CODE else self.enum())
+            made.append(None if code == NULL_CODE else self.enum(c))
         return made
 
-    cdef object collection(self, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t count = self.count(1)
+    cdef object collection(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef Py_ssize_t count = counted(c, 1)
         cdef Py_ssize_t at
-        cdef int kind = <int8_t>self.take(1)[0]
+        cdef int kind = <int8_t>take(c, 1)[0]
         if kind not in KINDS:
             raise bad_value(begin, f"a collection of kind {kind}")
-        made = JavaList()
-        made.kind = KINDS[kind]
-        self.see(begin, made)
+        made = penstock_alloc(JavaList, 0)
+        _fill(made, AT_LIST_KIND, KINDS[kind])
+        see(c, begin, made)
         for at in range(count):
-            (<list>made).append(self.value(depth + 1))
+            PyList_Append(made, self.value(c, depth + 1))
         return made
 
-    cdef object map(self, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t count = self.count(2)
+    cdef object map(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef Py_ssize_t count = counted(c, 2)
         cdef Py_ssize_t at
-        cdef int kind = self.take(1)[0]
+        cdef int kind = take(c, 1)[0]
         cdef list pairs = []
         if kind not in MAP_KINDS:
             raise bad_value(begin, f"a map of kind {kind}")
-        made = JavaMap(MAP_KINDS[kind], pairs)
-        self.see(begin, made)
+        made = penstock_alloc(JavaMap, 0)
+        _fill(made, AT_MAP_KIND, MAP_KINDS[kind])
+        _fill(made, AT_PAIRS, pairs)
+        see(c, begin, made)
         for at in range(count):
-            key = self.value(depth + 1)
-            pairs.append((key, self.value(depth + 1)))
+            key = self.value(c, depth + 1)
+            PyList_Append(pairs, (key, self.value(c, depth + 1)))
         return made
 
-    cdef list objects(self, int code, int depth):
+    cdef list objects(self, Cursor *c, int code, int depth):
         cdef Py_ssize_t begin, at
         cdef int actual
         cdef list made = []
-        for at in range(self.count(1)):
-            begin = self._at
-            actual = self.take(1)[0]
+        for at in range(counted(c, 1)):
+            begin = c.at
+            actual = take(c, 1)[0]
             if actual != NULL_CODE and actual != code:
                 raise bad_value(begin, f"an array with a value of type {actual}")
-            self._at = begin
-            made.append(self.value(depth + 1))
+            c.at = begin
+            made.append(self.value(c, depth + 1))
         return made
 
     # -- types -------------------------------------------------------------------------------
 
-    cdef object enum(self):
-        type_id, name = self.class_id()
-        ordinal = _int(self.take(4))
+    cdef int renew(self) except -1:
+        """Forget what was known of types where they were told to look one up again."""
+        cdef object now = <object>PyList_GET_ITEM(self._change, 0)
+        if now is not self._changed:
+            self._plans, self._enums, self._last = {}, {}, None
+            self._changed = now
+        return 0
+
+    cdef object enum(self, Cursor *c):
+        cdef PyObject *found
+        type_id, name = class_id(c)
+        cdef int32_t ordinal = _int(take(c, 4))
+        self.renew()
+        key = (type_id, ordinal, name)
+        found = PyDict_GetItem(self._enums, key)
+        if found != NULL:
+            return <object>found
         known = self._types.find(type_id)
         shown = name or (self._types.name_of(type_id) or "")
-        return Enum(shown, type_id, ordinal, known.constants.get(ordinal) if known else None)
+        constant = known.constants.get(ordinal) if known else None
+        made = Enum(shown, type_id, ordinal, constant)
+        if constant is not None:
+            self._enums[key] = made
+        return made
 
-    cdef object optimized(self):
-        cdef bytes data = self.taken(self.count(1))
-        if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
-            return Date(_long(<const uint8_t *>PyBytes_AS_STRING(data) + 7))
-        return Opaque("optimized", None, 0, data)
+    cdef Plan plan(self, int32_t type_id, int32_t schema):
+        """Of objects with a compact footer. Raises TypeUnknown."""
+        cdef PyObject *known
+        self.renew()
+        if self._last is not None and self._last.type_id == type_id:
+            if self._last.schema == schema and self._last.numbers is None:
+                return self._last
+        key = (type_id, schema)
+        known = PyDict_GetItem(self._plans, key)
+        if known != NULL:
+            self._last = <Plan>known
+            return self._last
+        found, names = self._types.fields_of(type_id, schema)
+        self.renew()
+        self._last = Plan(self._types, type_id, schema, found, names)
+        self._plans[key] = self._last
+        return self._last
 
-    cdef tuple class_id(self):
-        cdef int32_t type_id = _int(self.take(4))
-        cdef Py_ssize_t begin
-        if type_id:
-            return type_id, None
-        begin = self._at
-        if self.take(1)[0] != 9:
-            raise bad_value(begin, "a class name that is no string")
-        name = self.text()
-        return id_of(name), name
+    cdef Plan numbered(
+        self, Cursor *c, int32_t type_id, int32_t schema, Py_ssize_t footer, Py_ssize_t count,
+        Py_ssize_t size,
+    ):
+        """Of objects whose footer has the fields' numbers. Raises TypeUnknown."""
+        cdef PyObject *known
+        cdef Py_ssize_t at
+        cdef bytes numbers
+        cdef Plan made
+        self.renew()
+        numbers = b"".join(
+            [(<bytes>c.owner)[footer + at * size:footer + at * size + 4] for at in range(count)]
+        )
+        key = (type_id, numbers)
+        known = PyDict_GetItem(self._plans, key)
+        if known != NULL:
+            return <Plan>known
+        named = []
+        found = None
+        for at in range(count):
+            found, one = self._types.name_of_field(type_id, _int(c.data + footer + at * size))
+            named.append(one)
+        self.renew()
+        made = Plan(self._types, type_id, schema, found, named)
+        made.numbers = numbers
+        self._plans[key] = made
+        return made
 
     # -- objects -----------------------------------------------------------------------------
 
-    cdef object handle(self, Py_ssize_t begin, int depth):
-        cdef int32_t distance = _int(self.take(4))
+    cdef object handle(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef int32_t distance = _int(take(c, 4))
         cdef Py_ssize_t place = begin - distance
         cdef Py_ssize_t after
         if place < 0 or place >= begin:
             raise bad_value(begin, f"a handle {distance} bytes back")
-        if not place and self._top is not None:
-            return self._top
-        if self._seen is not None and place in self._seen:
-            return self._seen[place]
-        after = self._at
-        self._at = place
-        found = self.value(depth + 1)
-        self._at = after
+        if not place and c.top != NULL:
+            return <object>c.top
+        if c.seen != NULL and place in <dict>c.seen:
+            return (<dict>c.seen)[place]
+        after = c.at
+        c.at = place
+        found = self.value(c, depth + 1)
+        c.at = after
+        see(c, place, found)
         return found
 
-    cdef object wrapped(self, Py_ssize_t begin, int depth):
-        cdef Py_ssize_t length = self.count(1)
-        cdef bytes inner = self.taken(length)
-        cdef int32_t start = _int(self.take(4))
-        cdef Reader reader
+    cdef object wrapped(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef Py_ssize_t length = counted(c, 1)
+        cdef const uint8_t *data = take(c, length)
+        cdef int32_t start = _int(take(c, 4))
+        cdef Cursor inner
         if start < 0 or start >= length:
             raise bad_value(begin, f"a binary object that begins at {start} of {length} bytes")
-        reader = Reader.__new__(Reader)
-        reader.begin(inner, self._types)
-        reader._at = start
-        return reader.value(depth + 1)
+        owner = PyBytes_FromStringAndSize(<const char *>data, length)
+        inner.data = data
+        inner.size = length
+        inner.at = start
+        inner.left = c.left
+        inner.owner = <PyObject *>owner
+        inner.top = inner.seen = NULL
+        try:
+            made = self.value(&inner, depth + 1)
+        finally:
+            Py_XDECREF(inner.top)
+            Py_XDECREF(inner.seen)
+        c.left = inner.left
+        return made
 
-    cdef object object_(self, Py_ssize_t begin, int depth):
-        cdef const uint8_t *data = self.take(OBJECT_BYTES - 1)
+    cdef object object_(self, Cursor *c, Py_ssize_t begin, int depth):
+        cdef const uint8_t *data = take(c, OBJECT_BYTES - 1)
         cdef int flags = data[1] | data[2] << 8
         cdef int32_t type_id = _int(data + 3)
         cdef int32_t hash_code = _int(data + 7)
@@ -394,18 +697,18 @@ cdef class Reader:
         cdef Py_ssize_t begin_name, behind, footer = end, raw_at = offset, size = 1, count = 0, at
         cdef int width = 1
         cdef uint64_t place
-        cdef tuple names = None
-        cdef dict fields = {}
+        cdef Plan plan
+        cdef dict fields
         if data[0] != 1:
             raise bad_value(begin, f"a binary object of version {data[0]}")
-        if length < OBJECT_BYTES or end > self._size:
+        if length < OBJECT_BYTES or end > c.size:
             raise bad_value(begin, f"a binary object of {length} bytes")
         name = None
         if not type_id:
-            begin_name = self._at
-            if self.take(1)[0] != 9:
+            begin_name = c.at
+            if take(c, 1)[0] != 9:
                 raise bad_value(begin_name, "a class name that is no string")
-            name = self.text()
+            name = text(c)
             type_id = id_of(name)
         if flags & HAS_SCHEMA:
             footer = begin + offset
@@ -417,76 +720,78 @@ cdef class Reader:
             if (behind - footer) % size:
                 raise bad_value(begin, f"a footer of {behind - footer} bytes")
             count = (behind - footer) // size
+            charge(c, behind - footer)
             if flags & HAS_RAW:
-                raw_at = _int(self._data + behind)
+                raw_at = _int(c.data + behind)
         raw = None
         if flags & HAS_RAW:
             if raw_at < OBJECT_BYTES or raw_at > footer - begin:
                 raise bad_value(begin, f"raw data at {raw_at}")
-            raw = self._owner[begin + raw_at:footer]
+            charge(c, footer - begin - raw_at)
+            raw = (<bytes>c.owner)[begin + raw_at:footer]
+        made = penstock_alloc(BinaryObject, 0)
         if flags & HAS_SCHEMA and flags & COMPACT:
-            found, names = _shape(self._types, type_id, schema)
-            if len(names) != count:
-                raise bad_value(begin, f"{count} fields of a version with {len(names)}")
+            plan = self.plan(type_id, schema)
+            if plan.count != count:
+                raise bad_value(begin, f"{count} fields of a version with {plan.count}")
+        elif count:
+            plan = self.numbered(c, type_id, schema, footer, count, size)
         else:
-            found = self._types.find(type_id)
-            named = []
-            for at in range(count):
-                found, one = self._types.name_of_field(type_id, _int(self._data + footer + at * size))
-                named.append(one)
-            names = tuple(named)
-        if found is not None:
-            name = found.type_name
-        made = BinaryObject.__new__(BinaryObject)
-        made.type_name = name or self._types.name_of(type_id) or ""
-        made.type_id = type_id
-        made.hash_code = hash_code
-        made.fields = fields
-        made._names = found.fields if found is not None else {}
-        made.raw = raw
-        self.see(begin, made)
+            plan = None
+        if plan is not None:
+            fields = PyDict_Copy(plan.blank)
+            _fill(made, AT_TYPE_NAME, plan.type_name)
+            _fill(made, AT_TYPE_ID, plan.number)
+            _fill(made, AT_NAMES, plan.all_names)
+        else:
+            fields = {}
+            self.bare(made, type_id, name)
+        _fill(made, AT_HASH, PyLong_FromLong(hash_code))
+        _fill(made, AT_FIELDS, fields)
+        _fill(made, AT_RAW, raw)
+        see(c, begin, made)
         for at in range(count):
             place = 0
-            memcpy(&place, self._data + footer + at * size + size - width, width)
+            data = c.data + footer + at * size + size - width
+            if width == 1:
+                place = data[0]
+            else:
+                memcpy(&place, data, width)
             if place < OBJECT_BYTES or <int64_t>place >= footer - begin:
                 raise bad_value(begin, f"a field at {place}")
-            self._at = begin + <Py_ssize_t>place
-            fields[names[at]] = self.value(depth + 1)
-        self._at = end
+            c.at = begin + <Py_ssize_t>place
+            PyDict_SetItem(
+                fields, <object>PyTuple_GET_ITEM(plan.names, at), self.value(c, depth + 1)
+            )
+        c.at = end
         return made
 
-    # -- bytes -------------------------------------------------------------------------------
+    cdef int bare(self, made, int32_t type_id, name) except -1:
+        """What an object without fields has of its type."""
+        found = self._types.find(type_id)
+        if found is not None:
+            name = found.type_name
+        _fill(made, AT_TYPE_NAME, name or self._types.name_of(type_id) or "")
+        _fill(made, AT_TYPE_ID, type_id)
+        _fill(made, AT_NAMES, found.fields if found is not None else {})
+        return 0
 
-    cdef const uint8_t *take(self, Py_ssize_t count) except NULL:
-        cdef const uint8_t *found = self._data + self._at
-        if count > self._size - self._at:
-            raise bad_value(
-                self._at, f"{count} bytes are wanted, and {self._size - self._at} left"
-            )
-        self._at += count
-        return found
 
-    cdef bytes taken(self, Py_ssize_t count):
-        return PyBytes_FromStringAndSize(<const char *>self.take(count), count)
+cdef inline int charge(Cursor *c, Py_ssize_t count) except -1:
+    """Count bytes that are read in another place."""
+    if count > c.left:
+        raise bad_value(c.at, f"its bytes are read more than {READ_TIMES_MAX} times")
+    c.left -= count
+    return 0
 
-    cdef object flag(self, Py_ssize_t begin):
-        cdef int found = self.take(1)[0]
-        if found > 1:
-            raise bad_value(begin, f"a boolean of {found}")
-        return found == 1
 
-    cdef Py_ssize_t count(self, int item_bytes) except -1:
-        cdef Py_ssize_t begin = self._at
-        cdef int32_t count = _int(self.take(4))
-        if count < 0 or count > (self._size - self._at) // item_bytes:
-            raise bad_value(begin, f"a count of {count}")
-        return count
+cdef Decoder _decoder = None  # of the types that decode() was given last
 
-    cdef object text(self):
-        cdef Py_ssize_t begin = self._at
-        cdef Py_ssize_t count = self.count(1)
-        cdef const char *data = <const char *>self.take(count)
-        try:
-            return data[:count].decode("utf-8")
-        except UnicodeDecodeError:
-            raise bad_value(begin, "a string that is not UTF-8") from None
+
+def decode(data, int kind, types):
+    """See marshal.decode()."""
+    global _decoder
+    cdef Decoder decoder = _decoder
+    if decoder is None or decoder._types is not types:
+        _decoder = decoder = Decoder(types)
+    return decoder.decode(data, kind)

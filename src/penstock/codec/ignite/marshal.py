@@ -30,6 +30,7 @@ from penstock.codec.ignite.values import (
 )
 
 try:
+    from penstock.codec.ignite._marshal import Decoder as _Decoder
     from penstock.codec.ignite._marshal import decode as _decode
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.ignite._marshal":
@@ -39,6 +40,9 @@ else:
     COMPILED = True
 
 DEPTH_MAX = 200  # of values within each other
+# Handles and fields can point anywhere, many at one place. A node's value reads each byte once, or
+# as often as it lies within wrapped objects; more is a broken value that would fill the memory.
+READ_TIMES_MAX = 32
 REGULAR, BYTES, OBJECT, ENUM = 1, 2, 100, 101  # kinds of keys and values
 TRANSFORMED, OPTIMIZED = 0xFD, 0xFE
 NULL, HANDLE, OBJ = 101, 102, 103
@@ -74,6 +78,14 @@ def decode(data: bytes, kind: int, types: Types) -> Any:
     return _Reader(data, types).value(0)
 
 
+def decoder(types: Types) -> Callable[[bytes, int], Any]:
+    """`decode` with these types: the kernel's, or the twin's as decode_kernel() says."""
+    if decode_kernel() is decode:
+        return lambda data, kind: decode(data, kind, types)
+    found: Callable[[bytes, int], Any] = _Decoder(types).decode
+    return found
+
+
 def decode_object(data: bytes, types: Types) -> Any:
     """A marshalled value that stands by itself. Raises ValueBroken, TypeUnknown."""
     return _Reader(data, types).value(0)
@@ -96,6 +108,7 @@ class _Reader:
         self._data = data
         self._types = types
         self._at = 0
+        self._left = len(data) * READ_TIMES_MAX
         self._seen: dict[int, Any] = {}
 
     def value(self, depth: int) -> Any:
@@ -272,6 +285,7 @@ class _Reader:
         self._at = place
         found = self.value(depth + 1)
         self._at = after
+        self._seen[place] = found
         return found
 
     def wrapped(self, begin: int, depth: int) -> Any:
@@ -282,7 +296,10 @@ class _Reader:
             raise bad_value(begin, f"a binary object that begins at {start} of {length} bytes")
         reader = _Reader(inner, self._types)
         reader._at = start
-        return reader.value(depth + 1)
+        reader._left = self._left
+        made = reader.value(depth + 1)
+        self._left = reader._left
+        return made
 
     def object(self, begin: int, depth: int) -> BinaryObject:
         version, flags, type_id, hash_code, length, schema, offset = _HEADER.unpack(
@@ -339,6 +356,7 @@ class _Reader:
             size = width if flags & COMPACT else width + 4
             if (behind - footer) % size:
                 raise bad_value(begin, f"a footer of {behind - footer} bytes")
+            self._charge(behind - footer)
             for at in range(footer, behind, size):
                 number = 0 if flags & COMPACT else self._int_at(at)
                 place = self._data[at + size - width : at + size]
@@ -349,6 +367,7 @@ class _Reader:
             return places, None, footer
         if not HEADER_BYTES <= raw_at <= footer - begin:
             raise bad_value(begin, f"raw data at {raw_at}")
+        self._charge(footer - begin - raw_at)
         return places, self._data[begin + raw_at : footer], footer
 
     def _named(
@@ -373,9 +392,16 @@ class _Reader:
         end = self._at + count
         if end > len(self._data):
             raise self._bad(f"{count} bytes are wanted, and {len(self._data) - self._at} left")
+        self._charge(count)
         found = self._data[self._at : end]
         self._at = end
         return found
+
+    def _charge(self, count: int) -> None:
+        """Count bytes that are read."""
+        if count > self._left:
+            raise self._bad(f"its bytes are read more than {READ_TIMES_MAX} times")
+        self._left -= count
 
     def _short(self) -> int:
         return int.from_bytes(self._take(2), "little")

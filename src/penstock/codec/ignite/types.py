@@ -99,8 +99,9 @@ class Types:
         self._class_name = class_name
         self._known: dict[int, BinaryType] = {}
         self._class_names: dict[int, str] = {}
-        self.shapes: dict[tuple[int, int], tuple[BinaryType, tuple[str, ...]]] = {}
-        """What fields_of() gave before."""
+        self._shapes: dict[tuple[int, int], tuple[BinaryType, tuple[str, ...]]] = {}
+        self.change = [object()]
+        """Another object when something that was found may be found otherwise now."""
 
     def find(self, type_id: int) -> BinaryType | None:
         """The type, if there is metadata of it."""
@@ -113,13 +114,13 @@ class Types:
 
     def fields_of(self, type_id: int, schema: int) -> tuple[BinaryType, tuple[str, ...]]:
         """The names of the fields of one version of a type. Raises TypeUnknown."""
-        shape = self.shapes.get((type_id, schema))
+        shape = self._shapes.get((type_id, schema))
         if shape is not None:
             return shape
         for _ in range(2):
             found = self.find(type_id)
             if found is not None and schema in found.schemas:
-                self.shapes[type_id, schema] = shape = found, found.schemas[schema]
+                self._shapes[type_id, schema] = shape = found, found.schemas[schema]
                 return shape
             self.forget(type_id)  # its file may have changed meanwhile
         if found is None:
@@ -152,7 +153,8 @@ class Types:
     def forget(self, type_id: int) -> None:
         """Look the type up again when it is next asked for."""
         self._known.pop(type_id, None)
-        self.shapes = {one: shape for one, shape in self.shapes.items() if one[0] != type_id}
+        self._shapes = {one: shape for one, shape in self._shapes.items() if one[0] != type_id}
+        self.change[0] = object()
 
 
 def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryType:

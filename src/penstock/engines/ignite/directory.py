@@ -73,7 +73,7 @@ class NodeDirectory(CdcState):
         self._check(url)
         self.make()
         self._types = Types(self._read_type, self._class_name)
-        self._decode = marshal.decode_kernel()
+        self._decode = marshal.decoder(self._types)
         self._walk, _, self._find = wal.wal_kernel()
         self._names: dict[int, str] = {}
         self._event = type("CdcEvent", (CdcEvent,), {"__slots__": (), "names": self._names})
@@ -123,7 +123,7 @@ class NodeDirectory(CdcState):
             number=segment,
             name=str(self.path(segment)),
             begin=begin,
-            decode=lambda data, kind: self._decode(data, kind, self._types),
+            decode=self._decode,
             kind=self._event,
         )
 
