@@ -221,6 +221,9 @@ def record() -> None:
             work = ignite.work(name)
             ignite.run("Node", scenario, work, fullFooter=full)
             packed(work, data / f"{name}.tar.xz")
+        work = ignite.work("forms")
+        ignite.run("Forms", work, folder / "home" / "keys.p12")
+        packed(work, data / "forms.tar.xz")
         for name, calls, node, per_call in (
             ("one", "one-0", "node-1", 0),
             ("one", "one-7", "node-1", 7),

@@ -10,8 +10,18 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import Calls, cdc_of, events_of, node_pipeline, plain_event, sorted_call, unpacked
+from fix_ignite import (
+    Calls,
+    cdc_of,
+    events_of,
+    node_pipeline,
+    plain_event,
+    sorted_call,
+    unpacked,
+    walked,
+)
 from fix_ignite_node import Ignite
+from penstock.codec.ignite.wal import wal_kernel
 from penstock.consume import run as run_consumer
 
 Run = Callable[[Path, Calls], list[dict[str, Any]]]
@@ -77,3 +87,19 @@ def test_taking_turns_with_the_utility(ignite: Ignite, place: Path) -> None:
     assert events(second)
     assert events(first) + events(second) == wanted
     assert events(theirs(ignite, work)) == []
+
+
+def test_encrypted_caches_are_passed_over_by_both(ignite: Ignite, place: Path) -> None:
+    """As many events, and the same state behind them: Ignite's utility skips the records, too."""
+    work = unpacked("forms", place / "work")
+    copy = unpacked("forms", place / "copy" / "work")
+    ignite.give(place)
+    ignite.run("Count", copy, "node-1", place / "count.txt")
+    counted = int((place / "count.txt").read_text().split()[0])
+    calls = Calls(cdc_of(work), 1)
+    run_consumer(node_pipeline(place, work, more='tables = ["shown"]\n'), "all", calls)
+    found = walked("forms", wal_kernel(), lambda raw, kind, _: (raw, kind))
+    assert len(calls.events) == 6
+    assert counted == len(list(found)) == 46
+    states = [cdc_of(one) / "state" / "cdc-wal-state.bin" for one in (work, copy)]
+    assert states[0].read_bytes() == states[1].read_bytes()

@@ -442,6 +442,7 @@ def test_the_published_metrics_tell_what_was_read(feed: Feed) -> None:
         "SegmentConsumingTime",
         "EventsCount",
         "LastEventTime",
+        "UnreadableRecords",
     }
 
 

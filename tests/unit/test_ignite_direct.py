@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from fix_ignite import (
     Calls,
@@ -126,6 +127,33 @@ def test_entries_of_one_record(tmp_path: Path) -> None:
     CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 9))
     with pytest.raises(EntryNotRestored, match=r"\[idx=9, rec=29\]: segment 0 has 5 entries"):
         consumed(tmp_path, work)
+
+
+def test_encrypted_caches_are_told_of(tmp_path: Path) -> None:
+    """Once by their name, and counted in the status file; other changes come as ever."""
+    work = unpacked("forms", tmp_path / "work")
+    calls = Calls(cdc_of(work), 1)
+    with structlog.testing.capture_logs() as logs:
+        file = node_pipeline(tmp_path, work, more='tables = ["shown"]\n')
+        run_consumer(file, "all", calls)
+    assert len(calls.events) == 6
+    assert [log["event"] for log in logs if "encrypted cache" in log["event"]] == [
+        "Changes of an encrypted cache are in the log. They are not read, as Ignite's utility does "
+        "not read them [cache=hidden, grpId=-1217487446]"
+    ]
+    status = json.loads((tmp_path / "pipeline/run/consume-all.json").read_text())
+    assert status["metrics"]["UnreadableRecords"]["value"] == 7
+
+
+def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
+    """Told by its number; of a record that tells none, so."""
+    secret = struct.pack("<iqBii", 1, 9, 1, 5, 0) + b"k"
+    more = [record_bytes(71, secret), record_bytes(71, secret), record_bytes(71, b"")]
+    work = made(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
+    with structlog.testing.capture_logs() as logs:
+        assert len(consumed(tmp_path, work).events) == 1
+    told = [log["event"].split("[")[1] for log in logs if "encrypted cache" in log["event"]]
+    assert told == ["cache=not known, grpId=5]", "cache=not told, grpId=0]"]
 
 
 def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:

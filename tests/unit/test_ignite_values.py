@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import files_of, types_of
+from fix_ignite import files_of, types_of, walked
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.errors import TypeUnknown, ValueBroken
 from penstock.codec.ignite.types import BinaryType, Types, cache_id, id_of, java_hash, schema_id
-from penstock.codec.ignite.values import BinaryObject, Date, Opaque, Timestamp
+from penstock.codec.ignite.values import (
+    BinaryObject,
+    Class,
+    Date,
+    Enum,
+    JavaMap,
+    Opaque,
+    Timestamp,
+)
 
 Decode = Callable[[bytes, int, Types], Any]
 BOTH = pytest.mark.parametrize("decode", [marshal.decode, _marshal.decode], ids=["twin", "kernel"])
@@ -157,6 +165,65 @@ def test_a_type_that_grows_is_looked_up_again(decode: Decode) -> None:
     known[7] = BinaryType(type_id=7, type_name="Person", schemas={9: ("age", "name")})
     turned = binary(b"\x03\x1f\0\0\0" + text("Ann"), bytes([24, 29]), schema=9)
     assert dict(decode(turned, 100, types)) == {"age": 31, "name": "Ann"}
+
+
+def forms(decode: Decode) -> list[Any]:
+    """The values of the recorded cache `form`, in the order of `Forms.java`."""
+    found = walked("forms", (wal.Walk, wal.Entry), decode)
+    return [entry.value for entry in found if entry.cache_id == cache_id("form")]
+
+
+@BOTH
+def test_rare_forms_of_a_node(decode: Decode) -> None:
+    """Raw data, enum constants with a body, objects within wrapped ones, what goes round."""
+    found = forms(decode)
+    assert len(found) == 40
+    assert [dict(one) for one in found[:3]] == [{}, {"text": "named and raw"}, {"text": None}]
+    number = struct.Struct("<i").pack
+    assert [one.raw for one in found[:3]] == [
+        number(7) + text("raw only"),
+        number(8) + text("named and raw"),
+        number(9) + b"\x65",
+    ]
+    for at, kind in ((3, ""), (4, "org.apache.ignite.internal.binary.BinaryTreeSet")):
+        assert (found[at].type_name, dict(found[at])) == (kind, {})
+        assert len(found[at].raw) > 10
+    pair, beside = found[16], found[16]["right"]
+    assert (pair["left"]["name"], beside["left"], beside["right"]) == (
+        "inner",
+        pair["left"],
+        "beside",
+    )
+    assert found[17] == [pair["left"], beside, pair["left"]]
+    one, two = Enum("Forms$Odd", 1825826618, 0, "ONE"), Enum("Forms$Odd", 1825826618, 1, "TWO")
+    assert (found[18], dict(found[19]), found[20]) == (
+        two,
+        {"left": one, "right": two},
+        [one, None, two],
+    )
+    assert dict(found[21]) == {"left": [two], "right": Class("Forms$Odd", 1825826618)}
+    assert found[25] == [[1], [2, 3]]
+    assert found[26][0][0] == found[26][0][1] == found[27][1] == found[27][0][0]
+    assert isinstance(found[28], JavaMap)
+    assert found[28].pairs == [(found[27][1], [found[27][1]])]
+    assert (found[33].type_name, dict(found[33])) == ("java.util.Optional", {"value": "x"})
+    assert found[39]["left"][0] is found[39]
+    assert found[39]["right"] == "round"
+
+
+@BOTH
+def test_what_a_node_wrote_for_java_alone(decode: Decode) -> None:
+    """Lists of classes of their own, unmodifiable ones, java.time and Externalizable: opaque."""
+    found = forms(decode)
+    optimized = [5, 6, 7, 8, 9, 10, 11, 12, 22, 23, *range(29, 33), 34, 35, 36, 37]
+    for at in optimized:
+        assert (found[at].form, found[at].type_id) == ("optimized", 0), at
+        assert found[at].data
+    assert [one.form for one in found[24]] == ["optimized"] * 2
+    assert [one.form for one in found[38]] == ["optimized"]
+    assert found[37].data.endswith(b"of my own making")
+    assert (found[14].form, found[15]["left"], found[15]["right"]) == ("proxy", found[14], 1)
+    assert found[14].data[:5] == b"\x23\x01\0\0\0"
 
 
 @BOTH

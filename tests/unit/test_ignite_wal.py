@@ -20,6 +20,7 @@ from fix_ignite import (
 )
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.errors import WalBroken, WalUnsupported
+from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.wal import Place, Record, Version
 
 TWIN = (wal.Walk, wal.Entry, wal.find_record)
@@ -198,6 +199,45 @@ def test_a_segment_without_changes(kernel: Any) -> None:
     assert walk(kernel, data + b"\0\0\0").place == Place(0, len(data), 0)
     assert list(walk(kernel, data + bytes([41]))) == []
     assert walk(kernel, b"").place is None
+
+
+@BOTH
+def test_changes_of_encrypted_caches_are_told(kernel: Any) -> None:
+    """Of a real node: each record as it is, with its cache group; the others' changes come."""
+    (number, data), *_ = segments_of("forms")
+    told: list[wal.Encrypted] = []
+    found = kernel[0](
+        data, number=number, name="0.wal", begin=0, decode=lambda raw, _: raw, kind=kernel[1],
+        unreadable=told.append,
+    )  # fmt: skip
+    assert cache_id("hidden") not in {entry.cache_id for entry in found}
+    assert found.unreadable == len(told) == 7
+    assert {(one.kind, one.groups) for one in told} == {(71, (cache_id("hidden"),))}
+    for one in told:
+        record, _ = kernel[2](data, one.offset, number, wal.ENCRYPTED_DATA_KINDS, "0.wal")
+        assert wal.encrypted(data, record) == one
+        assert one.data == data[one.offset + 17 : one.offset + record.length_bytes - 4]
+        assert b"hidden" not in one.data
+    pages, _ = kernel[2](data, DATA_AT, number, wal.ENCRYPTED_KINDS, "0.wal")
+    assert pages.kind == 63
+    silent = walk(kernel, data, number=number)
+    assert (silent.skip(99), silent.unreadable) == (found.count, 7)
+
+
+def test_groups_of_encrypted_records() -> None:
+    """Of the older forms; as far as they can be told, and no further."""
+    entry = struct.pack("<Bii", 1, 5, 3)
+    for kind, content, groups in (
+        (53, (entry + b"abc") * 2 + struct.pack("<Bii", 1, 6, 0), (5, 6)),
+        (64, entry + b"kabc" + struct.pack("<Bii", 1, 7, 1) + b"k.", (5, 7)),
+        (71, entry + b"kabc" + b"\0" + entry_bytes(), (5,)),
+        (71, struct.pack("<Bii", 1, 5, -9) + b"abc", ()),
+        (71, struct.pack("<Bii", 2, 5, 0) + b"abc", ()),
+        (71, b"", ()),
+    ):
+        data = data_segment([], more=[record_bytes(kind, struct.pack("<iq", 1, 9) + content)])
+        found = wal.encrypted(data, Record(DATA_AT, len(data) - DATA_AT, kind))
+        assert found.groups == groups
 
 
 @BOTH

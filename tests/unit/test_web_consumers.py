@@ -73,6 +73,7 @@ def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
         "EventCaptureTime": "penstock_cdc_event_capture_seconds",
         "SegmentConsumingTime": "penstock_cdc_segment_consuming_seconds",
         "EventsCount": "penstock_cdc_events",
+        "UnreadableRecords": "penstock_cdc_unreadable_records",
         "LastEventTime": "penstock_cdc_last_event_timestamp_seconds",
     }.items():
         assert families[name].documentation.startswith(f"{published}: ")

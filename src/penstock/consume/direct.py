@@ -221,6 +221,7 @@ class DirectApplication:
         """Call the consumer until the segment is read; False when stopped before."""
         self._restore(segment, walk)
         events = iter(walk) if self._options.takes_all else self._taken(walk)
+        told = 0
         while True:
             before = walk.count
             is_saved = answered(self._consumer, "on_events", events)
@@ -228,7 +229,10 @@ class DirectApplication:
             self._report.given(walk.count - before, walk.time_ms)
             if is_saved and walk.place is not None:
                 self._save(walk.place)
-            if walk.is_drained:
+            is_drained = walk.is_drained
+            self._report.passed_over(walk.unreadable - told)
+            told = walk.unreadable
+            if is_drained:
                 return True
             if walk.count == before:
                 self._clock.sleep(SPIN_WAIT_S)

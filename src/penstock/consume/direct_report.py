@@ -72,6 +72,10 @@ class DirectReport:
             self.metrics.capture_time.observe(max(0, now_ms - time_ms))
         self.shown("reading")
 
+    def passed_over(self, count: int) -> None:
+        """So many records were met whose changes cannot be read."""
+        self.metrics.unreadable.add(count)
+
     def saved(self, place: LogPlace) -> None:
         """A place was saved."""
         self.metrics.committed_segment.set(place.segment)

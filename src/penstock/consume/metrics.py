@@ -112,7 +112,7 @@ class MetricRegistry:
 
 
 class CdcMetrics:
-    """The metrics with published names, of one consumer."""
+    """The metrics with published names, of one consumer; and UnreadableRecords, our own."""
 
     def __init__(self) -> None:
         """All zero."""
@@ -138,4 +138,7 @@ class CdcMetrics:
             "SegmentConsumingTime", SEGMENT_BOUNDS_MS, "Time to read one segment, ms."
         )
         self.events = self.registry.counter("EventsCount", "Changes read, also of other tables.")
+        self.unreadable = self.registry.counter(
+            "UnreadableRecords", "Records whose changes cannot be read: of encrypted caches."
+        )
         self.last_event_time = gauge("LastEventTime", "When an event was last read, ms since 1970.")

@@ -37,10 +37,12 @@ class Told(NamedTuple):
 class DirectWalk(Protocol):
     """The events of one segment, in order; see `codec/<engine>`.
 
-    count: entries read so far. time_ms: when the node wrote the next one, or the last.
+    count: entries read so far. time_ms: when the node wrote the next one, or the last. unreadable:
+    records so far with changes that cannot be read, as encrypted ones.
     """
 
     count: int
+    unreadable: int
     time_ms: int
 
     def __iter__(self) -> Iterator[Any]: ...

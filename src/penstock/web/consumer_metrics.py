@@ -31,6 +31,7 @@ _OTHER = {
     "EventCaptureTime": ("event_capture_seconds", _MS),
     "SegmentConsumingTime": ("segment_consuming_seconds", _MS),
     "EventsCount": ("events", 1.0),
+    "UnreadableRecords": ("unreadable_records", 1.0),
 }
 
 Readings = Sequence[tuple[str, Reading]]

@@ -80,9 +80,10 @@ cdef struct Found:
     Py_ssize_t end
     int kind  # -1: none
 
-cdef uint8_t DATA_MASK[256]
+cdef uint8_t DATA_MASK[256]  # and encrypted ones
 DATA_MASK[DATA_KIND] = 1
 DATA_MASK[CDC_DATA_KIND] = 1
+DATA_MASK[53] = DATA_MASK[64] = DATA_MASK[71] = 1
 
 
 cdef int _find(
@@ -234,6 +235,7 @@ cdef class Walk:
     cdef object _decode
     cdef object _kind
     cdef object _new
+    cdef object _tell
     cdef Py_ssize_t _at
     cdef Py_ssize_t _begin
     cdef Found _record
@@ -243,8 +245,11 @@ cdef class Walk:
     cdef int32_t _left
     cdef readonly int64_t time_ms
     cdef readonly int64_t count
+    cdef readonly int64_t unreadable
 
-    def __init__(self, data, *, number, str name, Py_ssize_t begin, decode, kind=Entry):
+    def __init__(
+        self, data, *, number, str name, Py_ssize_t begin, decode, kind=Entry, unreadable=None
+    ):
         if not issubclass(kind, Entry):
             raise TypeError("kind is no Entry")
         self._view = data
@@ -254,6 +259,7 @@ cdef class Walk:
         self._name = name
         self._decode = decode
         self._kind = kind
+        self._tell = unreadable
         self._new = kind.__new__
         self._at = max(begin, HEADER_BYTES)
         self._begin = self._at
@@ -304,6 +310,11 @@ cdef class Walk:
             self._at = found.end
             if found.kind < 0:
                 return 0
+            if found.kind != DATA_KIND and found.kind != CDC_DATA_KIND:
+                self.unreadable += 1
+                if self._tell is not None:
+                    self._show(&found)
+                continue
             self._record = found
             begin = found.offset + RECORD_BYTES_MIN - 4
             self._limit = found.offset + found.length - 4
@@ -318,6 +329,12 @@ cdef class Walk:
             if not self._left:
                 self._check_end()
         return 1
+
+    cdef int _show(self, Found *found) except -1:
+        from penstock.codec.ignite.wal import Record, encrypted
+
+        self._tell(encrypted(self._view, Record(found.offset, found.length, found.kind)))
+        return 0
 
     cdef Entry _read(self):
         cdef Entry made

@@ -34,7 +34,9 @@ SWITCH_KIND = 40
 DATA_KINDS = frozenset({70, 78})  # DATA_RECORD_V2, CDC_DATA_RECORD
 MANAGER_KIND, MANAGER_STOP_KIND = 79, 80
 MANAGER_KINDS = frozenset({MANAGER_KIND, MANAGER_STOP_KIND})
+# Only a node with the key reads the content. Those of 52 and 63 are of pages: no changes of keys.
 ENCRYPTED_KINDS = frozenset({52, 53, 63, 64, 71})
+ENCRYPTED_DATA_KINDS = frozenset({53, 64, 71})
 KIND_MAX = 82
 MAGIC, MAGIC_COMPACTED = 0xB0D045ACE7ED045A, 0x4E07AE0E573A694E
 SERIALIZER = 2
@@ -48,7 +50,9 @@ _KEY = struct.Struct("<iib")
 _TAIL = struct.Struct("<iqqB")
 _VERSION = struct.Struct("<iiq")
 _MANAGER = struct.Struct("<qiii")
+_ENCRYPTED = struct.Struct("<Bii")
 
+_WALKED = DATA_KINDS | ENCRYPTED_DATA_KINDS
 ENDS = "an entry goes on behind the end of its record"
 
 
@@ -140,6 +144,33 @@ def manager_place(data: Any, record: Record, name: str) -> Place:
     return Place(segment, offset, entry)
 
 
+class Encrypted(NamedTuple):
+    """A record with changes of encrypted caches, as it is in the log.
+
+    kind: its number. groups: ids of the cache groups, as far as they are told without the key.
+    """
+
+    offset: int
+    kind: int
+    groups: tuple[int, ...]
+    data: bytes
+
+
+def encrypted(data: Any, record: Record) -> Encrypted:
+    """What can be said of a record of ENCRYPTED_DATA_KINDS. Nothing of it is guessed."""
+    begin = record.offset + RECORD_BYTES_MIN - 4
+    content = bytes(data[begin : record.offset + record.length_bytes - 4])
+    groups: dict[int, None] = {}
+    at = _ENTRIES.size
+    while at + _ENCRYPTED.size <= len(content):
+        is_encrypted, group, length = _ENCRYPTED.unpack_from(content, at)
+        if is_encrypted != 1 or length < 0:
+            break
+        groups[group] = None
+        at += _ENCRYPTED.size + (record.kind != 53) + length  # the later ones have a key's number
+    return Encrypted(record.offset, record.kind, tuple(groups), content)
+
+
 class Entry:
     """One change of one key. Key and value are decoded when they are asked for.
 
@@ -216,7 +247,8 @@ class Walk(Iterator[Any]):
     """The changes of a segment, in order: entries that a consumer is told of.
 
     count: entries read so far, also those it is not told of (loaded from elsewhere, or not a
-    change). time_ms: of the record of the next entry, or the last.
+    change). time_ms: of the record of the next entry, or the last. unreadable: records with changes
+    of encrypted caches so far.
     """
 
     def __init__(
@@ -228,22 +260,25 @@ class Walk(Iterator[Any]):
         begin: int,
         decode: Callable[[bytes, int], Any],
         kind: type[Entry] = Entry,
+        unreadable: Callable[[Encrypted], object] | None = None,
     ) -> None:
         """data: the whole segment. number: of the segment. begin: an offset to begin with.
 
         decode: makes a Python value from marshalled bytes and their kind. kind: of the entries.
+        unreadable: called with each record that has changes of encrypted caches.
         """
         self._data = data
         self._number = number
         self._name = name
         self._decode = decode
         self._entry_kind = kind
+        self._tell = unreadable
         self._at = max(begin, HEADER_BYTES)
         self._has_data = False
         self._begin = self._at
         self._record: Record | None = None
         self._cursor = self._limit = self._index = self._left = self.time_ms = 0
-        self.count = 0
+        self.count = self.unreadable = 0
 
     def __iter__(self) -> Self:
         return self
@@ -284,11 +319,14 @@ class Walk(Iterator[Any]):
     def _load(self) -> bool:
         """Whether there is one more entry; goes on to its record."""
         while not self._left:
-            found, self._at = find_record(
-                self._data, self._at, self._number, DATA_KINDS, self._name
-            )
+            found, self._at = find_record(self._data, self._at, self._number, _WALKED, self._name)
             if found is None:
                 return False
+            if found.kind in ENCRYPTED_DATA_KINDS:
+                self.unreadable += 1
+                if self._tell is not None:
+                    self._tell(encrypted(self._data, found))
+                continue
             self._record = found
             begin = found.offset + RECORD_BYTES_MIN - 4
             self._limit = found.offset + found.length_bytes - 4

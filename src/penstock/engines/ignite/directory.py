@@ -76,6 +76,7 @@ class NodeDirectory(CdcState):
         self._decode = marshal.decoder(self._types)
         self._walk, _, self._find = wal.wal_kernel()
         self._names: dict[int, str] = {}
+        self._warned: set[int] = set()
         self._event = type("CdcEvent", (CdcEvent,), {"__slots__": (), "names": self._names})
 
     def _check(self, url: IgniteUrl) -> None:
@@ -125,7 +126,20 @@ class NodeDirectory(CdcState):
             begin=begin,
             decode=self._decode,
             kind=self._event,
+            unreadable=self._warn,
         )
+
+    def _warn(self, record: wal.Encrypted) -> None:
+        """Say once of each cache group that its changes are not read."""
+        for group in record.groups or (0,):
+            if group not in self._warned:
+                self._warned.add(group)
+                name = self._names.get(group, "not told" if not group else "not known")
+                warning = (
+                    "Changes of an encrypted cache are in the log. They are not read, as Ignite's "
+                    f"utility does not read them [cache={name}, grpId={group}]"
+                )
+                logger.warning(warning)
 
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
         """See DirectLog. Raises WalBroken, WalUnsupported."""
