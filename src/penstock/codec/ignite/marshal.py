@@ -25,6 +25,7 @@ from penstock.codec.ignite.values import (
     JavaList,
     JavaMap,
     Opaque,
+    SqlDate,
     Time,
     Timestamp,
 )
@@ -258,7 +259,7 @@ class _Reader:
     def optimized(self, _: int, __: int) -> Opaque | Date:
         data = self._take(self._count(1))
         if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
-            return Date(int.from_bytes(data[len(SQL_DATE) :], "little", signed=True))
+            return SqlDate(int.from_bytes(data[len(SQL_DATE) :], "little", signed=True))
         return Opaque("optimized", None, 0, data)
 
     def _class_id(self) -> tuple[int, str | None]:

@@ -27,7 +27,7 @@ def _instant(ms: int) -> datetime.datetime:
 
 
 class Date(NamedTuple):
-    """A `java.util.Date` or SQL DATE: milliseconds since 1970, UTC."""
+    """A `java.util.Date`: milliseconds since 1970, UTC."""
 
     ms: int
 
@@ -35,6 +35,12 @@ class Date(NamedTuple):
     def datetime(self) -> datetime.datetime:
         """In UTC. Raises OverflowError outside the years 1 to 9999."""
         return _instant(self.ms)
+
+
+class SqlDate(Date):
+    """A `java.sql.Date`, which a SQL DATE is: midnight in the node's time zone."""
+
+    __slots__ = ()
 
 
 class Time(NamedTuple):
