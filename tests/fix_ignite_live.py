@@ -160,6 +160,10 @@ class LiveNode:
         """Its directory with segments for consumers."""
         return self.work / "db/wal/cdc" / self.consistent_id.replace("-", "_")
 
+    def give(self) -> None:
+        """What we have written below its directory becomes its own."""
+        self._ignite.give(self.work)
+
     def segments(self) -> list[int]:
         """Of its CDC directory, in order."""
         return sorted(int(path.stem) for path in self.cdc.glob("*.wal"))

@@ -60,6 +60,9 @@ JARS = {
     "org/apache/lucene/lucene-sandbox/8.11.2/lucene-sandbox-8.11.2.jar": (
         "fea64c3102e21a1c233a95ebed8e7021e65f82e517da8d8b1446776356705bb7"
     ),
+    "org/apache/ignite/ignite-control-utility/2.17.0/ignite-control-utility-2.17.0.jar": (
+        "6d4e61b3c2822c8b215c90a87291f723b90699b705940dfa64924d6c9788ec8e"
+    ),
     "org/eclipse/jdt/ecj/3.33.0/ecj-3.33.0.jar": (
         "f7686c4960cf70c2ebc5c500a73a8cfc04541b730c18f1c5c21329889b137f45"
     ),
@@ -167,6 +170,18 @@ class Ignite:
             encoding="utf-8", start_new_session=True,
             user=account.uid if account else None, group=account.gid if account else None,
         )  # fmt: skip
+
+    def control_script(self) -> Path:
+        """Ignite's control.sh: what its own script calls, with our Java and jars."""
+        made = self.folder / "control.sh"
+        opens = " ".join(f"--add-opens={one}=ALL-UNNAMED" for one in OPENS)
+        made.write_text(
+            f"#!/bin/sh\nexport IGNITE_HOME={self.folder / 'home'}\ncd $IGNITE_HOME\n"
+            f"exec java {opens} -Xmx128m -cp '{self.folder}/*' "
+            'org.apache.ignite.internal.commandline.CommandHandler "$@"\n'
+        )
+        made.chmod(0o755)
+        return made
 
     def calls(self, work: Path, node: str, per_call: int, out: str) -> str:
         """The lines of Ignite's utility on a node's directory: see `Calls.java`."""

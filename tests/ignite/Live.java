@@ -340,16 +340,17 @@ public final class Live {
         return "null";
     }
 
-    private String resend(String[] caches) {
+    private String resend(String[] caches) throws Exception {
         CdcResendCommandArg argument = new CdcResendCommandArg();
         argument.caches(caches);
-        node.compute().execute(new CdcCacheDataResendTask(), new VisorTaskArgument<>(servers(), argument, false));
+        node.compute().execute(new CdcCacheDataResendTask(), new VisorTaskArgument<>(servers(), argument, false))
+            .result();
         return "null";
     }
 
-    private String deleteLost() {
+    private String deleteLost() throws Exception {
         node.compute().execute(new CdcDeleteLostSegmentsTask(),
-            new VisorTaskArgument<>(servers(), new CdcDeleteLostSegmentLinksCommandArg(), false));
+            new VisorTaskArgument<>(servers(), new CdcDeleteLostSegmentLinksCommandArg(), false)).result();
         return "null";
     }
 

@@ -27,7 +27,10 @@ LOG_COMMANDS = ("ls", "cat", "check")
 
 def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
     """Every command that does something, with its path."""
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
         full = f"{path} {name}".strip()
         if isinstance(command, click.Group):
             yield from commands(command, full)

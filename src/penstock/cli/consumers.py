@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,8 @@ from penstock.cli.arguments import (
     group_option,
     pipeline_file,
 )
-from penstock.cli.output import EXIT_FAILED, say, say_json, say_text
+from penstock.cli.output import ask, say, say_json
+from penstock.model.lost_links import QUESTION
 
 if TYPE_CHECKING:
     from penstock.ports.config import Config
@@ -115,7 +115,7 @@ def consumers_remove(
 
     config = consumed_config(file, group)
     diagnostics(verbose)
-    _ask(f"Remove the consumer {name} with its saved state?", yes, as_json)
+    ask(f"Remove the consumer {name} with its saved state?", yes, as_json)
     remove(config, name)
     say(as_json, f"{name} is removed", consumer=name, removed=True)
 
@@ -241,7 +241,7 @@ def delete_lost_segment_links(
     from penstock.control.consumer_commands import delete_lost
 
     config = _config(file, group, verbose)
-    _ask("Delete the segment links before the last hole, and the saved state?", yes, as_json)
+    ask(QUESTION, yes, as_json)
     for lost in delete_lost(config, name):
         say(
             as_json,
@@ -256,15 +256,6 @@ def _config(file: Path, group: str, verbose: bool) -> Config:
     config = consumed_config(file, group)
     diagnostics(verbose)
     return config
-
-
-def _ask(question: str, yes: bool, as_json: bool) -> None:
-    """Ask, unless --yes has answered; ends the command when the answer is no."""
-    if as_json and not yes:
-        raise click.UsageError("--json needs --yes: nobody is there to answer")
-    if not yes and not click.confirm(question):
-        say_text("nothing was changed")
-        sys.exit(EXIT_FAILED)
 
 
 def _switch(

@@ -10,10 +10,11 @@ from typing import NoReturn
 import click
 
 from penstock import __version__
-from penstock.cli.arguments import CONTEXT, InOrder
+from penstock.cli.arguments import CONTEXT
 from penstock.cli.begin import copy, init
 from penstock.cli.consume import consume
 from penstock.cli.consumers import consumers, delete_lost_segment_links
+from penstock.cli.engine_commands import WithEngines
 from penstock.cli.flexcdc import flexcdc
 from penstock.cli.log import log
 from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_error
@@ -34,7 +35,7 @@ class Unexpected(PenstockError):
     retry = "never"
 
 
-@click.group(cls=InOrder, context_settings=CONTEXT)
+@click.group(cls=WithEngines, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
     """Copy a database into another one and keep it in step: PostgreSQL, MySQL, MariaDB.

@@ -42,6 +42,15 @@ def say(as_json: bool, text: str, **fields: Any) -> None:
         say_text(text)
 
 
+def ask(question: str, yes: bool, as_json: bool) -> None:
+    """Ask, unless --yes has answered; ends the command when the answer is no."""
+    if as_json and not yes:
+        raise click.UsageError("--json needs --yes: nobody is there to answer")
+    if not yes and not click.confirm(question):
+        say_text("nothing was changed")
+        sys.exit(EXIT_FAILED)
+
+
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
     """Prints where the web interface can be reached."""
     from penstock.control.live import event

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file
-from penstock.cli.output import EXIT_FAILED, say, say_json, say_text
+from penstock.cli.output import ask, say, say_json, say_text
 
 if TYPE_CHECKING:
     from penstock.control.reset import Reset
@@ -61,9 +60,7 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
             hint=f"Look at what it shows, and answer yourself: penstock reset {file}"
             f"{' --target' if with_tables else ''}",
         )
-    if not yes and not click.confirm("Remove all this?"):
-        say_text("nothing was changed")
-        sys.exit(EXIT_FAILED)
+    ask("Remove all this?", yes, as_json)
     with at_rest(config):
         carry_out(config, found, on_done=lambda what: say(as_json, f"gone: {what}", gone=what))
     if with_tables or not config.pipeline.mode.has_data:

@@ -163,9 +163,7 @@ class DirectApplication:
     def _missed(self, text: str, last: int, following: int) -> SegmentsMissed:
         return SegmentsMissed(
             text,
-            hint="Go on behind the hole with the node's own command: control.sh --cdc "
-            "delete_lost_segment_links; then fill it: control.sh --cdc resend --caches with the "
-            "caches that matter.",
+            hint=self._log.hole_hint,
             consumer=str(self._log.directory),
             last=last,
             next=following,

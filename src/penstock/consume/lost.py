@@ -14,9 +14,7 @@ from penstock.log import links
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
 from penstock.model import PenstockError
-
-FOUND = "Lost segment CDC links successfully removed."
-NOT_FOUND = "Lost segment CDC links were not found."
+from penstock.model.lost_links import FOUND, NOT_FOUND, locked
 
 
 class LostLinksLocked(PenstockError):
@@ -57,8 +55,7 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
     except DirectoryLocked as error:
         pid = int(error.fields.get("holder_pid", 0))
         raise LostLinksLocked(
-            "Failed to delete lost segment CDC links. Unable to acquire lock to lock CDC folder. "
-            f"Make sure a CDC app is shut down [dir={directory}, reason={error.message}]",
+            locked(directory, error.message),
             hint=f"End the consumer first: kill {pid or '<pid>'}; then run the same command again.",
             consumer=name,
             holder_pid=pid,

@@ -23,6 +23,7 @@ import structlog
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments, next_segments
+from penstock.model.lost_links import lost_count
 
 CONSUMER_FILE = "CONSUMER.json"
 DISABLED_FILE = "cdc.disabled"
@@ -185,17 +186,9 @@ def release(
 def delete_lost(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[SegmentFile]:
-    """Remove every link before the last hole; returns what was removed, oldest first.
-
-    Of 2, 3, 8, 10, 11 the links 2, 3 and 8 go, and the consumer starts at 10.
-    """
+    """Remove every link before the last hole; returns what was removed, oldest first."""
     found = list_segments(directory, extension, files)
-    keep_from = len(found)
-    while keep_from > 0 and (
-        keep_from == len(found) or found[keep_from].number == found[keep_from - 1].number + 1
-    ):
-        keep_from -= 1
-    lost = found[:keep_from]
+    lost = found[: lost_count([file.number for file in found])]
     for file in lost:
         files.unlink(file.path)
     return lost

@@ -65,9 +65,13 @@ class DirectWalk(Protocol):
 
 
 class DirectLog(Protocol):
-    """The directory of one node. directory: where its segments for consumers are."""
+    """The directory of one node. directory: where its segments for consumers are.
+
+    hole_hint: how to go on where segments are missing.
+    """
 
     directory: Path
+    hole_hint: str
 
     def lock(
         self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock

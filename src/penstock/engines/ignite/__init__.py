@@ -17,5 +17,6 @@ DESCRIPTOR = Descriptor(
     parts={
         "options": f"{_HERE}.options",
         "direct": f"{_HERE}.directory:open_directory",
+        "commands": f"{_HERE}.commands",
     },
 )

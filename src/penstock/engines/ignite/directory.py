@@ -61,6 +61,11 @@ def open_directory(url: str) -> NodeDirectory:
 class NodeDirectory(CdcState):
     """See DirectLog."""
 
+    hole_hint = (
+        "Go on behind the hole: penstock ignite delete-lost-segment-links FILE; then fill it: "
+        "penstock ignite resend FILE --caches with the caches that matter."
+    )
+
     def __init__(self, url: IgniteUrl, files: Files = REAL_FILES) -> None:
         """Find the directories. Raises CdcDirectoryMissing."""
         folder = url.folder or _only_folder(url)
@@ -106,12 +111,11 @@ class NodeDirectory(CdcState):
 
     def segments(self) -> list[int]:
         """See DirectLog."""
-        names = self._files.listdir(self.directory)
-        return sorted(int(name[:16]) for name in names if _SEGMENT.match(name))
+        return segments_in(self.directory, self._files)
 
     def path(self, segment: int) -> Path:
         """See DirectLog."""
-        return self.directory / f"{segment:016}.wal"
+        return segment_path(self.directory, segment)
 
     def remove(self, segment: int) -> None:
         """See DirectLog."""
@@ -227,6 +231,16 @@ class NodeDirectory(CdcState):
             return self._files.read_whole(self._mappings_in / f"{type_id}.classname0").decode()
         except FileMissing:
             return None
+
+
+def segments_in(directory: Path, files: Files = REAL_FILES) -> list[int]:
+    """The numbers of the segments in a directory, in order."""
+    return sorted(int(name[:16]) for name in files.listdir(directory) if _SEGMENT.match(name))
+
+
+def segment_path(directory: Path, segment: int) -> Path:
+    """The file of a segment."""
+    return directory / f"{segment:016}.wal"
 
 
 _CREATED = (

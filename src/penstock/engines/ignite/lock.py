@@ -55,6 +55,14 @@ def holder(directory: Path) -> str:
     return data.decode(errors="replace").strip("\0")
 
 
+def not_acquired(directory: Path, held_by: str, waited_s: float = 0) -> str:
+    """The published text where another process has it."""
+    return (
+        f"Failed to acquire file lock [holder={held_by}, time={waited_s:.0f} sec, "
+        f"path={directory / 'lock'}]"
+    )
+
+
 def take(
     directory: Path, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
 ) -> CdcLock | None:
@@ -67,11 +75,7 @@ def take(
             held_by = holder(directory)
         waited_s = clock.monotonic_s() - began_s
         if timeout_ms is not None:
-            warning = (
-                f"Failed to acquire file lock [holder={held_by}, time={waited_s:.0f} sec, "
-                f"path={directory / 'lock'}]"
-            )
-            logger.warning(warning)
+            logger.warning(not_acquired(directory, held_by, waited_s))
             if waited_s * 1000 >= timeout_ms:
                 raise DirectoryTaken(
                     f"Can't acquire lock for Change Data Capture folder [dir={directory}]",

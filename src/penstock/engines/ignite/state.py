@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,12 @@ class CdcState:
     def save_place(self, place: LogPlace) -> None:
         """Replace it, durably."""
         self._replace(PLACE_FILE, _PLACE.pack(*place))
+
+    def drop_place(self) -> None:
+        """Forget it, durably: what is there comes from its beginning."""
+        with suppress(FileMissing):
+            self._files.unlink(self._directory / PLACE_FILE)
+            self._files.fsync_directory(self._directory)
 
     def is_active(self) -> bool:
         """Whether the utility gives events, not the node itself. Raises CdcStateBroken."""

@@ -48,8 +48,10 @@ class IgniteUrl:
 
     @property
     def folder(self) -> str:
-        """The name of the node's folders: its consistent id, with what is no letter or digit as _.
+        """The name of the node's folders; empty without a consistent id."""
+        return folder_of(self.consistent_id)
 
-        Empty without one.
-        """
-        return "".join(one if one.isalnum() else "_" for one in self.consistent_id)
+
+def folder_of(consistent_id: str) -> str:
+    """The name of a node's folders: its consistent id, with what is no letter or digit as _."""
+    return "".join(one if one.isalnum() else "_" for one in consistent_id)

@@ -1,0 +1,63 @@
+"""The commands `penstock ignite ...`; see `ports.commands.EngineCommands`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from penstock.model.lost_links import QUESTION
+from penstock.ports.commands import Command, Done, Option
+from penstock.ports.config import Config
+
+Values = Mapping[str, str | None]
+
+
+def _delete_lost(config: Config, values: Values, _: Sequence[str]) -> Iterator[Done]:
+    from penstock.engines.ignite.lost import delete_lost
+
+    return delete_lost(config.source.url, values["node_id"])
+
+
+def _resend(_: Config, values: Values, more: Sequence[str]) -> Iterator[Done]:
+    from penstock.engines.ignite.control_script import resend
+
+    return resend(values["caches"] or "", values["control"], more)
+
+
+COMMANDS = (
+    Command(
+        name="delete-lost-segment-links",
+        help="Let the consumers of a node go on behind the last hole in its CDC directory.\n\n"
+        "Of segments 2, 3, 8, 10 and 11 it deletes 2, 3 and 8, and with them the saved state: what "
+        "consumers were not given of them is lost to them. The same as control.sh --cdc "
+        "delete_lost_segment_links, for the node's directory alone; no node has to run.",
+        example="node.toml --yes",
+        exit_codes="0 done, or there was no hole; 1 an error, or the answer was no; 2 wrong usage",
+        question=QUESTION,
+        options=(
+            Option(
+                name="--node-id",
+                metavar="ID",
+                help="The consistent id of one node, where the work directory has several.",
+            ),
+        ),
+        run=_delete_lost,
+    ),
+    Command(
+        name="resend",
+        help="Have the cluster write all rows of caches into its log once more.\n\n"
+        "Runs control.sh --cdc resend, and prints what that says. Consumers get every row as a put "
+        "with its version: of two changes of a key the one with the greater version is the later.",
+        example="node.toml --caches person,SQL_PUBLIC_CITY",
+        exit_codes="0 done, 1 control.sh failed, 2 wrong usage",
+        options=(
+            Option(name="--caches", metavar="A,B", help="The caches.", is_required=True),
+            Option(
+                name="--control",
+                metavar="PATH",
+                help="Of control.sh. Default: $IGNITE_HOME/bin/control.sh.",
+            ),
+        ),
+        more="of control.sh itself, such as --host, --port, --user and --password",
+        run=_resend,
+    ),
+)

@@ -1,0 +1,96 @@
+"""What only the cluster can do: Ignite's own `control.sh` is called."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from penstock.model import PenstockError
+from penstock.ports.commands import Done, UsageWrong
+
+INVALID_ARGUMENTS = 1
+_CAUSES = {
+    INVALID_ARGUMENTS: "it does not take these arguments",
+    2: "it cannot connect to the cluster",
+    3: "the cluster does not take the user and password",
+}
+_ADDRESS = "Say how to connect behind --, as to control.sh: -- --host HOST --port PORT (that of "
+_ADDRESS += "thin clients) --user NAME --password PASSWORD."
+
+
+class ControlMissing(PenstockError):
+    """Ignite's control.sh was not found or cannot be run. fields: path."""
+
+    code = "IG62"
+    retry = "operator"
+
+
+class ControlFailed(PenstockError):
+    """Ignite's control.sh has failed. fields: status, its exit status."""
+
+    code = "IG63"
+    retry = "operator"
+
+
+def resend(caches: str, control: str | None, more: Sequence[str]) -> Iterator[Done]:
+    """Write all rows of caches, parted by commas, into the log; each line that is said.
+
+    Raises ControlMissing, ControlFailed, UsageWrong.
+    """
+    names = [name.strip() for name in caches.split(",") if name.strip()]
+    if not names:
+        raise UsageWrong("Caches are not specified.", hint="Name them: --caches a,b.")
+    command = ("--cdc", "resend", "--caches", ",".join(names), "--enable-experimental", "--yes")
+    return _said(_script(control), (*more, *command))
+
+
+def _script(given: str | None) -> Path:
+    home = os.environ.get("IGNITE_HOME")
+    path = Path(given) if given else Path(home or "") / "bin" / "control.sh"
+    if not given and not home:
+        raise ControlMissing(
+            "control.sh of Ignite was not found",
+            hint="Name it: --control PATH, or set IGNITE_HOME to the directory of Ignite.",
+            path="",
+        )
+    return path
+
+
+def _said(script: Path, arguments: Sequence[str]) -> Iterator[Done]:
+    try:
+        child = subprocess.Popen(
+            [str(script), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise ControlMissing(
+            f"{script} cannot be run: {error.strerror}",
+            hint="Name Ignite's own script: --control PATH, or set IGNITE_HOME.",
+            path=str(script),
+        ) from error
+    with child:
+        lines = []
+        for line in child.stdout or ():
+            lines.append(line.rstrip("\n"))
+            yield Done(message=lines[-1], fields={"line": lines[-1]})
+    if child.returncode:
+        raise _failed(child.returncode, lines)
+
+
+def _failed(status: int, lines: Sequence[str]) -> PenstockError:
+    told = [line.strip() for line in lines if line.strip().strip("-")]
+    cause = _CAUSES.get(status, next((line for line in told if "cancel" in line), "see its output"))
+    text = f"control.sh ended with {status}: {cause}"
+    if status == INVALID_ARGUMENTS:
+        return UsageWrong(text, hint="See its output.")
+    return ControlFailed(
+        text,
+        hint=_ADDRESS if status in _CAUSES else "Mend what it says, then try again.",
+        status=status,
+    )
