@@ -18,5 +18,6 @@ DESCRIPTOR = Descriptor(
         "options": f"{_HERE}.options",
         "direct": f"{_HERE}.directory:open_directory",
         "commands": f"{_HERE}.commands",
+        "checks": f"{_HERE}.checks",
     },
 )

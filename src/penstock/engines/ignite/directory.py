@@ -68,7 +68,7 @@ class NodeDirectory(CdcState):
 
     def __init__(self, url: IgniteUrl, files: Files = REAL_FILES) -> None:
         """Find the directories. Raises CdcDirectoryMissing."""
-        folder = url.folder or _only_folder(url)
+        folder = url.folder or only_folder(url)
         db = url.work / "db"
         self._caches_in = db / folder
         self._types_in = db / "binary_meta" / folder
@@ -256,7 +256,7 @@ def _modified_ms(path: Path) -> int:
     return path.stat().st_mtime_ns // 1_000_000
 
 
-def _only_folder(url: IgniteUrl) -> str:
+def only_folder(url: IgniteUrl) -> str:
     """The folder of the one node that a work directory has. Raises CdcDirectoryMissing."""
     root = url.work / url.cdc_path
     found = sorted(one.name for one in root.iterdir() if one.is_dir()) if root.is_dir() else []

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from penstock.model import PenstockError
 
 ATTEMPT_INTERVAL_S = 1.0
 POLL_S = 0.1
+_FLOCK = struct.Struct("@hhqqi4x")  # of Linux: kind, from where, begin, length, process
 
 logger = structlog.get_logger(__name__)
 
@@ -53,6 +55,20 @@ def holder(directory: Path) -> str:
     """What the file says of who has it, or had it last."""
     data = (directory / "lock").read_bytes()[1:]
     return data.decode(errors="replace").strip("\0")
+
+
+def reader_of(directory: Path) -> int:
+    """The process that has it; 0 where none has. It is only asked for, never taken."""
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return 0
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    finally:
+        os.close(descriptor)
+    return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
 def not_acquired(directory: Path, held_by: str, waited_s: float = 0) -> str:
