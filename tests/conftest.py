@@ -23,6 +23,7 @@ pytest_plugins = [
     "fix_mysql",
     "fix_mysql_loader",
     "fix_row_apply",
+    "fix_cluster",
     "fix_draw",
     "fix_times",
     "fix_toy",

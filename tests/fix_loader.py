@@ -92,12 +92,17 @@ class LogMaker:
 class LocalSession:
     """Runs the tasks in this process: what Spark does with them is tested elsewhere."""
 
+    slots_are_fixed = True
+
     def __init__(self, after_job: Callable[[], object] = lambda: None) -> None:
         self._after_job = after_job
 
-    def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+    def run(
+        self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
+    ) -> list[Any]:
         """As Session.run."""
         assert work is run_tasks
+        assert description
         results = [result for tasks in partitions for result in work(iter(tasks))]
         self._after_job()
         return results

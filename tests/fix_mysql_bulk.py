@@ -35,8 +35,11 @@ class Here(LocalSession):
 
     parallelism = 2
 
-    def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+    def run(
+        self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
+    ) -> list[Any]:
         """As Session.run."""
+        assert description
         return [result for tasks in partitions for result in work(iter(tasks))]
 
 

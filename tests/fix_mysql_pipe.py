@@ -41,10 +41,12 @@ class Counting(LocalSession):
         super().__init__()
         self.partitions: list[int] = []
 
-    def run(self, partitions: Sequence[Sequence[Any]], work: Any) -> list[Any]:
+    def run(
+        self, partitions: Sequence[Sequence[Any]], work: Any, *, description: str = ""
+    ) -> list[Any]:
         """As Session.run."""
         self.partitions.append(len(partitions))
-        return super().run(partitions, work)
+        return super().run(partitions, work, description=description)
 
 
 def loaded(path: Path) -> None:

@@ -43,10 +43,15 @@ def write_pipeline(
     lines = []
     for section, keys in wanted.items():
         lines.append(f"[{section}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        lines += [f"{_key(key)} = {json.dumps(value)}" for key, value in keys.items()]
     path = folder / file
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def _key(name: str) -> str:
+    """A key of TOML, in quotes where it has dots."""
+    return json.dumps(name) if "." in name else name
 
 
 def pipeline(folder: Path, source: str, target: str | None, **options: Any) -> Config:

@@ -65,6 +65,13 @@ def test_fewer_threads_than_slots_are_kept_to() -> None:
     assert sizes == [40, 40, 40]
 
 
+def test_no_more_streams_than_threads_where_executors_come_meanwhile() -> None:
+    """As `load.bulk` asks for it on a cluster: a task for each thread, each of one stream."""
+    for threads in (1, 5, 8):
+        found = partitions([task("t", n, MIB) for n in range(40)], threads + 1, threads)
+        assert len(found) * streams_per_task(threads + 1, threads) == threads
+
+
 def test_streams_share_what_threads_are_allowed() -> None:
     """As many chunks at once as maxThreads says, however few cores Spark has; never more."""
     assert [streams_per_task(slots, 5) for slots in (1, 2, 3, 5, 16)] == [5, 2, 1, 1, 1]

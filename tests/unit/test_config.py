@@ -173,6 +173,13 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
         ("repl:${SOURCE_PASSWORD}@", "", ConfigUrlInvalid, "user"),
         ("[target.map]", "[target.map", ConfigSyntax, "TOML"),
         ('public = "shop"', "public = 3", ConfigValueInvalid, "map"),
+        ('master = "local[*]"', 'master = "local*"', ConfigValueInvalid, "a Spark master"),
+        (
+            'master = "local[*]"',
+            'conf = { "spark.speculation" = "TRUE" }',
+            ConfigValueInvalid,
+            "speculation must be false",
+        ),
     ],
 )
 def test_each_mistake_is_one_typed_error(

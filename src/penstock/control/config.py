@@ -44,6 +44,7 @@ from penstock.ports.config import (
     EngineOptions,
     Mode,
     SourceSection,
+    SparkSection,
     TargetSection,
     camel,
     snake,
@@ -57,6 +58,7 @@ from penstock.ports.stage_config import (
 )
 
 # What a file without [target] may not say: these sections, and these keys of [changeLoader].
+MASTER = re.compile(r"local(-cluster)?\[.+\]\Z|(local|yarn)\Z|(spark|k8s)://.")
 LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
 KEYS_WITHOUT_LOADING = ("applyIntervalSeconds", "changeFileExtension", "readOpenSegment")
 POSITIVE = (
@@ -328,6 +330,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
     if config.change_loader.remove_files and config.change_loader.done_directory:
         reason = "is the alternative to removeFiles; both are set"
         raise invalid(text, "changeLoader", "doneDirectory", reason)
+    _check_spark(text, config.spark)
 
 
 def _check_ends(text: ConfigText, config: Config) -> None:
@@ -342,6 +345,15 @@ def _check_ends(text: ConfigText, config: Config) -> None:
         check_url(text, "source", config.source.url)
         _check_patterns(text, config.source.tables)
         _check_types(text, config)
+
+
+def _check_spark(text: ConfigText, spark: SparkSection) -> None:
+    if not MASTER.match(spark.master):
+        reason = "must be a Spark master: local[*], spark://HOST:7077, yarn or k8s://https://HOST"
+        raise invalid(text, "spark", "master", reason)
+    if spark.conf.get("spark.speculation", "false").strip().lower() != "false":
+        reason = "spark.speculation must be false: it has two executors write the same rows"
+        raise invalid(text, "spark", "conf", reason)
 
 
 def _staging_sections(text: ConfigText) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from penstock.load.chunk import copy_chunks
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
-from penstock.load.session import Session
+from penstock.load.session import Session, listed
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
     BulkTarget,
@@ -411,6 +411,8 @@ class _Load:
         tasks = [task for plan in plans for task in self.tasks(plan)]
         slots, threads = self.session.parallelism, self.options.max_threads
         share = partitions_beside if self.options.beside else partitions
+        if not self.options.beside and not self.session.slots_are_fixed:
+            slots = threads + 1  # more may come while the job runs: `threads` tasks of one stream
         work, streams = share(tasks, slots, threads), streams_per_task(slots, threads)
         logger.info(
             "bulk copy began",
@@ -423,7 +425,11 @@ class _Load:
             self.options.open_target, self.teller, stop=self.stop, on_stop=self.session.cancel
         ):
             try:
-                outcomes = self.session.run(work, partial(copy_chunks, streams=streams))
+                outcomes = self.session.run(
+                    work,
+                    partial(copy_chunks, streams=streams),
+                    description=self.described(plans, tasks),
+                )
             except PenstockError as error:
                 if self.stop():
                     raise _stopped() from error
@@ -434,6 +440,14 @@ class _Load:
         if self.stop():
             raise _stopped()
         return outcomes
+
+    def described(self, plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
+        """What Spark's web pages say of the job."""
+        size = sum(task.chunk.size_bytes for task in tasks)
+        return (
+            f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
+            f"{listed(plan.source for plan in plans)}, {len(tasks)} chunks, {size:,} bytes"
+        )
 
     def tasks(self, plan: TablePlan) -> list[ChunkTask]:
         return [

@@ -14,9 +14,11 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from penstock.host import faults
 from penstock.load.fold import fold
@@ -24,7 +26,7 @@ from penstock.load.net_rows import FoldedRows
 from penstock.load.plan import FrameRef, Task
 from penstock.log.frames import FrameReader, read_batch
 from penstock.log.tail import open_either
-from penstock.model import PenstockError
+from penstock.model import PenstockError, Retry
 from penstock.ports.target import Counts, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
@@ -34,6 +36,13 @@ CACHE_BYTES_MAX = 64 * 2**20
 # Rows are put in order of their keys when all frames of a task take no more than this, decoded.
 ORDER_BYTES_MAX = 256 * 2**20
 NICENESS = 5
+
+
+class TaskRepeated(PenstockError):
+    """Spark tries a task once more whose first try may have staged its rows."""
+
+    code = "LD08"
+    retry: ClassVar[Retry] = "backoff"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +80,7 @@ def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
         for work in works:
             began = time.monotonic()
             try:
+                _check_first_try()
                 yield _run(work, files, began)
             except PenstockError as error:
                 task = work.task
@@ -81,6 +91,21 @@ def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
     finally:
         for reader in files.values():
             reader.file.close()
+
+
+def _check_first_try() -> None:
+    """Only a task's first try stages rows. Raises TaskRepeated.
+
+    An executor that was lost may have committed its rows before it could say so, or may still be
+    at it. Those of a second try would come on top; a batch that is staged again begins with empty
+    merge tables, for which an older try's rows are refused.
+    """
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise TaskRepeated(
+            "an executor of the cluster was lost while it staged rows",
+            hint="The batch is staged again by itself; if it goes on, look at the executors' logs.",
+        )
 
 
 def _give_way() -> None:

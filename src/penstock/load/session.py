@@ -29,7 +29,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.load.java import Start, check_java, end, launch
-from penstock.model import PenstockError, Retry
+from penstock.model import PenstockError, Retry, TableName
 
 logger = structlog.get_logger(__name__)
 
@@ -46,8 +46,14 @@ _WORKER_GONE = (
     r"Python worker (exited unexpectedly|failed to connect)|crashed"
     r"|reading the port number from .* stdout"
 )
+# And of an executor. Source: org.apache.spark.TaskEndReason, TaskSetManager.
+_EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|executor is lost"
+# On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
+# at its attempt's number (`job.py`).
+CLUSTER_FAILURES_MAX = 4
 _FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
 JAVA_WORDS_BYTES_MAX = 65536
+NAMES_SHOWN_MAX = 5
 
 
 class SparkStartFailed(PenstockError):
@@ -76,6 +82,13 @@ class SparkJobFailed(PenstockError):
     code = "LD06"
 
 
+class ExecutorLost(PenstockError):
+    """An executor of the cluster went in the middle of a job, as often as Spark tries a task."""
+
+    code = "LD07"
+    retry: ClassVar[Retry] = "backoff"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
     """How Spark is started.
@@ -99,12 +112,22 @@ class Session:
     """A running Spark context. Use as a context manager, or call close()."""
 
     def __init__(
-        self, context: SparkContext, gateway: Any, *, started_s: float, jobs: str = "changes"
+        self,
+        context: SparkContext,
+        gateway: Any,
+        *,
+        started_s: float,
+        jobs: str = "changes",
+        slots_are_fixed: bool = True,
     ) -> None:
-        """jobs: the name under which its jobs run, and are cancelled."""
+        """jobs: the name under which its jobs run, and are cancelled.
+
+        slots_are_fixed: no executor comes or goes.
+        """
         self._jobs = jobs
+        self.slots_are_fixed = slots_are_fixed
         self._context = context
-        self._parallelism = int(context.defaultParallelism)  # asked while the JVM certainly lives
+        self._parallelism = int(context.defaultParallelism)  # as last seen
         self._gateway = gateway
         self.started_s = started_s
         """Seconds that the start took."""
@@ -116,12 +139,27 @@ class Session:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once."""
+        """How many tasks run at once, asked anew: executors come and go."""
+        try:
+            self._parallelism = int(self._context.defaultParallelism)
+        except (Py4JError, OSError, AttributeError) as error:
+            logger.debug("slots not asked", reason=type(error).__name__)  # the job will say it
         return self._parallelism
+
+    @property
+    def ui_url(self) -> str:
+        """Where Spark's web pages are; empty unless the pipeline file has them on."""
+        return self._context.uiWebUrl or ""
 
     def named(self, jobs: str) -> Session:
         """The same session for other work, whose jobs are cancelled separately."""
-        return Session(self._context, self._gateway, started_s=self.started_s, jobs=jobs)
+        return Session(
+            self._context,
+            self._gateway,
+            started_s=self.started_s,
+            jobs=jobs,
+            slots_are_fixed=self.slots_are_fixed,
+        )
 
     def cancel(self) -> None:
         """Cancel the running job, if there is one; `run` then raises SparkJobFailed."""
@@ -144,13 +182,16 @@ class Session:
         self,
         partitions: Sequence[Sequence[Task]],
         work: Callable[[Iterator[Task]], Iterable[Result]],
+        *,
+        description: str = "",
     ) -> list[Result]:
         """Run one Spark job and return all that its tasks yield, in order of the partitions.
 
         partitions: the tasks of each partition; one Python worker takes a partition at a time.
         work: a function importable in the workers; it gets the tasks of one partition.
-        Raises SparkLost, WorkerLost or SparkJobFailed; nothing of the job runs on afterwards
-        that could write behind the caller's back once its process is gone.
+        description: of the job, in Spark's web pages.
+        Raises SparkLost, WorkerLost, ExecutorLost or SparkJobFailed; nothing of the job runs on
+        afterwards that could write behind the caller's back once its process is gone.
         """
         if not partitions:
             return []
@@ -159,7 +200,7 @@ class Session:
             with warnings.catch_warnings():
                 # pyspark leaves the closing of its local sockets to the garbage collector.
                 warnings.simplefilter("ignore", ResourceWarning)
-                self._context.setJobGroup(self._jobs, self._jobs)  # of this thread
+                self._context.setJobGroup(self._jobs, description or self._jobs)  # of this thread
                 # Of two that wait for a slot the one with fewer tasks at work gets it.
                 self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
                 data = self._context.parallelize(list(partitions), len(partitions))
@@ -180,6 +221,12 @@ class Session:
                 "a Python worker of Spark died in the middle of a task",
                 hint="The batch is done again by itself; if it goes on, look for the kernel's "
                 "out-of-memory killer and lower maxThreads or maxFilesPerBatch.",
+            )
+        if re.search(_EXECUTOR_GONE, text):
+            return ExecutorLost(
+                "an executor of the cluster was lost in the middle of a job",
+                hint="It is done again by itself; if it goes on, look at the executors' logs and "
+                "their memory (spark.executor.memory, spark.executor.memoryOverhead).",
             )
         return SparkJobFailed(
             f"the Spark job failed: {_last_line(text)}",
@@ -361,7 +408,7 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
             session = _launch(conf, options, start, began)
             session.run([[0]], _warm)
             return session
-        except (SparkLost, WorkerLost, SparkJobFailed) as error:
+        except (SparkLost, WorkerLost, ExecutorLost, SparkJobFailed) as error:
             if session is not None:
                 session.close()
             last = attempt == START_ATTEMPTS_MAX or start.given_up
@@ -385,7 +432,12 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
         gateway = launch(conf, options.work_directory, messages, start)
         context = SparkContext(conf=conf, gateway=gateway)
         _quieten(context)
-        return Session(context, gateway, started_s=time.monotonic() - began)
+        return Session(
+            context,
+            gateway,
+            started_s=time.monotonic() - began,
+            slots_are_fixed=options.is_local,
+        )
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
         said = _last_line(_java_text(error))  # the JVM is asked for it
@@ -425,6 +477,13 @@ def _not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in record.pathname
 
 
+def listed(tables: Iterable[TableName]) -> str:
+    """Some tables by name, and how many more, for a job's description."""
+    names = [str(name) for name in tables]
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if names[NAMES_SHOWN_MAX:] else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more
+
+
 def _warm(tasks: Iterator[int]) -> Iterable[int]:
     return list(tasks)
 
@@ -445,13 +504,15 @@ def _properties(options: SessionOptions) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": flags,
-        "spark.task.maxFailures": "1",  # a task that failed half-way is redone with its batch
+        "spark.task.maxFailures": str(CLUSTER_FAILURES_MAX),
+        "spark.speculation": "false",
     }
     if options.is_local:
         properties |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(directory / "temporary"),
+            "spark.task.maxFailures": "1",  # a task that failed half-way is redone with its batch
             "spark.driver.extraJavaOptions": f"{LOCAL_JVM_FLAGS} {flags}",
         }
     given = dict(options.conf)

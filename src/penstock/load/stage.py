@@ -29,7 +29,7 @@ from penstock.load.plan import (
     plan_batch,
     share_out,
 )
-from penstock.load.session import Session, SparkJobFailed
+from penstock.load.session import Session, SparkJobFailed, listed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
@@ -181,7 +181,7 @@ class Stager:
         self._begin_files(closed, applied)
         steps.done("prepare")
         faults.point("load.job.before")
-        outcomes = self._job(tasks, writers, session)
+        outcomes = self._job(tasks, writers, session, f"changes {applied.gsn + 1} to {after.gsn}")
         steps.done("stage")
         sizes = zip(files, (segment.size_bytes for segment in segments), strict=True)
         return StagedBatch(
@@ -295,8 +295,9 @@ class Stager:
         tasks: list[Task],
         writers: Mapping[str, StagingWriter],
         session: Session,
+        doing: str,
     ) -> dict[str, list[TaskOutcome]]:
-        """Do the tasks; per merge table its buckets, in order."""
+        """Do the tasks; per merge table its buckets, in order. doing: for Spark's web pages."""
         extension = self._options.extension
         works = [
             [
@@ -305,7 +306,10 @@ class Stager:
             ]
             for partition in share_out(tasks, partitions_max=self._options.threads_max)
         ]
-        outcomes: list[TaskOutcome] = session.run(works, run_tasks) if tasks else []
+        size = sum(ref.entry.length_bytes for task in tasks for ref in task.frames)
+        tables = listed(dict.fromkeys(task.table for task in tasks))
+        doing = f"{doing}: {tables}, {size:,} bytes of the log read"
+        outcomes = session.run(works, run_tasks, description=doing) if tasks else []
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error

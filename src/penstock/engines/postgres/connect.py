@@ -67,6 +67,17 @@ EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
 # guesses so high on a fresh catalogue that it compiles nearly all of them.
 _ALWAYS = {"jit": "off"}
 
+# The server's side of the connection: a machine of ours that vanishes leaves sessions whose locks
+# others wait for. By itself a server looks after two hours. Nothing on a Unix socket.
+SERVER_KEEPALIVE: Mapping[str, str] = MappingProxyType(
+    {
+        "tcp_keepalives_idle": "20",
+        "tcp_keepalives_interval": "5",
+        "tcp_keepalives_count": "4",
+        "tcp_user_timeout": "40000",
+    }
+)
+
 _KEEPALIVE = {
     "keepalives": 1,
     "keepalives_idle": 30,
@@ -90,7 +101,7 @@ def connect(
     prepared by themselves: penstock changes tables, and a cached plan would fail afterwards.
     Raises a subclass of ConnectFailed; messages never hold the password.
     """
-    settings = {**_ALWAYS, **options}
+    settings = {**_ALWAYS, **SERVER_KEEPALIVE, **options}
     parameters = session_parameters(url, application_name=application_name, settings=settings)
     try:
         connection = psycopg.Connection.connect(

@@ -54,6 +54,9 @@ from penstock.ports.target import SCHEMA
 from penstock.sql.read_plan import AS_IS
 
 logger = structlog.get_logger()
+# How long a chunk's transaction outlives a machine of ours that vanishes; the source may take its
+# time between two rows.
+VANISHED = {"net_read_timeout": "300", "wait_timeout": "300"}
 # Errors of an INSERT that are about a value or a row; LOAD DATA LOCAL warns of them.
 UNFIT = frozenset(
     (1048, 1062, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 3140, 3141, 3144, 4025)
@@ -83,7 +86,7 @@ class MySQLWriter:
         self._connection: Connection = connect(
             url,
             application_name=APPLICATION_NAME,
-            options={**SETTINGS, "sql_mode": COUNTING},
+            options={**SETTINGS, "sql_mode": COUNTING, **VANISHED},
             local_infile=True,
         )
         self._said: tuple[int, str] | None = None  # the chunk's first warning

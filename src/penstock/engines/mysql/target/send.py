@@ -22,6 +22,7 @@ from penstock.engines.mysql.connect import Connection, connect, quoted, statemen
 from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import ConnectionLost, ServerBusy, StatementInterrupted
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost, ValueRefused
@@ -31,6 +32,10 @@ logger = structlog.get_logger(__name__)
 
 WORKER_NAME = "penstock worker"
 LOCK_WAIT_S = 60
+# A machine of ours that vanishes leaves a session in a transaction, whose locks others wait for:
+# the server ends it after so long. No transaction here stands still for nearly as long.
+VANISHED_S = 50
+IDLE_MAX_S = 20.0  # a session that the server may be about to end for that is not used again
 PACKET_BYTES = 2**20
 # A statement of an INSERT may not be longer than the server's max_allowed_packet, nor need it.
 INSERT_BYTES_MAX = 8 * 2**20
@@ -56,6 +61,7 @@ class StagingSession:
 
 
 _sessions: dict[tuple[int, str], StagingSession] = {}
+_used_s: dict[tuple[int, str], float] = {}  # when each was last at work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +82,9 @@ def send(place: Destination, batches: Iterable[pa.RecordBatch]) -> int:
     """
     try:
         session = _session(place.url)
-        return _send(session, place, batches)
+        sent = _send(session, place, batches)
+        _used_s[os.getpid(), place.url] = REAL_CLOCK.monotonic_s()
+        return sent
     except pymysql.Error as error:
         _forget(place.url)
         raise _typed(place, error) from error
@@ -303,6 +311,8 @@ def _typed(place: Destination, error: pymysql.Error) -> PenstockError:
 def _session(url: str) -> StagingSession:
     """The worker's connection to the target; a forked child does not share its parent's."""
     key = (os.getpid(), url)
+    if REAL_CLOCK.monotonic_s() - _used_s.get(key, float("inf")) > IDLE_MAX_S:
+        _forget(url)
     if key not in _sessions:
         for pid, other in list(_sessions):  # a worker serves one target at a time
             if pid == key[0]:
@@ -315,6 +325,8 @@ def _open(url: str) -> StagingSession:
     options = {
         "innodb_lock_wait_timeout": str(LOCK_WAIT_S),
         "lock_wait_timeout": str(LOCK_WAIT_S),
+        "net_read_timeout": str(VANISHED_S),
+        "wait_timeout": str(VANISHED_S),
         "sql_mode": COUNTING,
     }
     connection = connect(url, application_name=WORKER_NAME, local_infile=True, options=options)
@@ -347,6 +359,7 @@ def without_log(connection: Connection) -> bool:
 
 def _forget(url: str) -> None:
     """Drop a connection after an error: it may be in the middle of anything."""
+    _used_s.pop((os.getpid(), url), None)
     session = _sessions.pop((os.getpid(), url), None)
     if session is not None:
         session.connection._force_close()
