@@ -32,6 +32,7 @@ ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 AWAITED = {
     "penstock.serve.catalog.answers",
     "penstock.codec.ignite.cache_config",
+    "penstock.engines.ignite.thin",
     "penstock.codec.postgres.pgwire_server",
     "penstock.codec.postgres.replication_commands",
     "penstock.codec.postgres.scram_server",

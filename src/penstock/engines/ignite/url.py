@@ -1,28 +1,50 @@
-"""URLs of nodes: `ignite:///WORK-DIRECTORY?consistentId=ID`."""
+"""URLs of nodes: `ignite:///WORK-DIRECTORY?consistentId=ID`.
+
+Options:
+
+consistentId    of the node, where the directory has several
+cdcWalPath      as the node has it
+address         HOST:PORT of thin client connectors, several with commas: for the bulk load
+user, password  where the cluster asks for them
+sslmode         disable (the default), require, or verify-ca (the server's chain)
+sslrootcert, sslcert, sslkey, sslpassword       files in PEM, and the key's password
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.host.errors import UrlInvalid
 
-EXAMPLE = "ignite:///var/lib/ignite/work?consistentId=node-1"
+EXAMPLE = "ignite:///var/lib/ignite/work?consistentId=node-1&address=127.0.0.1:10800"
 CDC_PATH_DEFAULT = "db/wal/cdc"
-_KEYS = ("consistentId", "cdcWalPath")
+THIN_PORT = 10800
+SSL_MODES = ("disable", "require", "verify-ca")
+_SSL_FILES = ("sslrootcert", "sslcert", "sslkey")
+_KEYS = (
+    *("consistentId", "cdcWalPath", "address", "user", "password"),
+    *("sslmode", *_SSL_FILES, "sslpassword"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgniteUrl:
     """A node's work directory. consistent_id: empty where the directory has but one node.
 
-    cdc_path: the node's cdcWalPath, absolute or below the work directory.
+    cdc_path: the node's cdcWalPath, absolute or below the work directory. addresses: host and port
+    of thin client connectors; none: only the directory is read. ssl: the options beginning so.
     """
 
     work: Path
     consistent_id: str
     cdc_path: str = CDC_PATH_DEFAULT
+    addresses: tuple[tuple[str, int], ...] = ()
+    user: str = ""
+    password: str = field(default="", repr=False)
+    ssl: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, url: str) -> IgniteUrl:
@@ -35,16 +57,32 @@ class IgniteUrl:
                 hint=f"Write it like {EXAMPLE}, with three slashes.",
             )
         for key, value in given.items():
-            if key not in _KEYS or not value:
-                raise UrlInvalid(
-                    f"url has {key}={value}, and knows {' and '.join(_KEYS)}, each with a value",
-                    hint=f"Write it like {EXAMPLE}.",
-                )
+            if key not in _KEYS:
+                raise _invalid(f"url has {key}, and knows {', '.join(_KEYS)}")
+            if not value:
+                raise _invalid(f"url has {key} without a value")
+        user, password = given.get("user", ""), given.get("password", "")
+        if bool(user) != bool(password):
+            raise _invalid("url has one of user and password, and needs both or none")
+        if not (user + password).isascii():
+            raise _invalid(
+                "user or password has a character that is no ASCII, which the client library "
+                "cannot send"
+            )
         return cls(
             work=Path(unquote(parts.path)),
             consistent_id=given.get("consistentId", ""),
             cdc_path=given.get("cdcWalPath", CDC_PATH_DEFAULT),
+            addresses=_addresses(given.get("address", "")),
+            user=user,
+            password=password,
+            ssl=_ssl({key: value for key, value in given.items() if key.startswith("ssl")}),
         )
+
+    @property
+    def place(self) -> str:
+        """The addresses, for messages."""
+        return ", ".join(f"{host}:{port}" for host, port in self.addresses)
 
     @property
     def folder(self) -> str:
@@ -55,3 +93,31 @@ class IgniteUrl:
 def folder_of(consistent_id: str) -> str:
     """The name of a node's folders: its consistent id, with what is no letter or digit as _."""
     return "".join(one if one.isalnum() else "_" for one in consistent_id)
+
+
+def _addresses(text: str) -> tuple[tuple[str, int], ...]:
+    found = []
+    for one in filter(None, text.split(",")):
+        host, _, port = one.strip().rpartition(":") if ":" in one else (one.strip(), "", "")
+        if not host or not (port or str(THIN_PORT)).isdigit():
+            raise _invalid(f"address has {one!r}, which is no HOST:PORT")
+        found.append((host, int(port or THIN_PORT)))
+    return tuple(found)
+
+
+def _ssl(given: dict[str, str]) -> dict[str, str]:
+    mode = given.setdefault("sslmode", "verify-ca" if "sslrootcert" in given else "disable")
+    if mode not in SSL_MODES:
+        raise _invalid(f"sslmode is {mode}, and can be {', '.join(SSL_MODES)}")
+    if mode == "verify-ca" and "sslrootcert" not in given:
+        raise _invalid("sslmode=verify-ca needs sslrootcert, the file of the authorities to trust")
+    if "sslkey" in given and "sslcert" not in given:
+        raise _invalid("sslkey needs sslcert, the certificate that it belongs to")
+    for key in _SSL_FILES:
+        if key in given and not Path(given[key]).is_file():
+            raise _invalid(f"{key}: there is no file {given[key]}")
+    return given
+
+
+def _invalid(cause: str) -> UrlInvalid:
+    return UrlInvalid(cause, hint=f"Write it like {EXAMPLE}.")
