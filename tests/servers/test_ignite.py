@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,33 +14,13 @@ from fix_ignite import (
     events_of,
     node_pipeline,
     plain_event,
-    sorted_call,
     unpacked,
     walked,
 )
 from fix_ignite_node import Ignite
+from fix_ignite_turns import events, ours, theirs
 from penstock.codec.ignite.wal import wal_kernel
 from penstock.consume import run as run_consumer
-
-Run = Callable[[Path, Calls], list[dict[str, Any]]]
-
-
-def ours(work: Path, calls: Calls) -> list[dict[str, Any]]:
-    """Give a node's events to a consumer of ours."""
-    file = node_pipeline(work.parent, work)
-    run_consumer(file, "all", calls, stop=calls.has_enough)
-    return [sorted_call(call) for call in calls.told]
-
-
-def theirs(ignite: Ignite, work: Path, per_call: int = 0) -> list[dict[str, Any]]:
-    """What Ignite's utility calls its consumer with."""
-    text = ignite.calls(work, "node-1", per_call, "calls.jsonl")
-    return [sorted_call(json.loads(line), is_recorded=True) for line in text.splitlines()]
-
-
-def events(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """All events of some calls."""
-    return [event for call in calls for event in call.get("events", [])]
 
 
 @pytest.fixture

@@ -1,0 +1,199 @@
+"""Consumers beside live Ignite nodes: what Ignite's utility gives, whatever happens to a node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from typing import Any
+
+import pytest
+
+from fix_ignite import Calls, cdc_of, plain
+from fix_ignite_live import LiveNode, LiveNodes
+from fix_ignite_node import Ignite
+from fix_ignite_turns import Kept, events, ours, theirs
+from penstock.codec.ignite.types import cache_id
+from penstock.consume.listing import SegmentsMissed
+from penstock.engines.ignite.lost import delete_below_hole
+
+SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
+
+
+def read(node: LiveNode, per_call: int = 0, calls: int = 1 << 30) -> list[dict[str, Any]]:
+    """What a consumer of ours is given of the live directory, from its saved place on."""
+    found = Calls(node.cdc, per_call, calls=calls)
+    ours(node.work, found, node.consistent_id)
+    return found.events
+
+
+def rows(told: list[dict[str, Any]], cache: str) -> dict[str, Any]:
+    """What a cache holds after some events: the value with the greatest version of each key.
+
+    What has expired is gone, as Ignite tells no removal of it.
+    """
+    newest: dict[str, tuple[list[int], Any]] = {}
+    for event in told:
+        if event["cacheId"] == cache_id(cache):
+            key, version = json.dumps(event["key"]), event["version"][:3]
+            gone = 0 < event["expireTime"] < time.time() * 1000
+            if key not in newest or version >= newest[key][0]:
+                newest[key] = version, None if gone else event["value"]
+    return {key: value for key, (_, value) in newest.items() if value is not None}
+
+
+def truth(node: LiveNode, cache: str) -> dict[str, Any]:
+    """What a scan of a cache gives."""
+    return {json.dumps(plain(key)): plain(value) for key, value, _ in node.scan(cache)}
+
+
+@pytest.mark.long
+def test_a_node_that_is_followed(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """Every kind of change and value, read while they are made, over many segments and restarts.
+
+    The node is killed and started again in between; the events are those that Ignite's utility
+    gives of the same segments, and what they add up to is what the caches hold.
+    """
+    node = ignite_nodes.start(forceArchive=0)
+    kept = Kept(node)
+    found: list[dict[str, Any]] = []
+    for at, scenario in enumerate(SCENARIOS):
+        node.ask("scenario", scenario)
+        kept.end_segment()
+        found += read(node, per_call=7 if at % 2 else 0)
+        if scenario in ("transactions", "tables"):
+            node.ask("put", "words" if scenario == "tables" else "person", 999, "before the kill")
+            node.kill()
+            node.start()
+    kept.end_segment()
+    found += read(node)
+    assert found == events(kept.told(ignite))
+    assert len(found) > 150
+    for cache in ("person", "words", "bank", "value", "shape", "typed", "SQL_PUBLIC_KEYED"):
+        assert rows(found, cache) == truth(node, cache), cache
+    assert truth(node, "again").items() < rows(found, "again").items()  # clear() is not told
+
+
+def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """We and Ignite's utility, in both directions, on the directory of a node that goes on.
+
+    Each goes on exactly where the other has stopped, in the middle of a segment and of a record,
+    and behind a kill of the node.
+    """
+    node = ignite_nodes.start(forceArchive=0)
+    kept = Kept(node)
+    node.create("person")
+    node.create("bank", atomicity="TRANSACTIONAL")
+    found: list[dict[str, Any]] = []
+
+    def change(begin: int) -> None:
+        node.ask("fill", "person", begin, begin + 25, 5)
+        node.ask("tx", "begin", "t")
+        for key in range(begin, begin + 5):
+            node.ask("tx", "put", "t", "bank", key, f"account {key}")
+        node.ask("tx", "rollback" if begin % 2 else "commit", "t")
+        node.ask("remove", "person", begin)
+        kept.end_segment()
+
+    for begin in (0, 10):
+        change(begin)
+        found += read(node, per_call=7, calls=3)
+        node.give()
+        change(begin + 5)
+        found += events(theirs(ignite, node.work, 4))
+        if begin == 0:
+            node.kill()
+            node.start()
+    change(100)
+    found += read(node)
+    assert found == events(kept.told(ignite))
+    assert rows(found, "person") == truth(node, "person")
+    assert rows(found, "bank") == truth(node, "bank")
+
+
+def test_a_hole_between_segments(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """CDC disabled and enabled again: both refuse in the same words, and go on in the same way."""
+    node = ignite_nodes.start(forceArchive=0)
+    kept = Kept(node)
+    node.create("person")
+
+    def change(key: int, disabled: str) -> None:
+        node.ask("property", "cdc.disabled", disabled)
+        node.ask("person", "person", key, "Ann", key)
+        kept.end_segment()
+
+    change(1, "false")
+    assert [event["key"] for event in read(node)] == [["int", 1]]
+    for key, disabled in ((2, "false"), (3, "true"), (4, "false"), (5, "false")):
+        change(key, disabled)
+    node.give()
+    copy = node.work.parent / "copy" / "work"
+    shutil.copytree(node.work, copy)
+    with pytest.raises(AssertionError) as their_refusal:
+        theirs(ignite, copy)
+    with pytest.raises(SegmentsMissed) as our_refusal:
+        read(node)
+    assert our_refusal.value.message.startswith("Found missed segments. Some events are missed.")
+    assert our_refusal.value.message in str(their_refusal.value)
+    for work in (node.work, copy):
+        assert delete_below_hole(cdc_of(work))
+    assert [event["key"] for event in read(node)] == [["int", 4], ["int", 5]]
+    assert [event["key"] for event in events(theirs(ignite, copy))] == [["int", 4], ["int", 5]]
+    node.ask("resend", "person")
+    change(6, "false")
+    rest = read(node)
+    assert {str(event["key"]) for event in rest} == {str(["int", key]) for key in range(1, 7)}
+    assert rows(rest, "person") == truth(node, "person")
+
+
+@pytest.mark.long
+def test_nodes_with_backups(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """Two nodes: one is stopped, the other killed; what each writes is read as by its utility.
+
+    The primary changes of both add up to what the cache holds, ordered by version per key.
+    """
+    one, two = (
+        ignite_nodes.start("node-1", forceArchive=0),
+        ignite_nodes.start("node-2", forceArchive=0),
+    )
+    one.ask("baseline")
+    one.create("both", backups=1)
+    one.create("bank", backups=1, atomicity="TRANSACTIONAL")
+    one.until(lambda: one.ask("settled"), "it was not rebalanced")
+    kept = {node.consistent_id: Kept(node) for node in (one, two)}
+    found: dict[str, list[dict[str, Any]]] = {"node-1": [], "node-2": []}
+
+    def read_all(*nodes: LiveNode) -> None:
+        for node in nodes:
+            kept[node.consistent_id].end_segment()
+            found[node.consistent_id] += read(node, per_call=9)
+
+    one.ask("fill", "both", 0, 60, 3)
+    one.ask("tx", "begin", "t")
+    for key in range(10):
+        one.ask("tx", "put", "t", "bank", key, "first")
+    one.ask("tx", "commit", "t")
+    read_all(one, two)
+    two.stop()
+    one.ask("fill", "both", 40, 80, 9)
+    one.ask("remove", "both", 1)
+    read_all(one)
+    two.start()
+    one.until(lambda: one.ask("nodes") == 2 and one.ask("settled"), "it was not rebalanced")
+    two.ask("fill", "both", 70, 90, 4)
+    read_all(one, two)
+    one.kill()
+    two.until(lambda: two.ask("nodes") == 1, "the other is still there")
+    two.ask("fill", "both", 85, 95, 5)
+    read_all(two)
+    one.start()
+    two.until(lambda: two.ask("nodes") == 2 and two.ask("settled"), "it was not rebalanced")
+    two.ask("person", "both", 3, "last", 3)
+    read_all(one, two)
+    for node in (one, two):
+        name = node.consistent_id
+        assert found[name] == events(kept[name].told(ignite)), name
+        assert {event["primary"] for event in found[name]} == {True, False}
+    primary = [event for told in found.values() for event in told if event["primary"]]
+    assert rows(primary, "both") == truth(two, "both")
+    assert rows(primary, "bank") == truth(two, "bank")
