@@ -13,6 +13,7 @@ SERVERS = {
     Engine.POSTGRESQL: Server(engine=Engine.POSTGRESQL, version=(18,)),
     Engine.MYSQL: Server(engine=Engine.MYSQL, version=(8, 4, 0)),
     Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
+    Engine.IGNITE: Server(engine=Engine.IGNITE, version=(2,)),
 }
 # How types are shown that are not written as one word; the first is what stands for the name.
 SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
@@ -45,12 +46,16 @@ SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
         "enum": ("enum('a','b')",),
         "set": ("set('a','b')",),
     },
+    Engine.IGNITE: {
+        "decimal": ("decimal(12,2)", "decimal"),
+        "varchar": ("varchar(100)", "varchar"),
+    },
 }
 SPELLINGS[Engine.MARIADB] = SPELLINGS[Engine.MYSQL] | {
     "decimal": ("decimal(12,2)", "decimal(65,38)")
 }
 MORE = {Engine.POSTGRESQL: ("any_type[]", "an enum", "a composite type", "a type of an extension")}
-BY_BYTES = {by_bytes(server).sql for server in SERVERS.values()}
+BY_BYTES = {by_bytes(server).sql for server in SERVERS.values() if server.engine.is_target}
 HEAD = """\
 # Types across engines
 
@@ -113,7 +118,7 @@ def page() -> str:
     parts = [HEAD, _losses(), BETWEEN]
     for source in Engine:
         for target in Engine:
-            if source is not target:
+            if source is not target and target.is_target:
                 parts.append(_pair(SERVERS[source], SERVERS[target]))
     return "\n".join(parts).rstrip() + "\n"
 

@@ -214,7 +214,7 @@ def test_the_narrowest_choice_counts() -> None:
         ("zero date", "null", 'Did you mean "zero dates"?'),
         ("datetme zero dates", "null", 'Did you mean "datetime"?'),
         ("postgresql:date zero dates", "null", "Leave postgresql: out"),
-        ("nonsense", "error", "Known are:"),
+        ("whatever", "error", "Known are:"),
     ],
 )
 def test_unknown_choices_are_refused_with_the_nearest(key: str, choice: str, hint: str) -> None:

@@ -22,7 +22,7 @@ from penstock.consume.metadata import not_drained
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
-from penstock.ports.direct import DirectLog, DirectWalk, LogPlace, Told
+from penstock.ports.direct import DirectListing, DirectLog, DirectWalk, LogPlace, Told
 
 declare("direct.answer.after", "direct.state.after")
 
@@ -74,11 +74,7 @@ class DirectApplication:
         self._options = options or DirectOptions()
         self._stop = stop
         self._clock = clock
-        self._last: int | None = None  # the last segment of those that were listed
-        self._seen: set[int] = set()
-        self._processed: set[int] = set()
-        self._pending: LogPlace | None = None  # the saved place, until a segment was read from it
-        self._is_active = False
+        self._listing = DirectListing(log, self._missed)
         self._told: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
@@ -96,10 +92,9 @@ class DirectApplication:
         with ExitStack() as stack:
             stack.callback(lock.release)
             self._report.mode("active")
-            self._pending = self._log.load_place()
-            self._is_active = self._log.is_active()
+            self._listing.load()
             self._told = {name: self._log.load_told(name) for name in CALLBACKS}
-            self._report.loaded(self._pending)
+            self._report.loaded(self._listing.pending)
             self._work()
 
     def _work(self) -> None:
@@ -128,37 +123,22 @@ class DirectApplication:
 
     def _round(self) -> None:
         """List the segments, check the whole listing, read them, and wait."""
-        there = self._log.segments()
-        new = [segment for segment in there if segment not in self._seen]
-        self._check(new)
-        for segment in new:
+        listing = self._listing
+        for segment in listing.new():
             if self._stop():
                 return
-            if self._pending is not None and self._is_done_with(segment, self._pending):
+            if listing.is_done_with(segment):
                 continue
             if not self._read(segment):
                 if self._stop():
                     return
-                self._begin_again()
+                listing.begin_again()
                 break
-            self._pending = None
-        self._seen &= set(there)
-        if self._last is None:
+            listing.pending = None
+        if listing.is_new:
             self._tell_all()
         self._report.shown("waiting")
         self._wait(self._options.check_frequency_ms / 1000)
-
-    def _check(self, new: list[int]) -> None:
-        for segment in new:
-            if self._last is not None and segment != self._last + 1:
-                raise self._missed(
-                    "Found missed segments. Some events are missed. Exiting! "
-                    f"[lastSegment={self._last}, nextSegment={segment}]",
-                    self._last,
-                    segment,
-                )
-            self._last = segment
-            self._seen.add(segment)
 
     def _missed(self, text: str, last: int, following: int) -> SegmentsMissed:
         return SegmentsMissed(
@@ -169,27 +149,6 @@ class DirectApplication:
             next=following,
         )
 
-    def _is_done_with(self, segment: int, saved: LogPlace) -> bool:
-        if segment > saved.segment:
-            shown = f"[state={tuple(saved)}, segment={segment}]"
-            text = "Found segment greater then saved state. Some events are missed. Exiting! "
-            raise self._missed(text + shown, saved.segment, segment)
-        if segment == saved.segment:
-            return False
-        text = (
-            "Already processed segment found. Skipping and deleting the file "
-            f"[segment={segment}, state={saved.segment}]"
-        )
-        logger.info(text)
-        self._log.remove(segment)
-        return True
-
-    def _begin_again(self) -> None:
-        """The node has stopped to be active: everything is read again from the saved place on."""
-        self._seen.clear()
-        self._last = None
-        self._pending = self._log.load_place()
-
     def _read(self, segment: int) -> bool:
         """Read a segment; False when the mode has changed in it, or stopped before its end."""
         self._tell_all()
@@ -197,20 +156,15 @@ class DirectApplication:
         logger.info(text)
         self._report.segment_began(segment)
         began_s = self._clock.monotonic_s()
-        begin = self._pending.offset if self._pending is not None else 0
-        if self._is_active:
+        listing = self._listing
+        if listing.is_active:
+            begin = listing.pending.offset if listing.pending is not None else 0
             if not self._deliver(segment, self._log.walk(segment, begin)):
                 return False
-        else:
-            for place in self._log.node_states(segment, begin):
-                if place is None:
-                    self._log.save_active()
-                    self._is_active = True
-                    logger.info("CDC mode switched [mode=CDC_UTILITY_ACTIVE]")
-                    return False
-                self._save(place)
+        elif not listing.follow_node(segment, self._save):
+            return False
         self._report.segment_ended(self._clock.monotonic_s() - began_s)
-        self._processed.add(segment)
+        listing.processed(segment)
         return True
 
     # -- events ------------------------------------------------------------------------------
@@ -238,7 +192,7 @@ class DirectApplication:
                 return False
 
     def _restore(self, segment: int, walk: DirectWalk) -> None:
-        saved = self._pending
+        saved = self._listing.pending
         if saved is None or not saved.entry:
             return
         passed = walk.skip(saved.entry)
@@ -262,9 +216,7 @@ class DirectApplication:
         self._log.save_place(LogPlace(*place))
         point("direct.state.after")
         self._report.saved(place)
-        for segment in sorted(one for one in self._processed if one < place.segment):
-            self._log.remove(segment)
-            self._processed.remove(segment)
+        self._listing.remove_before(place)
 
     # -- metadata ----------------------------------------------------------------------------
 

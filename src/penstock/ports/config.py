@@ -67,11 +67,17 @@ class NewTables(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSection:
-    """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out."""
+    """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out.
+
+    include_backups: where several nodes have a row, also the changes of their copies. time_zone: of
+    the source's servers, where dates and times of day depend on it.
+    """
 
     url: str = field(repr=False)
     tables: tuple[str, ...]
     new_tables: NewTables = NewTables.ADD
+    include_backups: bool = False
+    time_zone: str = "UTC"
 
     @property
     def engine(self) -> Descriptor:

@@ -11,8 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import structlog
+
 from penstock.host.clock import Clock
 from penstock.host.files import Lock
+from penstock.model import PenstockError
+
+logger = structlog.get_logger(__name__)
 
 
 class LogPlace(NamedTuple):
@@ -134,3 +139,93 @@ class DirectLog(Protocol):
     def save_told(self, name: str, told: dict[str, Any]) -> None:
         """Replace it, durably."""
         ...
+
+
+class DirectListing:
+    """Which segments of a directory are read next, as document 002's utility finds them.
+
+    pending: the saved place, until a segment was read from it. is_active: whether the segments'
+    events are ours to give; before, the node gives them.
+    """
+
+    def __init__(self, log: DirectLog, missed: Callable[[str, int, int], PenstockError]) -> None:
+        """missed: makes the error for a hole, of its text and the segments before and behind it."""
+        self._log = log
+        self._missed = missed
+        self._last: int | None = None  # the last segment of those that were listed
+        self._seen: set[int] = set()
+        self._processed: set[int] = set()
+        self.pending: LogPlace | None = None
+        self.is_active = False
+
+    def load(self) -> None:
+        """Read the saved state."""
+        self.pending = self._log.load_place()
+        self.is_active = self._log.is_active()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no segment was ever there."""
+        return self._last is None
+
+    def new(self) -> list[int]:
+        """The segments that were not listed before, once all of them are checked for holes."""
+        there = self._log.segments()
+        new = [segment for segment in there if segment not in self._seen]
+        self._seen &= set(there)
+        for segment in new:
+            if self._last is not None and segment != self._last + 1:
+                raise self._missed(
+                    "Found missed segments. Some events are missed. Exiting! "
+                    f"[lastSegment={self._last}, nextSegment={segment}]",
+                    self._last,
+                    segment,
+                )
+            self._last = segment
+            self._seen.add(segment)
+        return new
+
+    def is_done_with(self, segment: int) -> bool:
+        """Whether the saved place is behind a segment: it is removed then. Raises for a hole."""
+        saved = self.pending
+        if saved is None or segment == saved.segment:
+            return False
+        if segment > saved.segment:
+            shown = f"[state={tuple(saved)}, segment={segment}]"
+            text = "Found segment greater then saved state. Some events are missed. Exiting! "
+            raise self._missed(text + shown, saved.segment, segment)
+        text = (
+            "Already processed segment found. Skipping and deleting the file "
+            f"[segment={segment}, state={saved.segment}]"
+        )
+        logger.info(text)
+        self._log.remove(segment)
+        return True
+
+    def begin_again(self) -> None:
+        """The node has stopped to be active: everything is read again from the saved place on."""
+        self._seen.clear()
+        self._last = None
+        self.pending = self._log.load_place()
+
+    def follow_node(self, segment: int, save: Callable[[LogPlace], None]) -> bool:
+        """Save what the node saved in a segment; False when it says that it has stopped."""
+        begin = self.pending.offset if self.pending is not None else 0
+        for place in self._log.node_states(segment, begin):
+            if place is None:
+                self._log.save_active()
+                self.is_active = True
+                logger.info("CDC mode switched [mode=CDC_UTILITY_ACTIVE]")
+                return False
+            save(place)
+        return True
+
+    def processed(self, segment: int) -> None:
+        """A segment was read to its end."""
+        self._processed.add(segment)
+
+    def remove_before(self, place: LogPlace) -> None:
+        """The place is saved: remove the segments before it that were read."""
+        for segment in sorted(one for one in self._processed if one < place.segment):
+            self._log.remove(segment)
+            self._processed.remove(segment)

@@ -34,6 +34,7 @@ SWITCH_KIND = 40
 DATA_KINDS = frozenset({70, 78})  # DATA_RECORD_V2, CDC_DATA_RECORD
 MANAGER_KIND, MANAGER_STOP_KIND = 79, 80
 MANAGER_KINDS = frozenset({MANAGER_KIND, MANAGER_STOP_KIND})
+TREE_KINDS = frozenset({59})  # the root of a new B+ tree
 # Only a node with the key reads the content. Those of 52 and 63 are of pages: no changes of keys.
 ENCRYPTED_KINDS = frozenset({52, 53, 63, 64, 71})
 ENCRYPTED_DATA_KINDS = frozenset({53, 64, 71})
@@ -51,6 +52,9 @@ _TAIL = struct.Struct("<iqqB")
 _VERSION = struct.Struct("<iiq")
 _MANAGER = struct.Struct("<qiii")
 _ENCRYPTED = struct.Struct("<Bii")
+_TREE = struct.Struct("<iq")
+# A group's first tree, of its indexes: page 2 of partition 65535, which is theirs.
+_FIRST_PAGE = 2 << 48 | 0xFFFF << 32 | 2
 
 _WALKED = DATA_KINDS | ENCRYPTED_DATA_KINDS
 ENDS = "an entry goes on behind the end of its record"
@@ -169,6 +173,19 @@ def encrypted(data: Any, record: Record) -> Encrypted:
         groups[group] = None
         at += _ENCRYPTED.size + (record.kind != 53) + length  # the later ones have a key's number
     return Encrypted(record.offset, record.kind, tuple(groups), content)
+
+
+def made_group(data: Any, record: Record) -> int | None:
+    """The group whose files a record of TREE_KINDS begins; None where they were there before.
+
+    A group is a cache by itself, or several that share files. Its first tree is made with it, and
+    not again when the node starts.
+    """
+    begin = record.offset + RECORD_BYTES_MIN - 4
+    if record.length_bytes - RECORD_BYTES_MIN < _TREE.size:
+        return None
+    group, page = _TREE.unpack_from(data, begin)
+    return int(group) if page == _FIRST_PAGE else None
 
 
 class Entry:

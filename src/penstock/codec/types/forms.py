@@ -61,6 +61,8 @@ class Form:
         """The template for an engine. Raises KeyError where the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
+        if engine is Engine.IGNITE:
+            return VALUE  # there is no server that prints it
         if self.kind is Kind.DATE:
             return _mysql_year_zero("cast({} as char)")
         if self.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):

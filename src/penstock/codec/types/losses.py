@@ -82,6 +82,13 @@ LOSSES: dict[str, Loss] = {
             text=_TEXT_MEANS,
         ),
         _loss(
+            "nanoseconds",
+            "times with digits behind the microsecond",
+            error=_ERROR_MEANS,
+            round="round to the microsecond",
+            text=_TEXT_MEANS,
+        ),
+        _loss(
             "nul characters",
             "the character U+0000 in text",
             error=_ERROR_MEANS,

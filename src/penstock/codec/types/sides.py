@@ -12,6 +12,7 @@ class Engine(StrEnum):
     POSTGRESQL = "postgresql"
     MYSQL = "mysql"
     MARIADB = "mariadb"
+    IGNITE = "ignite"
 
     @property
     def label(self) -> str:
@@ -23,8 +24,18 @@ class Engine(StrEnum):
         """Whether it is of MySQL's family: MySQL or MariaDB."""
         return self in (Engine.MYSQL, Engine.MARIADB)
 
+    @property
+    def is_target(self) -> bool:
+        """Whether it can be one."""
+        return self is not Engine.IGNITE
 
-_LABELS = {Engine.POSTGRESQL: "PostgreSQL", Engine.MYSQL: "MySQL", Engine.MARIADB: "MariaDB"}
+
+_LABELS = {
+    Engine.POSTGRESQL: "PostgreSQL",
+    Engine.MYSQL: "MySQL",
+    Engine.MARIADB: "MariaDB",
+    Engine.IGNITE: "Apache Ignite",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A column's type at the source, parsed: PostgreSQL's spelling and MySQL's."""
+"""A column's type at the source, parsed: PostgreSQL's spelling, MySQL's and Ignite's."""
 
 from __future__ import annotations
 
@@ -50,6 +50,12 @@ MYSQL_BUILTIN = frozenset(
         "multipoint", "multilinestring", "multipolygon", "geometrycollection", "vector",
     )
 )  # fmt: skip
+IGNITE_BUILTIN = frozenset(
+    (
+        "boolean", "tinyint", "smallint", "int", "bigint", "real", "double", "decimal", "varchar",
+        "uuid", "binary", "date", "time", "timestamp", "enum", "object", "other",
+    )
+)  # fmt: skip
 MARIADB_ONLY = frozenset(("uuid", "inet4", "inet6"))
 GEOMETRIES = frozenset(
     (
@@ -63,6 +69,8 @@ def builtin_types(engine: Engine) -> frozenset[str]:
     """The names of an engine's own types, as `SourceType.base` has them."""
     if engine is Engine.POSTGRESQL:
         return POSTGRES_BUILTIN
+    if engine is Engine.IGNITE:
+        return IGNITE_BUILTIN
     return MYSQL_BUILTIN | (MARIADB_ONLY if engine is Engine.MARIADB else frozenset())
 
 
@@ -99,6 +107,8 @@ class SourceType:
             collation = column.collation or ""
         if engine is Engine.POSTGRESQL:
             return cls.postgres(printed, column.neutral, base_type=column.base_type)
+        if engine is Engine.IGNITE:
+            return replace(cls.postgres(printed, column.neutral), engine=engine)
         kind = cls.mysql(printed, column.neutral, engine, charset=charset, collation=collation)
         stored = parse_type(column.base_type or printed)
         return replace(kind, is_compressed=stored is not None and stored.compressed)

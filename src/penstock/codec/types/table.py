@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.codec.mysql.charsets import charset_named
-from penstock.codec.types import among_mysql, to_mysql, to_postgres
+from penstock.codec.types import among_mysql, from_ignite, to_mysql, to_postgres
 from penstock.codec.types.forms import Form, Kind
 from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
 from penstock.codec.types.mapping import Held, Mapping, refused, resolve
@@ -116,6 +116,8 @@ def _held(kind: SourceType, source: Server, target: Server, key_bytes: int | Non
             form = Form(kind=Kind.PRINTED)
             return Held(target_type=kind.text, source_form=form, target_form=form)
         return to_mysql.held(kind, target, key_bytes)
+    if source.engine is Engine.IGNITE:
+        return from_ignite.held(kind, target, key_bytes)
     if target.engine is Engine.POSTGRESQL:
         return to_postgres.held(kind, key_bytes)
     return among_mysql.held(kind, target, key_bytes, source)
@@ -154,13 +156,15 @@ def _wanted(kind: SourceType) -> int | None:
     if kind.is_array or not kind.is_builtin:
         return None
     if kind.base in ("varchar", "char"):
-        none = None if kind.engine is Engine.POSTGRESQL else CHARACTER_BYTES
+        none = CHARACTER_BYTES if kind.engine.is_mysql else None
         return kind.length * CHARACTER_BYTES if kind.length is not None else none
     if kind.base in ("binary", "varbinary"):
         return kind.length or 1
     if kind.engine is Engine.POSTGRESQL:
         most = to_mysql.PRINTED.get(kind.base, 0 if kind.base in _PG_FIXED else None)
         return most * CHARACTER_BYTES if most else (_OTHER_BYTES if most == 0 else None)
+    if kind.engine is Engine.IGNITE:
+        return None if kind.base in ("binary", "enum", "object", "other") else _OTHER_BYTES
     longs = ("text", "blob")
     return None if kind.base.endswith(longs) else _OTHER_BYTES
 

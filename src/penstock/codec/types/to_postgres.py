@@ -57,7 +57,7 @@ def held(kind: SourceType, key_bytes: int | None) -> Held | None:
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint"):
         target = _INTEGERS[base, kind.unsigned]
         cast = f"::{target}" if kind.unsigned else ""
-        return _plain(target, Kind.INTEGER, cast=cast)
+        return plain(target, Kind.INTEGER, cast=cast)
     if base in _TEXTS:
         return _text(kind, key_bytes)
     if base in _BYTES:
@@ -72,7 +72,8 @@ def held(kind: SourceType, key_bytes: int | None) -> Held | None:
     return None
 
 
-def _plain(target: str, kind: Kind, *, cast: str = "", note: str = "") -> Held:
+def plain(target: str, kind: Kind, *, cast: str = "", note: str = "") -> Held:
+    """A type that has a counterpart. kind: of the text that both sides print."""
     form = Form(kind=kind)
     return Held(target_type=target, source_form=form, target_form=form, cast=cast, note=note)
 
@@ -89,8 +90,8 @@ def _decimal(kind: SourceType) -> Held:
 
 
 def _year(kind: SourceType) -> Held:
-    plain = _plain("smallint", Kind.INTEGER)
-    return replace(plain, source_form=Form(kind=Kind.YEAR)) if kind.is_short_year else plain
+    year = plain("smallint", Kind.INTEGER)
+    return replace(year, source_form=Form(kind=Kind.YEAR)) if kind.is_short_year else year
 
 
 def _bit(kind: SourceType) -> Held:
@@ -178,7 +179,7 @@ def _timestamp(kind: SourceType) -> Held:
     return _temporal(target, kind, form, _pattern(kind), " || '+00'")
 
 
-_NUL_CASE = Case(
+NUL_CASE = Case(
     loss="nul characters",
     stored=_NUL,
     instead={REMOVE: ("{}", "replace(convert({} using utf8mb4), char(0 using utf8mb4), '')")},
@@ -189,7 +190,7 @@ _NUL_CASE = Case(
 def _text(kind: SourceType, key_bytes: int | None) -> Held:
     length = kind.length or 1
     sized = kind.base in ("char", "varchar")
-    cases = [_NUL_CASE]
+    cases = [NUL_CASE]
     if key_bytes is not None and not (sized and length * _CHARACTER_BYTES <= key_bytes):
         cases.append(Case(loss="long keys"))
     form = Form(kind=Kind.TEXT)
@@ -198,7 +199,7 @@ def _text(kind: SourceType, key_bytes: int | None) -> Held:
 
 
 def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
-    held_as = _plain("bytea", Kind.BYTES)
+    held_as = plain("bytea", Kind.BYTES)
     sized = kind.base in ("binary", "varbinary") and (kind.length or 1) <= (key_bytes or 0)
     if key_bytes is None or sized:
         return held_as
@@ -213,27 +214,27 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
 def _labels(kind: SourceType) -> Held:
     """Text; only few have a label that text of PostgreSQL's cannot be."""
     note = "the label" if kind.base == "enum" else "the labels, with commas between them"
-    plain = _plain("text", Kind.TEXT, note=note)
+    labels = plain("text", Kind.TEXT, note=note)
     parsed = parse_type(kind.text)
     if parsed is None or not any(map(_NUL_PRINTED.search, parsed.labels)):
-        return plain
-    return replace(plain, cases=(_NUL_CASE,))
+        return labels
+    return replace(labels, cases=(NUL_CASE,))
 
 
 def _json(kind: SourceType) -> Held:
     """MariaDB's JSON is text that it checks, and not as strictly as others."""
     note = "the document's text, unchanged"
-    plain = _plain("json", Kind.TEXT, cast="::json", note=note)
+    json = plain("json", Kind.TEXT, cast="::json", note=note)
     if kind.engine is not Engine.MARIADB:
-        return plain
+        return json
     text = Held(
         target_type="text",
-        source_form=plain.source_form,
-        target_form=plain.target_form,
+        source_form=json.source_form,
+        target_form=json.target_form,
         write=Write(name=AS_TEXT),
         note="the text that the source prints",
     )
-    return replace(plain, cases=(Case(loss="loose json"),), text=text)
+    return replace(json, cases=(Case(loss="loose json"),), text=text)
 
 
 def _address(width: int) -> Held:
@@ -242,8 +243,8 @@ def _address(width: int) -> Held:
 
 
 _MAKERS: dict[str, Callable[[SourceType], Held]] = {
-    "float": lambda _: _plain("real", Kind.FLOAT),
-    "double": lambda _: _plain("double precision", Kind.FLOAT),
+    "float": lambda _: plain("real", Kind.FLOAT),
+    "double": lambda _: plain("double precision", Kind.FLOAT),
     "decimal": _decimal,
     "bit": _bit,
     "year": _year,
@@ -254,7 +255,7 @@ _MAKERS: dict[str, Callable[[SourceType], Held]] = {
     "enum": _labels,
     "set": _labels,
     "json": _json,
-    "uuid": lambda _: _plain("uuid", Kind.TEXT),
+    "uuid": lambda _: plain("uuid", Kind.TEXT),
     "inet4": lambda _: _address(4),
     "inet6": lambda _: _address(16),
 }

@@ -1,6 +1,6 @@
-"""Apache Ignite: a node's directory, read by consumers in place of a change log.
+"""Apache Ignite: a node's directory, as the source of a change log or read by a consumer alone.
 
-Not a source of change logs, and no target.
+No target.
 """
 
 from penstock.ports.registry import Descriptor
@@ -11,13 +11,22 @@ DESCRIPTOR = Descriptor(
     name="ignite",
     shown="Apache Ignite",
     schemes={"ignite": "ignite"},
-    begins=("is read where consumers' saved state is", "take it out"),
+    begins=("begins where the node's saved state is, or with the first segment that is there", ""),
+    options={"source": frozenset(("includeBackups", "timeZone"))},
     example="ignite:///var/lib/ignite/work?consistentId=node-1",
     names_alone=True,
+    extra="ignite",
     parts={
         "options": f"{_HERE}.options",
         "direct": f"{_HERE}.directory:open_directory",
         "commands": f"{_HERE}.commands",
         "checks": f"{_HERE}.checks",
+        "tables": f"{_HERE}.tables",
+        "plan": f"{_HERE}.plan",
+        "extraction": f"{_HERE}.extraction",
+        "lag": f"{_HERE}.lag:IgniteLag",
+        "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
+        "position": f"{_HERE}.source.position:IgnitePosition",
+        "positions": f"{_HERE}.source.position:IgnitePositions",
     },
 )

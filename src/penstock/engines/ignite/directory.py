@@ -77,10 +77,11 @@ class NodeDirectory(CdcState):
         super().__init__(self.directory, files)
         self._check(url)
         self.make()
-        self._types = Types(self._read_type, self._class_name)
-        self._decode = marshal.decoder(self._types)
+        self.types_read = Types(self._read_type, self._class_name)
+        self._decode = marshal.decoder(self.types_read)
         self._walk, _, self._find = wal.wal_kernel()
         self._names: dict[int, str] = {}
+        self._configs: dict[str, Path] = {}
         self._warned: set[int] = set()
         self._event = type("CdcEvent", (CdcEvent,), {"__slots__": (), "names": self._names})
 
@@ -121,10 +122,22 @@ class NodeDirectory(CdcState):
         """See DirectLog."""
         self._files.unlink(self.path(segment))
 
-    def walk(self, segment: int, begin: int) -> Any:
-        """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported."""
+    def bytes_between(self, first: int, last: int) -> int:
+        """How many bytes of the segments that are there lie between two positions."""
+        found = 0
+        for segment in self.segments():
+            size = self.path(segment).stat().st_size
+            ends = [min(max(one - (segment << 32), 0), size) for one in (first, last)]
+            found += max(ends[1] - ends[0], 0)
+        return found
+
+    def walk(self, segment: int, begin: int, data: bytes | None = None) -> Any:
+        """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported.
+
+        data: of the segment, where it was read before.
+        """
         return self._walk(
-            self._read_segment(segment),
+            self.read_segment(segment) if data is None else data,
             number=segment,
             name=str(self.path(segment)),
             begin=begin,
@@ -145,9 +158,21 @@ class NodeDirectory(CdcState):
                 )
                 logger.warning(warning)
 
+    def made_groups(self, segment: int, begin: int, data: bytes) -> list[tuple[int, int]]:
+        """Where groups of caches were made in a segment: offset and number, in order."""
+        found: list[tuple[int, int]] = []
+        at, name = max(begin, wal.HEADER_BYTES), str(self.path(segment))
+        while True:
+            record, at = self._find(data, at, segment, wal.TREE_KINDS, name)
+            if record is None:
+                return found
+            group = wal.made_group(data, record)
+            if group is not None:
+                found.append((record.offset, group))
+
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
         """See DirectLog. Raises WalBroken, WalUnsupported."""
-        data, name = self._read_segment(segment), str(self.path(segment))
+        data, name = self.read_segment(segment), str(self.path(segment))
         at = max(begin, wal.HEADER_BYTES)
         while True:
             record, at = self._find(data, at, segment, wal.MANAGER_KINDS, name)
@@ -158,7 +183,8 @@ class NodeDirectory(CdcState):
             else:
                 yield LogPlace(*wal.manager_place(data, record, name))
 
-    def _read_segment(self, segment: int) -> bytes:
+    def read_segment(self, segment: int) -> bytes:
+        """All of a segment. Raises WalBroken, WalUnsupported where it is none."""
         data = self._files.read_whole(self.path(segment))
         wal.check_header(data, segment, str(self.path(segment)))
         return data
@@ -190,13 +216,14 @@ class NodeDirectory(CdcState):
         return found
 
     def _type(self, type_id: int) -> BinaryType:
-        self._types.forget(type_id)  # what was known of it is of an earlier file
+        self.types_read.forget(type_id)  # what was known of it is of an earlier file
         return marshal.read_metadata(self._files.read_whole(self._types_in / f"{type_id}.bin"))
 
     def caches(self) -> list[Told]:
         """See DirectLog."""
         found: list[Told] = []
         self._names.clear()
+        self._configs.clear()
         for folder in self._list(self._caches_in):
             for kind in ("cache-", "cacheGroup-"):
                 if folder.startswith(kind) and folder != SYSTEM_CACHE:
@@ -210,8 +237,19 @@ class NodeDirectory(CdcState):
                 number = cache_id(cache)
                 stamp = _modified_ms(self._caches_in / folder / name)
                 self._names[number] = cache
+                self._configs[cache] = self._caches_in / folder / name
                 item = Cache(number, cache, shown if is_group else None)
                 yield Told(str(number), stamp, partial(_same, item))
+
+    def config_path(self, cache: str) -> Path | None:
+        """The configuration of a cache of `caches`, as last asked; None where it is gone."""
+        path = self._configs.get(cache)
+        return path if path is not None and path.exists() else None
+
+    def made_ms(self, cache: str) -> int | None:
+        """When its configuration was written, ms since 1970; None where the cache is gone."""
+        path = self.config_path(cache)
+        return None if path is None else _modified_ms(path)
 
     def _list(self, directory: Path) -> list[str]:
         try:

@@ -1,0 +1,184 @@
+"""Decoded values of one column to Arrow, as the log has them. Pure.
+
+One decoder for a node's log and for what a scan reads. A value that the column cannot hold raises
+NotHeld, with the type that holds it; where only its neutral type cannot, the type stays and the
+column is kept as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.columns import arrow_type
+from penstock.codec.ignite.kinds import OF_VALUES, holder, neutral_of, parts_of
+from penstock.codec.ignite.texts import DAY_MS, json_of, text_of
+from penstock.codec.ignite.values import UUID, Date, Opaque, SqlDate, Time, Timestamp
+
+Values = Sequence[Any]
+UTC = "UTC"
+NONE = type(None)
+_HELD: dict[str, frozenset[type]] = {
+    "boolean": frozenset((bool, NONE)),
+    "tinyint": frozenset((int, NONE)),
+    "smallint": frozenset((int, NONE)),
+    "int": frozenset((int, NONE)),
+    "bigint": frozenset((int, NONE)),
+    "real": frozenset((float, int, NONE)),
+    "double": frozenset((float, int, NONE)),
+    "uuid": frozenset((UUID, NONE)),
+    "binary": frozenset((bytes, NONE)),
+    "date": frozenset((SqlDate, NONE)),
+    "time": frozenset((Time, NONE)),
+    "timestamp": frozenset((Timestamp, Date, SqlDate, NONE)),
+    "other": frozenset((Opaque, NONE)),
+}
+_MS_MAX = (2**63 - 1) // 1000
+_INT_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+
+
+class NotHeld(Exception):
+    """A value that a column does not hold. kind: the type that does; the same one: as text."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+def column_of(kind: str, neutral: str, values: Values, zone: str = UTC) -> pa.Array:
+    """The values of a column. zone: of the node, for dates and times of day. Raises NotHeld."""
+    base, length, _ = parts_of(kind)
+    if base == "object":
+        return _strings([json_of(one) for one in values])
+    found = set(map(type, values))
+    if base == "varchar":
+        return _texts(values, found, length)
+    _check(kind, base, values, found)
+    if neutral == "string":
+        return _strings([text_of(one) for one in values])
+    return _MAKERS.get(base, _plain)(kind, neutral, values, zone)
+
+
+def _check(kind: str, base: str, values: Values, found: set[type]) -> None:
+    held = _HELD.get(base)
+    if held is None:  # enum, decimal: their own values
+        held = frozenset(one for one, name in OF_VALUES.items() if name == base) | {NONE}
+        if base == "decimal":
+            held |= {int}
+    if not found <= held:
+        others = {OF_VALUES[one] for one in found - held}
+        raise NotHeld(holder([kind, *sorted(others)]))
+    if int in found and base in ("real", "double"):
+        most = 24 if base == "real" else 53
+        if any(type(one) is int and abs(one) > 1 << most for one in values):
+            raise NotHeld(holder([kind, "bigint"]))
+
+
+def _texts(values: Values, found: set[type], length: int) -> pa.Array:
+    texts = values if found <= {str, NONE} else [text_of(one) for one in values]
+    made = _strings(texts)
+    if length and (pc.max(pc.utf8_length(made)).as_py() or 0) > length:
+        raise NotHeld("varchar")
+    return made
+
+
+def _strings(texts: Values) -> pa.Array:
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:  # a char may be half of a pair; in JSON this is its form, too
+        texts = [one and one.encode("utf-8", "backslashreplace").decode() for one in texts]
+        return pa.array(texts, pa.string())
+
+
+def _plain(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
+    """Numbers, booleans, bytes."""
+    try:
+        made = pa.array(values, arrow_type(neutral))
+    except (pa.ArrowInvalid, OverflowError):
+        if kind not in _INT_BITS:
+            raise
+        raise NotHeld(_wider(values)) from None
+    if kind == "tinyint" and len(made) and (pc.min_max(made)["max"].as_py() or 0) > 127:
+        raise NotHeld(_wider(values))
+    return made
+
+
+def _wider(values: Values) -> str:
+    most = max(one if one >= 0 else ~one for one in values if one is not None)
+    return next((one for one, bits in _INT_BITS.items() if most < 1 << (bits - 1)), "decimal")
+
+
+def _decimals(_: str, neutral: str, values: Values, __: str) -> pa.Array:
+    try:
+        return pa.array(values, arrow_type(neutral))
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        raise NotHeld("decimal") from None
+
+
+def _uuids(_: str, neutral: str, values: Values, __: str) -> pa.Array:
+    return pa.array([one and one.bytes for one in values], arrow_type(neutral))
+
+
+def _opaque(_: str, neutral: str, values: Values, __: str) -> pa.Array:
+    return pa.array([one and one.data for one in values], arrow_type(neutral))
+
+
+def _timestamps(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
+    found: list[int | None] = []
+    add = found.append
+    for one in values:
+        if one is None:
+            add(None)
+            continue
+        ms = one[0]
+        nanos = one[1] if len(one) > 1 else 0
+        if nanos % 1000 or not -_MS_MAX < ms < _MS_MAX:
+            raise NotHeld(kind)
+        add(ms * 1000 + nanos // 1000)
+    return pa.array(found, pa.int64()).cast(arrow_type(neutral))
+
+
+def _dates(_: str, neutral: str, values: Values, zone: str) -> pa.Array:
+    local = _local(values, zone)
+    days = pc.divide(local, DAY_MS)
+    is_midnight = pc.fill_null(pc.equal(pc.multiply(days, DAY_MS), local), fill_value=True)
+    if not pc.all(is_midnight, min_count=0).as_py():
+        raise NotHeld("timestamp")
+    try:
+        return days.cast(pa.int32()).cast(arrow_type(neutral))
+    except pa.ArrowInvalid:  # a day of another age
+        raise NotHeld("date") from None
+
+
+def _times(kind: str, neutral: str, values: Values, zone: str) -> pa.Array:
+    local = _local(values, zone)
+    inside = pc.and_(pc.greater_equal(local, 0), pc.less(local, DAY_MS))
+    if pc.any(pc.invert(inside)).as_py():
+        raise NotHeld(kind)
+    return pc.multiply(local, 1000).cast(arrow_type(neutral))
+
+
+def _local(values: Values, zone: str) -> pa.Array:
+    """Milliseconds since 1970 by the clock of a time zone."""
+    ms = pa.array([one and one[0] for one in values], pa.int64())
+    if zone == UTC:
+        return ms
+    return pc.local_timestamp(ms.cast(pa.timestamp("ms", zone))).cast(pa.int64())
+
+
+_MAKERS: dict[str, Callable[[str, str, Values, str], pa.Array]] = {
+    "decimal": _decimals,
+    "uuid": _uuids,
+    "other": _opaque,
+    "timestamp": _timestamps,
+    "date": _dates,
+    "time": _times,
+}
+
+
+def first_kind(kind: str) -> tuple[str, str]:
+    """A type and how the log keeps it, unless a value shows that it cannot."""
+    return kind, neutral_of(kind)

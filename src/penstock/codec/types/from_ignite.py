@@ -1,0 +1,165 @@
+"""How PostgreSQL, MySQL and MariaDB hold the types of Ignite.
+
+Its values are those of Java, so text may hold the character U+0000, a decimal any number of digits,
+and a timestamp nanoseconds. For MySQL and MariaDB a type is held as its counterpart of PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.codec.types import to_mysql
+from penstock.codec.types.forms import Form, Kind
+from penstock.codec.types.losses import ROUND
+from penstock.codec.types.mapping import Case, Held, Write
+from penstock.codec.types.sides import Engine, Server
+from penstock.codec.types.source_type import SourceType
+from penstock.codec.types.to_postgres import NUL_CASE, plain
+
+_CHARACTER_BYTES = 4
+NOTE_JSON = "JSON: arrays, collections, maps and objects"
+NOTE_OTHER = "the bytes that the node wrote: only its own class reads them"
+_COUNTERPARTS = {
+    "boolean": ("boolean", "boolean"),
+    "tinyint": ("smallint", "smallint"),
+    "smallint": ("smallint", "smallint"),
+    "int": ("integer", "integer"),
+    "bigint": ("bigint", "bigint"),
+    "real": ("real", "real"),
+    "double": ("double precision", "double precision"),
+    "decimal": ("numeric", "numeric"),
+    "varchar": ("character varying", "varchar"),
+    "uuid": ("uuid", "uuid"),
+    "binary": ("bytea", "bytea"),
+    "date": ("date", "date"),
+    "time": ("time without time zone", "time"),
+    "timestamp": ("timestamp with time zone", "timestamptz"),
+    "enum": ("text", "text"),
+    "object": ("json", "json"),
+    "other": ("bytea", "bytea"),
+}
+"""PostgreSQL's type of each, and that type's name alone."""
+_NANOS = "[.][0-9]{7}"  # digits behind the microsecond
+
+
+def held(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
+    """How a type is held; None: it is not. key_bytes: what a key has for it; None: in no key."""
+    if kind.base not in _COUNTERPARTS:
+        return None
+    if target.engine is Engine.POSTGRESQL:
+        return _MAKERS.get(kind.base, _same)(kind, key_bytes)
+    return _in_mysql(kind, target, key_bytes)
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------
+
+
+def _same(kind: SourceType, _: int | None) -> Held:
+    target = _COUNTERPARTS[kind.base][0]
+    return plain(target, _FORMS[kind.base], cast=f"::{target}" if _is_text(kind) else "")
+
+
+def _is_text(kind: SourceType) -> bool:
+    """Whether values wait as text, and are not text in the target."""
+    return kind.neutral == "string"
+
+
+def _decimal(kind: SourceType, _: int | None) -> Held:
+    if not kind.arguments:
+        return plain("numeric", Kind.NUMBER, cast="::numeric")
+    target = f"numeric({','.join(map(str, kind.arguments))})"
+    return plain(target, Kind.DECIMAL, cast=f"::{target}" if _is_text(kind) else "")
+
+
+def _varchar(kind: SourceType, key_bytes: int | None) -> Held:
+    length = kind.length
+    cases = [NUL_CASE]
+    if key_bytes is not None and not (length and length * _CHARACTER_BYTES <= key_bytes):
+        cases.append(Case(loss="long keys"))
+    target = f"character varying({length})" if length else "text"
+    return replace(plain(target, Kind.TEXT), cases=tuple(cases))
+
+
+def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
+    note = NOTE_OTHER if kind.base == "other" else ""
+    cases = () if key_bytes is None else (Case(loss="long keys"),)
+    return replace(plain("bytea", Kind.BYTES, note=note), cases=cases)
+
+
+def _json(_: SourceType, __: int | None) -> Held:
+    """As `json`: the text stays as it is, and a backslash with u0000 in it is no error."""
+    return plain("json", Kind.TEXT, cast="::json", note=NOTE_JSON)
+
+
+def _timestamp(kind: SourceType, _: int | None) -> Held:
+    target = _COUNTERPARTS["timestamp"][0]
+    form = Form(kind=Kind.TIMESTAMPTZ)
+    text = replace(
+        plain("text", Kind.TEXT, note="the moment in UTC, with all digits"),
+        write=Write(sql="{}" if _is_text(kind) else _PRINTED),
+    )
+    nanos = Case(
+        loss="nanoseconds",
+        waiting=f"{{}} ~ '{_NANOS}'" if _is_text(kind) else "",
+        refusal="a time with nanoseconds",
+        instead={ROUND: ("{}", "{}")} if _is_text(kind) else {},
+    )
+    return Held(
+        target_type=target,
+        source_form=form,
+        target_form=form,
+        cast=f"::{target}" if _is_text(kind) else "",
+        cases=(nanos,),
+        note="the moment",
+        text=text,
+    )
+
+
+# As `codec.ignite.texts` writes it.
+_SHOWN = "trim(trailing '.' from trim(trailing '0' from to_char({}, '{pattern}')))"
+_PRINTED = _SHOWN.replace("to_char({}", "to_char({} at time zone 'UTC'").replace(
+    "{pattern}", "YYYY-MM-DD HH24:MI:SS.US"
+)
+_PRINTED = f"{_PRINTED} || case when extract(year from {{}}) < 0 then '+00 BC' else '+00' end"
+
+
+_FORMS = {
+    "boolean": Kind.BOOLEAN,
+    "tinyint": Kind.INTEGER,
+    "smallint": Kind.INTEGER,
+    "int": Kind.INTEGER,
+    "bigint": Kind.INTEGER,
+    "real": Kind.FLOAT,
+    "double": Kind.FLOAT,
+    "uuid": Kind.TEXT,
+    "date": Kind.DATE,
+    "time": Kind.TIME,
+}
+_MAKERS: dict[str, Callable[[SourceType, int | None], Held]] = {
+    "decimal": _decimal,
+    "varchar": _varchar,
+    "enum": _varchar,
+    "binary": _bytes,
+    "other": _bytes,
+    "object": _json,
+    "timestamp": _timestamp,
+}
+
+
+# -- MySQL and MariaDB -------------------------------------------------------------------------
+
+
+def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
+    there = replace(kind, engine=Engine.POSTGRESQL, base=_COUNTERPARTS[kind.base][1])
+    found = to_mysql.held(there, target, key_bytes)
+    if kind.base == "timestamp":
+        nanos = Case(
+            loss="nanoseconds",
+            waiting=f"{{}} regexp '{_NANOS}'" if _is_text(kind) else "",
+            refusal="a time with nanoseconds",
+            instead={ROUND: (found.write.sql, "{}")},
+        )
+        return replace(found, cases=(nanos, *found.cases))
+    note = {"object": NOTE_JSON, "other": NOTE_OTHER}.get(kind.base, found.note)
+    return replace(found, note=note)

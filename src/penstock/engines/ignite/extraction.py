@@ -1,0 +1,70 @@
+"""The part `extraction`: the engine of a node's directory. There is no handover around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from zoneinfo import ZoneInfo
+
+from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite.source.source_engine import IgniteEngine
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.pipeline import Pipeline
+
+
+class TimeZoneUnknown(PenstockError):
+    """[source] timeZone names no time zone. fields: name."""
+
+    code = "IG82"
+    retry = "never"
+
+
+def identity(config: Config) -> SourceIdentity:
+    """See Extraction. Raises CdcDirectoryMissing."""
+    directory = open_directory(config.source.url)
+    return SourceIdentity(
+        pipeline=config.pipeline.name,
+        engine="ignite",
+        system_id=directory.directory.name,
+        timeline=0,
+        database="",
+        database_id=0,
+        slot="",
+        publication="",
+    )
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    """See Extraction."""
+    return bool(pipeline.log_position())
+
+
+@contextmanager
+def opened(
+    pipeline: Pipeline,
+    options: ExtractOptions,
+    *,
+    tables: Callable[[], list[TableDefinition]],
+    stop: Callable[[], bool],
+) -> Iterator[IgniteEngine]:
+    """See Extraction. The node's log tells all. Raises CdcDirectoryMissing, TimeZoneUnknown."""
+    del options, tables, stop
+    source = pipeline.config.source
+    check_zone(source.time_zone)
+    yield IgniteEngine(open_directory(source.url), source)
+
+
+def check_zone(name: str) -> None:
+    """Raises TimeZoneUnknown."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise TimeZoneUnknown(
+            f"{name!r} in [source] timeZone is no time zone that this machine knows",
+            hint='Write it like timeZone = "Europe/Berlin", as the nodes have it; without it it is '
+            "UTC.",
+            name=name,
+        ) from error

@@ -1,0 +1,33 @@
+"""What a plan asks of a node; see `ports.plan.Planned`. It is no target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite.source.shapes import table_of
+from penstock.engines.ignite.tables import SERVER, captured, taken_caches
+from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.plan import SourceFacts
+
+
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
+    """See Planned. Raises CdcDirectoryMissing."""
+    tables = captured(config, dropped=dropped)
+    known = {one.name for one in tables}
+    caches = taken_caches(config, open_directory(config.source.url))
+    unknown = [one.name for one in caches if table_of(one.name) not in known]
+    return SourceFacts(
+        server=SERVER,
+        tables=tuple(tables),
+        left_out=tuple(f"{name}: its columns are known with its first change" for name in unknown),
+    )
+
+
+def problems_between(
+    _config: Config, _tables: Sequence[TableDefinition], *, planned: Collection[TableName]
+) -> list[str]:
+    """See Planned."""
+    del planned
+    return []

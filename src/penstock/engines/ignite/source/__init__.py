@@ -1,0 +1,1 @@
+"""Ignite nodes as the source of a change log."""

@@ -1,0 +1,76 @@
+"""Places in the logs of nodes as positions of a change log.
+
+A place is a segment and an offset in it. Of several nodes the position is the sum of their places:
+it rises with each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from penstock.model.position import PositionInvalid
+from penstock.ports.config import Config
+from penstock.ports.direct import LogPlace
+
+OFFSET_BITS = 32
+_MAX = 2**64 - 1
+
+
+def position_of(place: LogPlace) -> int:
+    """The position of a place. The entry in its record is left out: it is the first one."""
+    return place.segment << OFFSET_BITS | place.offset
+
+
+def place_of(position: int) -> LogPlace:
+    """The place that the position of one node is."""
+    return LogPlace(position >> OFFSET_BITS, position & (2**OFFSET_BITS - 1), 0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IgnitePosition:
+    """See `Position`. Its text is segment and offset: `12/5208`."""
+
+    ordinal: int
+    BITS = 64
+
+    def __post_init__(self) -> None:
+        """Refuse what is no place. Raises PositionInvalid."""
+        if not 0 <= self.ordinal <= _MAX:
+            raise PositionInvalid(f"{self.ordinal} is no position of Ignite's log")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """See PositionKind."""
+        segment, separator, offset = text.partition("/")
+        are_numbers = segment.isdecimal() and offset.isdecimal() and text.isascii()
+        if separator and are_numbers and int(offset) < 2**OFFSET_BITS:
+            return cls(int(segment) << OFFSET_BITS | int(offset))
+        raise PositionInvalid(
+            f"{text!r} is no position of Ignite's log",
+            hint="It is written SEGMENT/OFFSET, as in 12/5208.",
+        )
+
+    def __str__(self) -> str:
+        """As in `parse`."""
+        place = place_of(self.ordinal)
+        return f"{place.segment}/{place.offset}"
+
+
+class IgnitePositions:
+    """See `ports.positions.Positions`."""
+
+    def __init__(self, _config: Config) -> None:
+        """Every node counts alike."""
+
+    def text(self, position: int) -> str:
+        """See Positions."""
+        return str(IgnitePosition(position))
+
+    def origin(self, position: int) -> str:
+        """See Positions: the segment's file."""
+        return f"{place_of(position).segment:016}.wal"
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return IgnitePosition.parse(text).ordinal

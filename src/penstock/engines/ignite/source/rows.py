@@ -1,0 +1,297 @@
+"""Entries of one cache to rows of the change log, column by column.
+
+Every put is an update and every removal a delete, whatever the node calls it: an atomic cache logs
+UPDATE for the first value of a key, and CREATE comes for a key that the target has when its entry
+has expired or a resend puts it into the log once more. Of a key whose first change is an update the
+loader makes what is right in both cases; an insert of a key that is there would be an error. Not
+here: numbers of rows and the order of entries (`stream.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.columns import after_type, batch_schema, before_type
+from penstock.codec.ignite.columns import NotHeld, column_of
+from penstock.codec.ignite.kinds import OF_VALUES, of_scalar
+from penstock.codec.ignite.types import Types
+from penstock.codec.ignite.values import BinaryObject, Timestamp
+from penstock.engines.ignite.source.shapes import (
+    EXPIRES,
+    OF_ENTRY,
+    OF_KEY,
+    OF_VALUE,
+    PRIMARY,
+    RAW,
+    TYPE,
+    DeclaredColumn,
+    KeptColumn,
+    Shape,
+    Shapes,
+)
+from penstock.model import Op, PenstockError, Rows
+
+Ints = npt.NDArray[np.int64]
+Entries = Sequence[Any]
+
+
+class KeyNotUsable(PenstockError):
+    """A key has a field that is null, or no type of the others' keys. fields: cache, column."""
+
+    code = "IG80"
+    retry = "operator"
+
+
+class RowMaker:
+    """Makes rows of entries; shapes grow with what they have.
+
+    zone: of the nodes, for dates and times of day. backups: whether rows say of which copy they
+    are.
+    """
+
+    def __init__(self, shapes: Shapes, types: Types, *, zone: str, backups: bool) -> None:
+        self._shapes = shapes
+        self._types = types
+        self._zone = zone
+        self._backups = backups
+        self._declared: dict[str, Sequence[DeclaredColumn]] = {}
+        self._met: dict[tuple[str, str], dict[Any, Any]] = {}
+
+    def begin_again(self, cache: str) -> None:
+        """The cache was made again."""
+        self._shapes.begin_again(cache)
+        self._declared.pop(cache, None)
+        for side in (OF_KEY, OF_VALUE):
+            self._met.pop((cache, side), None)
+
+    def rows(self, cache: str, entries: Entries, gsn: Ints, trx: Ints) -> Rows:
+        """Rows of one cache's entries, numbered so. Raises what decoding does, KeyNotUsable."""
+        is_put = np.fromiter((one.has_value for one in entries), np.bool_, len(entries))
+        puts = entries if is_put.all() else [one for one in entries if one.has_value]
+        keys = [one.key for one in entries]
+        values = [one.value for one in puts]
+        self._learn_declared(cache)
+        self._learn(cache, OF_KEY, keys, entries)
+        self._learn(cache, OF_VALUE, values, puts)
+        self._learn_entries(cache, values, puts)
+        while True:
+            shape = self._shapes.of(cache, entries[0].cache_id)
+            try:
+                return self._made(cache, shape, entries, puts, is_put, keys, values, gsn, trx)
+            except _Unfit as unfit:
+                unfit.mend(self._shapes, cache)
+
+    # -- what entries show -------------------------------------------------------------------
+
+    def _learn_declared(self, cache: str) -> None:
+        """Take in the columns of a SQL table, and those that it was given since."""
+        declared = self._shapes.declared(cache)
+        if declared is not self._declared.get(cache):
+            self._declared[cache] = declared
+            self._shapes.declare(cache)
+
+    def _learn(self, cache: str, side: str, found: list[Any], entries: Entries) -> None:
+        """Take in types that were not met before, and versions of them."""
+        met = self._met.get((cache, side))
+        if met is None:
+            met = self._met[cache, side] = {}
+        kinds = set(map(type, found))
+        if BinaryObject in kinds:
+            kinds.discard(BinaryObject)
+            some = found if not kinds else [one for one in found if type(one) is BinaryObject]
+            for type_id in sorted({one.type_id for one in some}):
+                known = self._types.find(type_id)
+                if met.get(type_id) is not known or known is None:
+                    met[type_id] = known
+                    self._learn_type(cache, side, type_id, known, some)
+        for kind in sorted(kinds, key=lambda one: one.__name__):
+            self._learn_scalars(cache, side, kind, met, found, entries)
+
+    def _learn_type(self, cache: str, side: str, type_id: int, known: Any, some: list[Any]) -> None:
+        if known is not None:
+            self._shapes.object(cache, side, known)
+        if side == OF_VALUE:
+            shown = next(one.type_name for one in some if one.type_id == type_id)
+            self._shapes.take_type(cache, shown)
+
+    def _learn_scalars(
+        self,
+        cache: str,
+        side: str,
+        kind: type,
+        met: dict[Any, Any],
+        found: list[Any],
+        entries: Entries,
+    ) -> None:
+        if kind not in (int, float):
+            shown = {OF_VALUES[kind]}
+        else:  # Python has one type for numbers of several widths
+            shown = {
+                of_scalar(value, _bytes(one, side))
+                for value, one in zip(found, entries, strict=True)
+                if type(value) is kind
+            }
+        for one in sorted(shown - met.keys()):
+            met[one] = one
+            self._shapes.hold(cache, side, "", one)
+            if side == OF_VALUE:
+                self._shapes.take_type(cache, one)
+
+    def _learn_entries(self, cache: str, values: list[Any], puts: Entries) -> None:
+        """Take in what entries have beside key and value."""
+        if any(one.expire_time_ms for one in puts):
+            self._shapes.hold(cache, OF_ENTRY, EXPIRES, "timestamp")
+        if self._backups:
+            self._shapes.hold(cache, OF_ENTRY, PRIMARY, "boolean")
+        if any(type(one) is BinaryObject and one.raw is not None for one in values):
+            self._shapes.hold(cache, OF_ENTRY, RAW, "binary")
+
+    # -- columns -----------------------------------------------------------------------------
+
+    def _made(
+        self,
+        cache: str,
+        shape: Shape,
+        entries: Entries,
+        puts: Entries,
+        is_put: npt.NDArray[np.bool_],
+        keys: list[Any],
+        values: list[Any],
+        gsn: Ints,
+        trx: Ints,
+    ) -> Rows:
+        relation = shape.relation
+        afters = []
+        befores: dict[int, pa.Array] = {}
+        unfit = _Unfit()
+        for at, column in enumerate(shape.columns):
+            try:
+                if column.side == OF_KEY:
+                    made = self._column(column, _picked(column, keys))
+                    _check_key(cache, column, made)
+                    befores[at] = _where(made, ~is_put)
+                    afters.append(_where(made, is_put))
+                else:
+                    found = self._found(column, values, puts)
+                    afters.append(_spread(self._column(column, found), is_put))
+            except NotHeld as error:
+                unfit.columns.append((column, error.kind))
+        unfit.columns += self._missed(cache, shape, keys, values)
+        if unfit.columns:
+            raise unfit
+        after = pa.StructArray.from_arrays(
+            afters, fields=list(after_type(relation)), mask=pa.array(~is_put)
+        )
+        before = pa.StructArray.from_arrays(
+            [befores[at] for at in relation.before],
+            fields=list(before_type(relation)),
+            mask=pa.array(is_put),
+        )
+        columns = [
+            pa.array(gsn),
+            pa.array(trx),
+            pa.array(np.where(is_put, int(Op.UPDATE), int(Op.DELETE)).astype(np.uint8)),
+            pa.nulls(len(entries), pa.binary()),
+            after,
+            before,
+        ]
+        schema = batch_schema(relation)
+        return Rows(relation=relation, batch=pa.RecordBatch.from_arrays(columns, schema=schema))
+
+    def _missed(
+        self, cache: str, shape: Shape, keys: list[Any], values: list[Any]
+    ) -> list[tuple[KeptColumn, str]]:
+        """Fields without a column that have values, whose type binary_meta does not name."""
+        missed = []
+        for side, found in ((OF_KEY, keys), (OF_VALUE, values)):
+            met = self._met[cache, side]
+            names = {name for one in met.values() for name in getattr(one, "fields", ())}
+            for name in sorted(names - {one.field for one in shape.columns if one.side == side}):
+                kinds = set(map(type, _picked(_column_of(side, name), found))) - {type(None)}
+                missed += [(_column_of(side, name), OF_VALUES[kind]) for kind in kinds]
+        return missed
+
+    def _column(self, column: KeptColumn, found: list[Any]) -> pa.Array:
+        return column_of(column.kind, column.neutral, found, self._zone)
+
+    def _found(self, column: KeptColumn, values: list[Any], puts: Entries) -> list[Any]:
+        if column.side == OF_VALUE:
+            return _picked(column, values)
+        if column.field == EXPIRES:
+            return [Timestamp(ms, 0) if (ms := one.expire_time_ms) else None for one in puts]
+        if column.field == PRIMARY:
+            return [one.primary for one in puts]
+        if column.field == RAW:
+            return [one.raw if type(one) is BinaryObject else None for one in values]
+        assert column.field == TYPE
+        return [
+            one.type_name if type(one) is BinaryObject else of_scalar(one, _bytes(put, OF_VALUE))
+            for one, put in zip(values, puts, strict=True)
+        ]
+
+
+class _Unfit(Exception):
+    """Columns need types that hold more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.columns: list[tuple[KeptColumn, str]] = []
+
+    def mend(self, shapes: Shapes, cache: str) -> None:
+        for column, kind in self.columns:
+            if kind == column.kind:
+                shapes.hold_text(cache, column.name)
+            else:
+                shapes.hold(cache, column.side, column.field, kind)
+
+
+def _bytes(entry: Any, side: str) -> bytes:
+    found: bytes = entry.key_bytes if side == OF_KEY else entry.value_bytes
+    return found
+
+
+def _picked(column: KeptColumn, found: list[Any]) -> list[Any]:
+    """What keys or values have for a column; None where they have nothing."""
+    name = column.field
+    if set(map(type, found)) <= {BinaryObject}:
+        return [one.fields.get(name) for one in found] if name else [None] * len(found)
+    if not name:
+        return [None if type(one) is BinaryObject else one for one in found]
+    return [one.fields.get(name) if type(one) is BinaryObject else None for one in found]
+
+
+def _column_of(side: str, name: str) -> KeptColumn:
+    return KeptColumn(name="", side=side, field=name, kind="", neutral="")
+
+
+def _check_key(cache: str, column: KeptColumn, made: pa.Array) -> None:
+    if made.null_count:
+        raise KeyNotUsable(
+            f"cache {cache} has a key without {column.name}: rows are found by all columns of "
+            "their key",
+            hint=f'Leave the cache out: "!{cache}" in [source] tables. Keys that lack a field, or '
+            "of different types in one cache, cannot be a table's key.",
+            cache=cache,
+            column=column.name,
+        )
+
+
+def _where(made: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
+    """The values of these rows, NULL at the others."""
+    if wanted.all():
+        return made
+    return made.take(pa.array(np.arange(len(made)), mask=~wanted))
+
+
+def _spread(made: pa.Array, is_put: npt.NDArray[np.bool_]) -> pa.Array:
+    """One value per put, to one per row."""
+    if is_put.all():
+        return made
+    if not len(made):
+        return pa.nulls(len(is_put), made.type)
+    return made.take(pa.array(np.cumsum(is_put) - 1, mask=~is_put))

@@ -1,0 +1,235 @@
+"""The shapes of caches: a cache is a table, and its columns follow from what is put into it.
+
+Key columns come first, then those of values: `_key` and `_val` for what is no object, the fields of
+an object otherwise. A column is added when a type, a table's definition or a value has it, and gets
+a type that holds more when a value needs it; it never goes while the cache lives. What was found
+out is kept beside the log, so that versions stay what they are. Not here: rows (`rows.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from penstock.codec.ignite.kinds import holder, neutral_of, of_field
+from penstock.codec.ignite.types import BinaryType
+from penstock.model import Column, Relation, TableName
+from penstock.ports.source import StateFiles
+
+SHAPES_FILE = "caches.json"
+SCHEMA = "public"
+KEY, VALUE, TYPE, EXPIRES, PRIMARY, RAW = (
+    "_key", "_val", "_type", "_expire_time", "_primary", "_raw",
+)  # fmt: skip
+SIDES = OF_KEY, OF_VALUE, OF_ENTRY = "key", "value", "entry"
+
+
+def table_of(cache: str) -> TableName:
+    """The table that a cache is."""
+    return TableName(SCHEMA, cache)
+
+
+class KeptColumn(msgspec.Struct, kw_only=True):
+    """A column. side: whether the key has it, the value or the entry.
+
+    field: of the object; empty: the key or value itself. kind: as `codec.ignite.kinds` names it.
+    missing: text of the value in rows of before.
+    """
+
+    name: str
+    side: str
+    field: str
+    kind: str
+    neutral: str
+    missing: str | None = None
+
+
+class KeptShape(msgspec.Struct, kw_only=True):
+    """What is kept of a cache. version: of its relation. types: names of its values' types.
+
+    columns, shape: of this version; shape is what a relation says of them. has_rows: rows of it
+    were given, or copied, at some time.
+    """
+
+    version: int = 0
+    columns: list[KeptColumn] = []
+    shape: list[tuple[str, str, str, str | None]] = []
+    types: list[str] = []
+    has_rows: bool = False
+
+
+class DeclaredColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """A column of a SQL table. side, field: as in KeptColumn; kind: None where it is not known."""
+
+    name: str
+    side: str
+    field: str
+    kind: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A cache as the log has it. columns: in the order of the relation's."""
+
+    relation: Relation
+    columns: tuple[KeptColumn, ...]
+
+
+@dataclass
+class Shapes:
+    """The shapes of caches, by name.
+
+    declared: the columns of a cache that is a SQL table, in order; empty for another one.
+    """
+
+    files: StateFiles
+    declared: Callable[[str], Sequence[DeclaredColumn]] = lambda _: ()
+    _kept: dict[str, KeptShape] = field(default_factory=dict)
+    _shapes: dict[str, Shape] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Read what was kept. Raises CheckpointCorrupt."""
+        self._kept = self.files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
+        self._shapes = {}
+
+    def names(self) -> list[str]:
+        """Of the caches that are known."""
+        return sorted(self._kept)
+
+    def of(self, cache: str, cache_id: int) -> Shape:
+        """The shape that the next rows have; a new version is kept before it is given out."""
+        found = self._shapes.get(cache)
+        if found is None:
+            found = self._shapes[cache] = self._made(cache, cache_id)
+        return found
+
+    def has_rows(self, cache: str) -> bool:
+        """Whether rows of the cache may be in the log."""
+        return cache in self._kept and self._kept[cache].has_rows
+
+    def begin_again(self, cache: str) -> None:
+        """The cache was made again: nothing is known of it but the number of its version."""
+        kept = self._of(cache)
+        kept.columns, kept.types = [], []
+        self._shapes.pop(cache, None)
+
+    # -- growing -----------------------------------------------------------------------------
+
+    def declare(self, cache: str) -> None:
+        """Take in the columns of a SQL table."""
+        for one in self.declared(cache):
+            if one.kind is not None:
+                self._put(cache, one.side, one.field, one.kind, one.name)
+
+    def object(self, cache: str, side: str, found: BinaryType) -> None:
+        """Take in the fields of a type."""
+        for name, shown in found.fields.items():
+            kind = of_field(shown)
+            if kind is not None:
+                self.hold(cache, side, name, kind)
+
+    def hold(self, cache: str, side: str, name: str, kind: str) -> None:
+        """Have a column that holds values of this type. name: the field; empty: the value."""
+        named = {(one.side, one.field): one.name for one in self.declared(cache)}
+        self._put(cache, side, name, kind, named.get((side, name), ""))
+
+    def hold_text(self, cache: str, column: str) -> None:
+        """Keep a column as text: its type stays, and a value does not fit its neutral type."""
+        for one in self._of(cache).columns:
+            if one.name == column:
+                one.neutral = "string"
+        self._shapes.pop(cache, None)
+
+    def take_type(self, cache: str, shown: str) -> None:
+        """Note the type of a value; with the second one there is a column for it."""
+        kept = self._of(cache)
+        if shown in kept.types:
+            return
+        kept.types.append(shown)
+        if len(kept.types) > 1:
+            self.hold(cache, OF_ENTRY, TYPE, "varchar")
+            next(one for one in kept.columns if one.name == TYPE).missing = kept.types[0]
+
+    def _put(self, cache: str, side: str, of: str, kind: str, name: str) -> None:
+        kept = self._of(cache)
+        there = next((one for one in kept.columns if (one.side, one.field) == (side, of)), None)
+        if there is None:
+            taken = {one.name.lower() for one in kept.columns}
+            name = _free(name or of or (KEY if side == OF_KEY else VALUE), side, taken)
+            kept.columns.append(
+                KeptColumn(name=name, side=side, field=of, kind=kind, neutral=neutral_of(kind))
+            )
+        else:
+            wider = holder([there.kind, kind])
+            if wider == there.kind:
+                return
+            is_text = there.neutral == "string"  # and what holds more is kept as text, too
+            there.kind, there.neutral = wider, "string" if is_text else neutral_of(wider)
+        self._shapes.pop(cache, None)
+
+    def _of(self, cache: str) -> KeptShape:
+        return self._kept.setdefault(cache, KeptShape())
+
+    def known(self, cache: str, cache_id: int) -> Relation | None:
+        """The relation as far as it is known; None without a column. Nothing is kept."""
+        if not self._of(cache).columns:
+            self.declare(cache)
+        columns = self._ordered(cache)
+        return relation_of(cache, cache_id, columns) if columns else None
+
+    def _made(self, cache: str, cache_id: int) -> Shape:
+        kept = self._of(cache)
+        columns = self._ordered(cache)
+        shape = [(one.name, one.kind, one.neutral, one.missing) for one in columns]
+        if shape != kept.shape or not kept.has_rows:
+            kept.version += shape != kept.shape
+            kept.shape, kept.has_rows = shape, True
+            self.files.save(SHAPES_FILE, self._kept)
+        return Shape(
+            relation=replace(relation_of(cache, cache_id, columns), version=kept.version),
+            columns=tuple(columns),
+        )
+
+    def _ordered(self, cache: str) -> list[KeptColumn]:
+        """The columns: those of the table as it declares them, then of key, value and entry."""
+        order = {(one.side, one.field): at for at, one in enumerate(self.declared(cache))}
+        last = len(order)
+
+        def place(one: KeptColumn) -> int:
+            return order.get((one.side, one.field), last + SIDES.index(one.side))
+
+        return sorted(self._of(cache).columns, key=place)
+
+
+def relation_of(cache: str, cache_id: int, columns: Sequence[KeptColumn]) -> Relation:
+    """The relation of these columns, without its version."""
+    made = tuple(
+        Column(
+            name=one.name,
+            source_type=one.kind,
+            neutral=one.neutral,
+            base_type=one.kind,
+            nullable=one.side != OF_KEY,
+            missing=one.missing,
+        )
+        for one in columns
+    )
+    key = tuple(at for at, one in enumerate(columns) if one.side == OF_KEY)
+    schema, name = table_of(cache)
+    return Relation(
+        schema=schema,
+        name=name,
+        columns=made,
+        key=key,
+        before=key,
+        source_id=cache_id & 0xFFFFFFFF,
+    )
+
+
+def _free(name: str, side: str, taken: Iterable[str]) -> str:
+    """A name that no column has, whatever the case: of a value's field `_val_NAME` where it is."""
+    while name.lower() in taken:
+        name = f"{VALUE if side == OF_VALUE else KEY}_{name}"
+    return name

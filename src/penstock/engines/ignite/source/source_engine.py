@@ -1,0 +1,130 @@
+"""The engine of `penstock extract` for an Ignite node's directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from penstock.engines.ignite.directory import NodeDirectory
+from penstock.engines.ignite.source.declared import Declared
+from penstock.engines.ignite.source.node import NodeReader, NodeSegmentsMissed
+from penstock.engines.ignite.source.position import OFFSET_BITS, IgnitePosition, position_of
+from penstock.engines.ignite.source.rows import RowMaker
+from penstock.engines.ignite.source.shapes import Shapes, table_of
+from penstock.engines.ignite.source.stream import AllVersions, IgniteStream, Versions
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, PenstockError, Run
+from penstock.model.patterns import Selection
+from penstock.ports.config import SourceSection
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+
+LOCK_TIMEOUT_MS = 1000
+
+
+class IgniteEngine:
+    """See SourceEngine."""
+
+    def __init__(
+        self, directory: NodeDirectory, source: SourceSection, versions: Versions | None = None
+    ) -> None:
+        """versions: which changes are newer than what the log has; every one where not given."""
+        self._directory = directory
+        self._source = source
+        self._versions = versions or AllVersions()
+        self._takes = Selection.parse(source.tables).takes
+        self._shapes: Shapes | None = None
+        self._clock: Clock = REAL_CLOCK
+
+    @property
+    def name(self) -> str:
+        """See SourceEngine: the node's folder."""
+        return self._directory.directory.name
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """See SourceEngine. Segments are removed once the log has them, and not before."""
+        declared = Declared(self._directory)
+        self._shapes = Shapes(files=place.state, declared=declared.of)
+        self._clock = place.clock
+        saved = self._directory.load_place()
+        return Origin(
+            identity={"engine": "ignite", "node": self.name},
+            resend_from=0 if saved is None else position_of(saved),
+        )
+
+    def server_end(self) -> ServerEnd:
+        """See SourceEngine: the last segment that is there. What is behind it nobody knows."""
+        last = max(self._directory.segments(), default=0)
+        return ServerEnd(position=last << OFFSET_BITS)
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """See SourceEngine: nothing is ever written to a node."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(IgnitePosition(position))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine."""
+        return self._directory.bytes_between(first, last)
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """See SourceEngine: the directory's lock. Raises DirectoryTaken."""
+        return self._locked()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        held = self._directory.lock(LOCK_TIMEOUT_MS, stop=lambda: False, clock=self._clock)
+        assert held is not None, "it was not asked to stop"
+        try:
+            yield
+        finally:
+            held.release()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """See SourceEngine."""
+        return None
+
+    def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
+        """See SourceEngine."""
+        assert self._shapes is not None, "begin() comes first"
+        self._shapes.load()
+        source, directory = self._source, self._directory
+        reader = NodeReader(
+            directory,
+            takes=lambda cache: self._takes(table_of(cache)),
+            backups=source.include_backups,
+        )
+        maker = RowMaker(
+            self._shapes,
+            directory.types_read,
+            zone=source.time_zone,
+            backups=source.include_backups,
+        )
+        return nullcontext(
+            IgniteStream(
+                reader,
+                maker,
+                self._shapes,
+                start=durable,
+                versions=self._versions,
+                clock=self._clock,
+            )
+        )
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """See SourceEngine."""
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """See SourceEngine: segments that the log lacks are gone."""
+        return isinstance(error, NodeSegmentsMissed)

@@ -1,0 +1,203 @@
+"""A node's changes as runs of the change log.
+
+Rows are numbered here, in the order in which their transactions ended (`node.py`). A cache that was
+made again begins with TRUNCATE, so that no consumer keeps rows of its earlier life. A change that
+is older than what a key has (a resend, another node's copy) is left out by `Versions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from penstock.codec.columns import transactions_batch
+from penstock.engines.ignite.source.node import NodeReader, Piece
+from penstock.engines.ignite.source.position import place_of, position_of
+from penstock.engines.ignite.source.rows import RowMaker
+from penstock.engines.ignite.source.shapes import Shapes, table_of
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
+
+POLL_S = 0.2
+
+
+class Versions(Protocol):
+    """Which versions of keys were given."""
+
+    def accepts(self, cache_id: int, key: bytes, version: Any, time_ms: int) -> bool:
+        """Whether a change is not older than what was given of its key; noted if so.
+
+        The same change may come again after a crash: it is accepted. time_ms: of its record.
+        """
+        ...
+
+
+class AllVersions:
+    """Every change is the newest: one node's log has those of a key in order."""
+
+    def accepts(self, _cache_id: int, _key: bytes, _version: Any, _time_ms: int) -> bool:
+        """See Versions."""
+        return True
+
+
+class Counted:
+    """See StreamCounted."""
+
+    def __init__(self, reader: NodeReader) -> None:
+        self._reader = reader
+
+    @property
+    def byte_count(self) -> int:
+        """See StreamCounted."""
+        return self._reader.byte_count
+
+    @property
+    def ignored_row_count(self) -> int:
+        """See StreamCounted: of other caches, and backup copies."""
+        return self._reader.ignored
+
+
+class IgniteStream:
+    """See SourceStream."""
+
+    def __init__(
+        self,
+        reader: NodeReader,
+        maker: RowMaker,
+        shapes: Shapes,
+        *,
+        start: FlushPoint,
+        versions: Versions,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Go on behind a flush point; of an empty log where the node's saved state is."""
+        self._reader = reader
+        self._maker = maker
+        self._shapes = shapes
+        self._versions = versions
+        self._clock = clock
+        self._end = start
+        self._gsn, self._trx = start.gsn, start.trx
+        self._runs: Iterator[Run] | None = None
+        self.counted = Counted(reader)
+        self.spilled_byte_count = 0
+        place = place_of(start.position) if start.position else None
+        reader.begin(place, start.commit_time_us // 1000)
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and what reading does."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            if self._runs is None:
+                self._runs = self._there()
+            run = next(self._runs, None)
+            if run is not None:
+                return run
+            self._runs = None
+            left_s = until_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            self._clock.sleep(min(POLL_S, left_s))
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream: whether the segment there was dealt with, and all before it."""
+        return self._runs is None and self._reader.handled >= place_of(position).segment
+
+    def ask_for_position(self) -> None:
+        """See SourceStream: it is looked at all the time."""
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream: saves the node's state, and removes the segments before it."""
+        if position and self._reader.is_active:
+            self._reader.acknowledge(place_of(position))
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def _there(self) -> Iterator[Run]:
+        for piece in self._reader.pieces():
+            run = self._run(piece)
+            if run is not None:
+                yield run
+
+    def _run(self, piece: Piece) -> Run | None:
+        markers: list[Marker] = []
+        ended: list[tuple[int, int, int, int]] = []
+        time_us = piece.ended[0][1] * 1000 if piece.ended else self._end.commit_time_us
+        for cache, place in piece.made:
+            self._begin_again(cache, position_of(place), time_us, markers, ended)
+        rows = self._rows(piece, ended)
+        end = self._point(piece, ended)
+        if not (rows or markers or end):
+            return None
+        return Run(
+            rows=rows, markers=tuple(markers), transactions=transactions_batch(ended), end=end
+        )
+
+    def _begin_again(
+        self,
+        cache: str,
+        position: int,
+        time_us: int,
+        markers: list[Marker],
+        ended: list[tuple[int, int, int, int]],
+    ) -> None:
+        self._maker.begin_again(cache)
+        if not self._shapes.has_rows(cache):
+            return
+        self._trx += 1
+        marker = Marker(
+            kind=MarkerKind.TRUNCATE,
+            gsn=self._gsn,
+            trx=self._trx,
+            position=position,
+            commit_time_us=time_us,
+            tables=((table_of(cache).schema, table_of(cache).name),),
+        )
+        markers.append(marker)
+        ended.append((position, position + 1, time_us, 0))
+
+    def _rows(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> tuple[Rows, ...]:
+        """Number what is accepted, and make rows of it, cache by cache."""
+        accepts = self._versions.accepts
+        entries: list[Any] = []
+        counts: list[int] = []
+        at = 0
+        for count, (position, time_ms, number) in zip(piece.counts, piece.ended, strict=True):
+            some = [
+                one
+                for one in piece.entries[at : at + count]
+                if accepts(one.cache_id, one.key_bytes, one.write_version, one.time_ms)
+            ]
+            at += count
+            if some:
+                entries += some
+                counts.append(len(some))
+                ended.append((position, position + 1, time_ms * 1000, number))
+        gsn = self._gsn + 1 + np.arange(len(entries), dtype=np.int64)
+        trx = self._trx + 1 + np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        self._gsn += len(entries)
+        self._trx += len(counts)
+        places: dict[int, list[int]] = {}
+        for place, entry in enumerate(entries):
+            places.setdefault(entry.cache_id, []).append(place)
+        return tuple(
+            self._maker.rows(
+                self._reader.name_of(number), [entries[p] for p in here], gsn[here], trx[here]
+            )
+            for number, here in places.items()
+        )
+
+    def _point(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> FlushPoint | None:
+        """Where the piece ends, when that is further than before."""
+        if piece.end is None:
+            return None
+        position = position_of(piece.end)
+        if position <= self._end.position and not ended:
+            return None
+        time_us = ended[-1][2] if ended else self._end.commit_time_us
+        self._end = FlushPoint(
+            position=position, gsn=self._gsn, trx=self._trx, commit_time_us=time_us
+        )
+        return self._end

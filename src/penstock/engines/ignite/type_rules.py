@@ -1,0 +1,8 @@
+"""When a changed type of Ignite is another one, and whether values stay what they are."""
+
+from __future__ import annotations
+
+from penstock.codec.ignite.kinds import holds
+from penstock.sql.shape_changes import TypeRules
+
+TYPE_RULES = TypeRules(holds=holds, same=lambda left, right: left == right)

@@ -1,0 +1,449 @@
+"""An Ignite node's log as the source of a change log: rows, shapes, transactions, places."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import struct
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fix_ignite import cdc_of, data_segment, entry_bytes, files_of, sealed, unpacked, walked
+from fix_ignite_source import extract, folded, made, plain, rows_of, source_pipeline
+from penstock.codec.ignite import marshal, wal
+from penstock.codec.ignite.columns import NotHeld, column_of
+from penstock.codec.ignite.kinds import holder, holds, neutral_of
+from penstock.codec.ignite.texts import json_of, moment_text
+from penstock.codec.ignite.types import cache_id
+from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
+from penstock.control.config import load_config
+from penstock.control.config_errors import ConfigOtherEngine
+from penstock.engines.ignite.extraction import TimeZoneUnknown
+from penstock.engines.ignite.source import node
+from penstock.engines.ignite.source.lives import Lives
+from penstock.engines.ignite.source.node import NodeSegmentsMissed
+from penstock.engines.ignite.source.position import IgnitePosition
+from penstock.engines.ignite.source.rows import KeyNotUsable
+from penstock.engines.ignite.state import CdcState
+from penstock.engines.ignite.tables import captured
+from penstock.log.layout import list_segments as files_in_log
+from penstock.model.position import PositionInvalid
+from penstock.ports.direct import LogPlace
+
+CACHE = cache_id("words")
+KERNELS = (marshal.decode, wal.wal_kernel()[:2])
+
+
+def near(order: int) -> bytes:
+    """A transaction's number, as a node writes it."""
+    return struct.pack("<Biiq", 1, 1, 1, order)
+
+
+def text(value: str) -> bytes:
+    """A marshalled string."""
+    data = value.encode()
+    return struct.pack("<Bi", 9, len(data)) + data
+
+
+def number(value: int) -> bytes:
+    """A marshalled int."""
+    return struct.pack("<Bi", 3, value)
+
+
+def word(key: int, value: str | None, **more: Any) -> bytes:
+    """An entry of the cache `words`."""
+    more.setdefault("cache", CACHE)
+    shown = None if value is None else text(value)
+    return entry_bytes(key=number(key), value=shown, op=3 if value is None else 2, **more)
+
+
+def last_values(name: str, node_name: str) -> dict[int, dict[bytes, Any]]:
+    """What entries of a recording leave, by cache and marshalled key; of primary copies alone."""
+    found: dict[int, dict[bytes, Any]] = {}
+    for entry in walked(name, KERNELS[1], KERNELS[0], node_name):
+        if entry.primary:
+            table = found.setdefault(entry.cache_id, {})
+            table.pop(entry.key_bytes, None)
+            if entry.has_value:
+                table[entry.key_bytes] = entry
+    return found
+
+
+@pytest.mark.parametrize(
+    ("recording", "node_name", "consistent_id"),
+    [("one", "node_1", "node-1"), ("full", "node_1", "node-1"), ("two", "node_1", "node-1"),
+     ("two", "node_2", "node-2")],
+)  # fmt: skip
+def test_what_the_log_leaves_is_what_the_entries_leave(
+    tmp_path: Path, recording: str, node_name: str, consistent_id: str
+) -> None:
+    """Of every cache, row by row and field by field, with the node active at first."""
+    work = unpacked(recording, tmp_path / "work")
+    path = source_pipeline(tmp_path, work, consistent_id, tables='"*", "!place"')
+    extract(path)
+    tables = folded(rows_of(load_config(path)))
+    expected = last_values(recording, node_name)
+    caches = {one.split("/")[2][6:] for one in files_of(recording) if f"db/{node_name}/c" in one}
+    caches -= {"ignite-sys-cache", "place"}
+    assert sum(len(expected.get(cache_id(one), {})) for one in caches) >= 12
+    for cache in caches:
+        entries = expected.get(cache_id(cache), {})
+        rows = list(tables.get(cache, {}).values())
+        assert len(rows) == len(entries), cache
+        if cache in ("value", "shape"):
+            continue  # mixed: below
+        for entry, row in zip(entries.values(), rows, strict=True):
+            seen = {name: plain(value) for name, value in row.items() if value is not None}
+            wanted: dict[str, Any] = {}
+            for side, value in (("_key", entry.key), ("_val", entry.value)):
+                fields = dict(value) if isinstance(value, BinaryObject) else {side: value}
+                wanted |= {k: plain(v) for k, v in fields.items() if v is not None}
+            seen.pop("_expire_time", None)
+            if cache == "typed":
+                wanted["ID"] = wanted.pop("_key")
+                wanted["DE"] = wanted["DE"] and str(wanted["DE"])
+            assert seen == {k: v for k, v in wanted.items() if v is not None}, cache
+
+
+def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:
+    """As CREATE TABLE declared them, with what was added since."""
+    work = unpacked("one", tmp_path / "work")
+    path = source_pipeline(tmp_path, work, tables='"typed", "SQL_PUBLIC_*"')
+    before = captured(load_config(path), dropped=())
+    extract(path)
+    relations = {row.table: row.relation for row in rows_of(load_config(path))}
+    typed = relations["typed"]
+    assert typed is not None
+    assert [(one.name, one.source_type) for one in typed.columns][:5] == [
+        ("ID", "int"), ("BO", "boolean"), ("TI", "tinyint"), ("SM", "smallint"), ("BI", "bigint"),
+    ]  # fmt: skip
+    assert {one.name: one.source_type for one in typed.columns}["DA"] == "date"
+    keyed = relations["SQL_PUBLIC_KEYED"]
+    assert keyed is not None
+    assert [keyed.columns[at].name for at in keyed.key] == ["A", "B"]
+    known = {one.name.name: one for one in before}
+    assert [one.name for one in known["typed"].columns] == [one.name for one in typed.columns]
+    assert known["typed"].primary_key == ("ID",)
+
+
+def test_a_cache_that_was_made_again_begins_with_truncate(tmp_path: Path) -> None:
+    """Rows of its first life are no rows of the second."""
+    work = unpacked("one", tmp_path / "work")
+    entries = [e for e in walked("one", KERNELS[1], KERNELS[0]) if e.cache_id == cache_id("again")]
+    born_s = (entries[0].time_ms + entries[1].time_ms) / 2000
+    os.utime(work / "db/node_1/cache-again/cache_data.dat", (born_s, born_s))  # as it was, in ms
+    path = source_pipeline(tmp_path, work, tables='"again"')
+    extract(path)
+    rows = rows_of(load_config(path))
+    shown = [(row.op, row.values.get("_val")) for row in rows]
+    assert shown == [
+        ("U", "first life"),
+        ("T", None),
+        ("U", "second life"),
+        ("U", "cleared before"),
+    ]
+    assert len({row.trx for row in rows}) == 4
+
+
+def test_a_cache_whose_node_came_back_keeps_its_rows(tmp_path: Path) -> None:
+    """Its files begin anew there, and it is the one that it was."""
+    work = unpacked("two", tmp_path / "work")
+    path = source_pipeline(tmp_path, work, "node-2", source="includeBackups = true")
+    extract(path)
+    assert all(row.op != "T" for row in rows_of(load_config(path)))
+
+
+def test_changes_of_a_transaction_are_one_where_its_last_is(tmp_path: Path) -> None:
+    """Another transaction between its records comes before it; one over two segments is two."""
+    first = data_segment(
+        [
+            [word(1, "a", near=near(7))],
+            [word(2, "b", near=near(8))],
+            [word(3, "c")],
+            [word(4, "d", near=near(7))],
+            [word(5, "e", near=near(8)), word(6, "f")],
+            [word(7, "g", near=near(9))],
+        ]
+    )
+    second = data_segment([[word(8, "h", near=near(9))]], number=1)
+    path = source_pipeline(tmp_path, made(tmp_path, {0: first, 1: second}, "words"), "n")
+    extract(path)
+    rows = rows_of(load_config(path))
+    assert [row.values["_key"] for row in rows] == [3, 1, 4, 2, 5, 6, 7, 8]
+    assert [row.trx for row in rows] == [1, 2, 2, 3, 3, 4, 5, 6]
+
+
+def test_a_piece_never_ends_inside_a_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the log is cut, reading goes on without a loss or a repetition."""
+    monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", 1)
+    records = [[word(n, f"v{n}", near=near(n % 3 + 1) if n % 2 else b"\0")] for n in range(12)]
+    work = made(tmp_path, {0: data_segment(records)}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path, flush_rows=1)
+    rows = rows_of(load_config(path))
+    assert sorted(row.values["_key"] for row in rows) == list(range(12))
+    trx = {row.values["_key"]: row.trx for row in rows}
+    assert trx[1] == trx[7]
+    assert trx[3] == trx[9]
+    assert len(set(trx.values())) == 9
+
+
+def test_a_log_goes_on_where_it_ends(tmp_path: Path) -> None:
+    """Also in the middle of a segment, and whatever was saved at the node."""
+    segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(4)}
+    work = made(tmp_path, {0: segments[0], 1: segments[1]}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    state = CdcState(cdc_of(work, "n"))
+    saved = state.load_place()
+    assert saved == LogPlace(1, len(segments[1]), 0)
+    assert [one.name for one in sorted(cdc_of(work, "n").glob("*.wal"))] == [f"{1:016}.wal"]
+    state.save_place(LogPlace(0, 0, 0))  # as after a crash in front of it
+    for n in (2, 3):
+        (cdc_of(work, "n") / f"{n:016}.wal").write_bytes(segments[n])
+    extract(path)
+    assert [row.values["_key"] for row in rows_of(load_config(path))] == [0, 1, 2, 3]
+    assert state.load_place() == LogPlace(3, len(segments[3]), 0)
+
+
+def test_a_segment_is_there_until_the_log_has_it(tmp_path: Path) -> None:
+    """Nothing is removed, and no state saved, before a flush."""
+    segments = {n: data_segment([[word(n, f"v{n}")]], number=n) for n in range(3)}
+    work = made(tmp_path, segments, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path, stop=lambda: True)
+    assert len(list(cdc_of(work, "n").glob("*.wal"))) == 3
+    assert CdcState(cdc_of(work, "n")).load_place() is None
+
+
+def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> None:
+    """With the commands that go on behind it."""
+    segments = {n: data_segment([[word(n, "x")]], number=n) for n in (0, 2)}
+    path = source_pipeline(tmp_path, made(tmp_path, segments, "words"), "n")
+    with pytest.raises(NodeSegmentsMissed) as error:
+        extract(path)
+    assert "penstock ignite delete-lost-segment-links" in error.value.hint
+    assert "penstock ignite resend" in error.value.hint
+    assert "[lastSegment=0, nextSegment=2]" in error.value.message
+    assert files_in_log(load_config(path).layout.log) == []
+
+
+def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None:
+    """Somebody else has read the directory meanwhile, and saved his state."""
+    segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}
+    work = made(tmp_path, {0: segments[0]}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    (cdc_of(work, "n") / f"{0:016}.wal").unlink()
+    (cdc_of(work, "n") / f"{3:016}.wal").write_bytes(segments[3])
+    CdcState(cdc_of(work, "n")).save_place(LogPlace(3, 0, 0))
+    with pytest.raises(NodeSegmentsMissed):
+        extract(path)
+
+
+def test_backups_come_when_they_are_asked_for(tmp_path: Path) -> None:
+    """With a column that says of which copy a row is."""
+    data = data_segment([[word(1, "primary"), word(2, "backup", flags=0)]])
+    work = made(tmp_path, {0: data}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    assert [row.values["_val"] for row in rows_of(load_config(path))] == ["primary"]
+    more = tmp_path / "more"
+    more.mkdir()
+    work = made(more, {0: data}, "words")
+    path = source_pipeline(more, work, "n", source="includeBackups = true")
+    extract(path)
+    shown = [(row.values["_val"], row.values["_primary"]) for row in rows_of(load_config(path))]
+    assert shown == [("primary", True), ("backup", False)]
+
+
+def test_a_value_of_another_type_widens_its_column(tmp_path: Path) -> None:
+    """As a new version, and the log goes on."""
+    long, low = struct.pack("<Bq", 4, 2**40), struct.pack("<Bb", 1, -5)
+    entries = [low, number(70_000), long, text("a word"), struct.pack("<Bd", 6, 0.5)]
+    path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
+    for n, value in enumerate(entries):
+        data = data_segment([[entry_bytes(key=number(n), value=value, cache=CACHE)]], number=n)
+        (cdc_of(tmp_path / "work", "n") / f"{n:016}.wal").write_bytes(data)
+        extract(path)
+    rows = rows_of(load_config(path))
+    assert [row.values["_val"] for row in rows] == [-5, 70_000, 2**40, "a word", "0.5"]
+    relations = [row.relation for row in rows if row.relation is not None]
+    assert [one.version for one in relations] == [1, 2, 3, 4, 4]
+    types = [{c.name: c.source_type for c in one.columns} for one in relations]
+    assert [one["_val"] for one in types] == ["tinyint", "int", "bigint", "varchar", "varchar"]
+    assert "_type" not in types[0]
+    assert [row.values.get("_type") for row in rows] == [None, "int", "bigint", "varchar", "double"]
+    assert next(c.missing for c in relations[1].columns if c.name == "_type") == "tinyint"
+
+
+def test_versions_stay_when_nothing_changes(tmp_path: Path) -> None:
+    """Over restarts."""
+    path = source_pipeline(tmp_path, made(tmp_path, {}, "words"), "n")
+    for n in range(3):
+        data = data_segment([[word(n, "x")]], number=n)
+        (cdc_of(tmp_path / "work", "n") / f"{n:016}.wal").write_bytes(data)
+        extract(path)
+    assert {r.relation.version for r in rows_of(load_config(path)) if r.relation} == {1}
+
+
+def test_a_key_that_is_no_tables_key_is_refused_by_its_name(tmp_path: Path) -> None:
+    """And the other caches go on without it."""
+    work = unpacked("one", tmp_path / "work")
+    with pytest.raises(KeyNotUsable) as error:
+        extract(source_pipeline(tmp_path, work, tables='"place"'))
+    assert '"!place"' in error.value.hint
+
+
+def test_an_own_key_of_the_engine_is_refused_elsewhere(tmp_path: Path) -> None:
+    """By its name, with the engine that it is of."""
+    path = source_pipeline(tmp_path, tmp_path, source="includeBackups = true")
+    path.write_text(path.read_text().replace(f"ignite://{tmp_path}", "postgresql://h/d"))
+    with pytest.raises(ConfigOtherEngine):
+        load_config(path)
+
+
+def test_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    """Before anything is read."""
+    work = made(tmp_path, {}, "words")
+    with pytest.raises(TimeZoneUnknown):
+        extract(source_pipeline(tmp_path, work, "n", source='timeZone = "Europe/Atlantis"'))
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wider"),
+    [
+        ("tinyint", [127, 128], "smallint"),
+        ("smallint", [-(2**15) - 1], "int"),
+        ("int", [None, 2**31], "bigint"),
+        ("bigint", [2**63], "decimal"),
+        ("int", [1, "x"], "varchar"),
+        ("bigint", [1.5], "varchar"),
+        ("int", [1.5], "double"),
+        ("double", [2**53 + 1], "varchar"),
+        ("decimal(4,2)", [Decimal("1.234")], "decimal"),
+        ("decimal(4,2)", [Decimal("123")], "decimal"),
+        ("varchar(3)", ["abcd"], "varchar"),
+        ("date", [SqlDate(1)], "timestamp"),
+        ("timestamp", [Timestamp(0, 1)], "timestamp"),
+        ("timestamp", [Date(2**62)], "timestamp"),
+        ("time", [Time(-1)], "time"),
+        ("boolean", [True, 1], "varchar"),
+        ("uuid", [[1]], "object"),
+    ],
+)
+def test_a_value_that_a_column_does_not_hold(kind: str, values: list[Any], wider: str) -> None:
+    """It is never cut, and the wider type holds it."""
+    with pytest.raises(NotHeld) as error:
+        column_of(kind, neutral_of(kind), values)
+    assert error.value.kind == wider
+    neutral = "string" if wider == kind else neutral_of(wider)
+    assert len(column_of(wider, neutral, values)) == len(values)
+
+
+def test_times_are_of_the_nodes_time_zone() -> None:
+    """A SQL DATE is midnight there; moments are moments."""
+    berlin = datetime.datetime(2024, 7, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
+    ms = int(berlin.timestamp() * 1000)
+    found = column_of("date", "date", [SqlDate(ms), None], "Europe/Berlin")
+    assert found.to_pylist() == [datetime.date(2024, 7, 1), None]
+    found = column_of("time", "time", [Time(0)], "Europe/Berlin")
+    assert found.to_pylist() == [datetime.time(1)]
+    moments = column_of("timestamp", "timestamptz", [Timestamp(ms, 5000), SqlDate(ms)])
+    assert moments.cast(pa.int64()).to_pylist() == [ms * 1000 + 5, ms * 1000]
+
+
+@pytest.mark.parametrize(
+    ("ms", "nanos", "shown"),
+    [
+        (0, 0, "1970-01-01 00:00:00+00"),
+        (-1, 999_999, "1969-12-31 23:59:59.999999999+00"),
+        (1_709_210_096_120, 0, "2024-02-29 12:34:56.12+00"),
+        (-62_135_596_800_000, 0, "0001-01-01 00:00:00+00"),
+        (-62_135_596_800_001, 0, "0001-12-31 23:59:59.999+00 BC"),
+        (253_402_300_800_000, 0, "10000-01-01 00:00:00+00"),
+    ],
+)
+def test_moments_as_text(ms: int, nanos: int, shown: str) -> None:
+    """Of any year, with all digits."""
+    assert moment_text(ms, nanos) == shown
+
+
+def test_json_of_what_has_no_column_type() -> None:
+    """Nothing is lost that JSON can say; what holds itself ends."""
+    inner = BinaryObject("t", 1, 2, {"a": Decimal("1.10"), "b": None}, {}, None)
+    loop: list[Any] = [1]
+    loop.append(loop)
+    pairs = JavaMap("HashMap", [(1, "x"), ("y", b"\1")])
+    value = [inner, float("nan"), pairs, JavaMap("HashMap", [("k", True)]), loop, "\0"]
+    assert json_of(value) == (
+        '[{"a":1.10,"b":null},"nan",[[1,"x"],["y","AQ=="]],{"k":true},[1,{"$up":1}],"\\u0000"]'
+    )
+
+
+def test_a_type_that_holds_another() -> None:
+    """Every holder holds what it was made for."""
+    kinds = ["boolean", "tinyint", "int", "bigint", "real", "double", "decimal", "decimal(9,2)",
+             "varchar", "varchar(9)", "uuid", "binary", "date", "timestamp", "time", "enum",
+             "object", "other"]  # fmt: skip
+    for one in kinds:
+        for other in kinds:
+            found = holder([one, other])
+            assert found == holder([other, one])
+            assert holds(found, one), (found, one, other)
+            assert holds(found, other), (found, one, other)
+    assert holds("decimal(12,2)", "decimal(9,2)")
+    assert not holds("decimal(9,4)", "decimal(9,2)")
+
+
+def test_positions_are_segment_and_offset() -> None:
+    """In order, and back from their text."""
+    assert str(IgnitePosition(5 << 32 | 29)) == "5/29"
+    assert IgnitePosition.parse("5/29").ordinal == 5 << 32 | 29
+    for wrong in ("5", "5/", "/5", "a/1", "1/4294967296", "1/-1", "-1/1", "18446744073709551616/0"):
+        with pytest.raises(PositionInvalid):
+            IgnitePosition.parse(wrong)
+
+
+def test_groups_that_were_made_are_found_in_their_place(tmp_path: Path) -> None:
+    """By the first tree of their indexes alone."""
+    first = struct.pack("<iq", 5, 2 << 48 | 0xFFFF << 32 | 2) + bytes(49)
+    later = struct.pack("<iq", 5, 2 << 48 | 0xFFFF << 32 | 5) + bytes(49)
+    data = data_segment([[word(1, "x")]])
+    for body in (later, first):
+        data += sealed(struct.pack("<Bqii", 60, 0, len(data), 21 + len(body)) + body)
+    at, found = 29, []
+    while True:
+        record, at = wal.wal_kernel()[2](data, at, 0, wal.TREE_KINDS, "x")
+        if record is None:
+            break
+        found.append(wal.made_group(data, record))
+    assert found == [None, 5]
+
+
+def test_partitions_that_go_on_counting_are_those_of_before() -> None:
+    """Though the configuration is young, as behind ALTER TABLE."""
+    entries = [
+        SimpleNamespace(cache_id=7, offset=at, time_ms=at, partition=part, counter=count)
+        for at, part, count in ((10, 0, 1), (11, 1, 1), (30, 2, 1), (31, 0, 2))
+    ]
+    lives = Lives(made_ms=lambda _: 20)
+    mark = (7, LogPlace(0, 25, 0))
+    caches = {7: "words"}
+    assert lives.begun([mark], iter(entries), lambda _: caches) == []
+    entries[-1].counter = 1
+    assert lives.begun([mark], iter(entries), lambda _: caches) == [("words", mark[1])]
+    old = Lives(made_ms=lambda _: 5)
+    assert old.begun([mark], iter(entries), lambda _: caches) == []
+    later = Lives(made_ms=lambda _: 20, start_ms=21)
+    assert later.begun([mark], iter(entries[2:]), lambda _: caches) == []
