@@ -47,7 +47,7 @@ QUERIES = {
 }
 RELATIONS = """
     select c.oid, n.nspname, c.relname, c.relkind, c.reltype,
-           (select json_agg(json_build_array(attname, atttypid, attnotnull::int, atttypmod)
+           (select json_agg(json_build_array(attname, atttypid::int8, attnotnull::int, atttypmod)
                             order by attnum)
               from pg_attribute a where attrelid = c.oid and attnum > 0),
            c.relisshared

@@ -57,7 +57,7 @@ class Session:
     transaction: `I`, `T` or `E`, for ReadyForQuery; the caller sets `E` when a statement inside a
     transaction is refused by itself, the catalogue when it refuses. settings: those that the client
     has set, by name in small letters. snapshot: given to SET TRANSACTION SNAPSHOT; read_time: to
-    yb_read_time; both None outside of a transaction.
+    yb_read_time; both None outside of a transaction. The rest is the catalogue's own.
     """
 
     user: str
@@ -70,6 +70,7 @@ class Session:
     read_time: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     local_before: dict[str, str | None] = field(default_factory=dict)
+    local_keys: set[str] = field(default_factory=set)
     savepoints: list[str] = field(default_factory=list)
 
 

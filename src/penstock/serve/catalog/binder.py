@@ -1,0 +1,415 @@
+"""Queries: SELECT, VALUES and set operations with their clauses, as SQL of SQLite."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from sqlglot import exp
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.serve.catalog.coercions import Coercions
+from penstock.serve.catalog.expressions import Expressions
+from penstock.serve.catalog.facts import SystemRelation
+from penstock.serve.catalog.functions import Context
+from penstock.serve.catalog.grammar import name_of, only, unsupported
+from penstock.serve.catalog.scope import Bound, Query, Scope
+from penstock.serve.catalog.store import Store
+from penstock.serve.catalog.tables import Tables, parse_view
+from penstock.serve.catalog.types import INT8, TEXT, UNKNOWN
+
+_SET_OPERATIONS: dict[type[exp.Expr], str] = {
+    exp.Union: "UNION",
+    exp.Intersect: "INTERSECT",
+    exp.Except: "EXCEPT",
+}
+_YUGABYTE_SLOTS = (("yb_stream_id", TEXT, -1), ("yb_restart_commit_ht", INT8, -1))
+
+
+class Binder:
+    """Binds one statement. reads: the tables whose rows are asked anew. parameters: their types."""
+
+    def __init__(self, context: Context, store: Store, parameters: dict[int, int]) -> None:
+        """parameters: those that the client has given, by number."""
+        self.context, self.store = context, store
+        self.parameters = parameters
+        self.seen_parameters: set[int] = set()
+        self.reads: set[str] = set()
+        self.expressions = Expressions(self, Coercions(context.types, parameters))
+        self._tables = Tables(self)
+        self._numbers = itertools.count(1)
+        self._common: list[dict[str, Query]] = []
+
+    def fresh(self) -> str:
+        """A name for a table that no other has."""
+        return f"t{next(self._numbers)}"
+
+    def common_table(self, name: str) -> Query | None:
+        """A query of WITH."""
+        for names in reversed(self._common):
+            if name in names:
+                return names[name]
+        return None
+
+    def is_table(self, name: str, scope: Scope) -> bool:
+        """Whether a table of this name is in sight."""
+        found: Scope | None = scope
+        while found is not None:
+            if any(item.alias == name for item in found.items):
+                return True
+            found = found.parent
+        return False
+
+    def extra_columns(self, relation: SystemRelation) -> Sequence[tuple[str, int, int]]:
+        """Columns that the dialect adds to a system relation."""
+        if self.context.dialect == "yugabyte" and relation.name == "pg_replication_slots":
+            return _YUGABYTE_SLOTS
+        return ()
+
+    def view(self, relation: SystemRelation) -> Query:
+        """The query of a system view."""
+        text = self.context.facts.views[relation.schema, relation.name]
+        outer, self._common = self._common, []
+        try:
+            found = self.query(parse_view(text), Scope())
+        finally:
+            self._common = outer
+        return found
+
+    def inner(self, node: exp.Expr, scope: Scope) -> Query:
+        """A query inside of an expression."""
+        while isinstance(node, exp.Subquery | exp.Paren):
+            if isinstance(node, exp.Subquery):
+                only(node, "this")
+            node = node.this
+        return self.query(node, Scope(parent=scope))
+
+    def query(self, node: exp.Expr, scope: Scope) -> Query:
+        """Any query. scope: empty, with the queries around it as parents."""
+        names: dict[str, Query] = {}
+        self._common.append(names)
+        try:
+            self._with(node, names, scope)
+            if isinstance(node, exp.Select):
+                return self._select(node, scope)
+            if isinstance(node, exp.SetOperation):
+                return self._set_operation(node, scope)
+            if isinstance(node, exp.Values):
+                return self.values(node, scope)
+            if isinstance(node, exp.Subquery):
+                only(node, "this")
+                return self.query(node.this, scope)
+            raise unsupported(type(node).__name__)
+        finally:
+            self._common.pop()
+
+    def _with(self, node: exp.Expr, names: dict[str, Query], scope: Scope) -> None:
+        clause = node.args.get("with_")
+        if clause is None:
+            return
+        only(clause, "expressions", "recursive")
+        for common in clause.expressions:
+            only(common, "this", "alias", "materialized")
+            alias = common.args["alias"]
+            name = name_of(alias.this)
+            if clause.args.get("recursive") and any(
+                name_of(table.this) == name
+                for table in common.this.find_all(exp.Table)
+                if isinstance(table.this, exp.Identifier)
+            ):
+                raise unsupported("WITH RECURSIVE")
+            query = self.query(common.this, Scope(parent=scope.parent))
+            given = [name_of(column) for column in alias.args.get("columns") or []]
+            columns = tuple(
+                replace(column, name=given[n] if n < len(given) else column.name)
+                for n, column in enumerate(query.columns)
+            )
+            names[name] = replace(query, columns=columns)
+
+    # -- SELECT -------------------------------------------------------------------------------
+
+    def _select(self, node: exp.Select, scope: Scope) -> Query:
+        parts = only(
+            node,
+            *("expressions", "from_", "joins", "where", "group", "having", "order", "limit"),
+            *("offset", "distinct", "with_"),
+        )
+        scope.may_aggregate = False
+        source = self._tables.bind(node, scope)
+        where = ""
+        if "where" in parts:
+            where = self.expressions.condition(parts["where"].this, scope, "WHERE")
+        scope.may_aggregate = True
+        scope.bare.clear()
+        groups = self._groups(node, scope)
+        scope.bare.clear()
+        targets = self._targets(node, scope, {sql for sql, _ in groups})
+        having = ""
+        if "having" in parts:
+            having = self.expressions.condition(parts["having"].this, scope, "HAVING")
+        distinct = self._distinct(node)
+        order = self._order(node, targets, scope, only_targets=bool(distinct))
+        if groups or scope.has_aggregate or having:
+            self._check_groups(scope, groups)
+        cells = ", ".join(f"{target.sql} AS c{n}" for n, target in enumerate(targets, 1))
+        tail = f" WHERE {where}" if where else ""
+        if groups:
+            tail += f" GROUP BY {', '.join(sql for sql, _ in groups)}"
+        if having:
+            tail += f" HAVING {having}"
+        body = self._body(scope, source, tail, cells, aggregated=bool(groups))
+        sql = f"SELECT {distinct}{body}{order}{self._limit(node, scope)}"
+        single = scope.has_aggregate and not groups and not scope.set_calls
+        return Query(sql=sql, columns=tuple(targets), single=single)
+
+    def _body(self, scope: Scope, source: str, tail: str, cells: str, *, aggregated: bool) -> str:
+        """What follows SELECT, with the functions in the list that return sets."""
+        calls = scope.set_calls
+        if not calls:
+            return f"{cells}{f' FROM {source}' if source else ''}{tail}"
+        if len(calls) > 1:
+            raise unsupported("several functions that return sets in one list")
+        if not scope.has_aggregate and not aggregated:
+            each = f"json_each({calls[0]}) AS set0"
+            return f"{cells} FROM {f'{source}, {each}' if source else each}{tail}"
+        if any(sql in cells for _, sql in scope.bare if sql):
+            raise unsupported("columns beside a function that returns sets of aggregates")
+        inner = f"SELECT {calls[0]} AS v{f' FROM {source}' if source else ''}{tail}"
+        return f"{cells} FROM ({inner}) AS whole, json_each(whole.v) AS set0"
+
+    def _groups(self, node: exp.Select, scope: Scope) -> list[tuple[str, str]]:
+        clause = node.args.get("group")
+        if clause is None:
+            return []
+        only(clause, "expressions")
+        found = []
+        for one in clause.expressions:
+            target = self._named_target(node, one)
+            if isinstance(one, exp.Column) and one.args.get("table") is None:
+                try:
+                    bound = self.expressions.bind(one, scope)
+                except Refused:
+                    if target is None:
+                        raise
+                    bound = self.expressions.bind(target, scope)
+            else:
+                bound = self.expressions.bind(one if target is None else target, scope)
+            if bound.sql.isdecimal():  # SQLite would take a number for a place in the list
+                bound = replace(bound, sql=f"(+{bound.sql})")
+            found.append((bound.sql, bound.sql))
+        return found
+
+    @staticmethod
+    def _named_target(node: exp.Select, one: exp.Expr) -> exp.Expr | None:
+        """What a number or a name in GROUP BY stands for in the select list."""
+        targets = node.expressions
+        if isinstance(one, exp.Literal) and not one.is_string:
+            number = int(str(one.this))
+            if not 1 <= number <= len(targets):
+                raise Refused("42P10", f"GROUP BY position {number} is not in select list")
+            target = targets[number - 1]
+            return cast("exp.Expr", target.this if isinstance(target, exp.Alias) else target)
+        if isinstance(one, exp.Column) and one.args.get("table") is None:
+            for target in targets:
+                if isinstance(target, exp.Alias) and name_of(target.args["alias"]) == name_of(
+                    one.this
+                ):
+                    return cast("exp.Expr", target.this)
+        return None
+
+    def _targets(self, node: exp.Select, scope: Scope, groups: set[str]) -> list[Bound]:
+        found: list[Bound] = []
+        scope.may_return_sets = True
+        for target in node.expressions:
+            before = len(scope.bare)
+            made = self._target(target, scope)
+            if len(made) == 1 and made[0].sql in groups:
+                del scope.bare[before:]
+            found += made
+        scope.may_return_sets = False
+        return found
+
+    def _target(self, target: exp.Expr, scope: Scope) -> list[Bound]:
+        if isinstance(target, exp.Star):
+            only(target)
+            return list(scope.star(None))
+        if isinstance(target, exp.Column) and isinstance(target.this, exp.Star):
+            parts = only(target, "this", "table")
+            return list(scope.star(name_of(parts["table"])))
+        if isinstance(target, exp.Dot) and isinstance(target.expression, exp.Star):
+            row = self.expressions.bind(target.this, scope)
+            if not row.fields:
+                raise unsupported("all fields of what is no row of a function")
+            return [self.expressions.field(row, name) for name, _ in row.fields]
+        if isinstance(target, exp.Alias):
+            only(target, "this", "alias")
+            bound = self.expressions.bind(target.this, scope)
+            return [replace(bound, name=name_of(target.args["alias"]), strength=2)]
+        return [self.expressions.bind(target, scope)]
+
+    def _check_groups(self, scope: Scope, groups: Sequence[tuple[str, str]]) -> None:
+        grouped = {sql for sql, _ in groups}
+        for key, sql in scope.bare:
+            if sql not in grouped and not (key and key in grouped):
+                shown = sql.rpartition(".")[2].strip('"')
+                raise Refused(
+                    "42803",
+                    f'column "{shown}" must appear in the GROUP BY clause or be used in an '
+                    "aggregate function",
+                )
+
+    @staticmethod
+    def _distinct(node: exp.Select) -> str:
+        clause = node.args.get("distinct")
+        if clause is None:
+            return ""
+        if only(clause):
+            raise unsupported("DISTINCT ON")
+        return "DISTINCT "
+
+    def _order(
+        self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
+    ) -> str:
+        clause = node.args.get("order")
+        if clause is None:
+            return ""
+        only(clause, "expressions")
+        keys = []
+        for one in clause.expressions:
+            only(one, "this", "desc", "nulls_first")
+            direction = "DESC" if one.args.get("desc") else "ASC"
+            nulls = "FIRST" if one.args.get("nulls_first") else "LAST"
+            key = self._order_key(one.this, targets, scope, only_targets=only_targets)
+            keys.append(f"{key} {direction} NULLS {nulls}")
+        return f" ORDER BY {', '.join(keys)}"
+
+    def _order_key(
+        self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
+    ) -> str:
+        if isinstance(node, exp.Literal) and not node.is_string:
+            number = int(str(node.this))
+            if not 1 <= number <= len(targets):
+                raise Refused("42P10", f"ORDER BY position {number} is not in select list")
+            return str(number)
+        if isinstance(node, exp.Column) and node.args.get("table") is None:
+            name = name_of(node.this)
+            places = [n for n, target in enumerate(targets, 1) if target.name == name]
+            if places and len({targets[n - 1].sql for n in places}) == 1:
+                return str(places[0])
+        if scope is None:
+            raise unsupported("ORDER BY an expression behind UNION")
+        bound = self.expressions.bind(node, scope)
+        if self.context.types.element_of(bound.type):
+            raise unsupported("ORDER BY an array")
+        for place, target in enumerate(targets, 1):
+            if target.sql == bound.sql:
+                return str(place)
+        if only_targets:
+            raise Refused(
+                "42P10", "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
+            )
+        return f"(+{bound.sql})" if bound.sql.isdecimal() else bound.sql
+
+    def _limit(self, node: exp.Expr, scope: Scope) -> str:
+        sql = ""
+        for name, word in (("limit", "LIMIT"), ("offset", "OFFSET")):
+            clause = node.args.get(name)
+            if clause is None:
+                continue
+            only(clause, "expression", "count")
+            value = clause.args.get("expression") or clause.args.get("count")
+            if isinstance(value, exp.Var | exp.Null) or (
+                isinstance(value, exp.Column) and name_of(value.this) == "all"
+            ):
+                continue
+            bound = self.expressions.coercions.to(
+                self.expressions.bind(value, Scope(parent=scope)), INT8
+            )
+            if word == "OFFSET" and not sql:
+                sql = " LIMIT -1"
+            sql += f" {word} {bound.sql}"
+        return sql
+
+    # -- set operations and VALUES ------------------------------------------------------------
+
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Query:
+        parts = only(node, "this", "expression", "distinct", "order", "limit", "offset", "with_")
+        sides = [
+            self.query(parts[side], Scope(parent=scope.parent)) for side in ("this", "expression")
+        ]
+        if len(sides[0].columns) != len(sides[1].columns):
+            raise Refused("42601", "each UNION query must have the same number of columns")
+        columns, selects = self._unified(sides)
+        word = _SET_OPERATIONS.get(type(node))
+        if word is None:
+            raise unsupported(type(node).__name__)
+        if not node.args.get("distinct"):
+            if word != "UNION":
+                raise unsupported(f"{word} ALL")
+            word = "UNION ALL"
+        both = f"SELECT * FROM ({selects[0]}) {word} SELECT * FROM ({selects[1]})"
+        order = self._order(node, columns, None, only_targets=True)
+        sql = f"SELECT * FROM ({both}){order}{self._limit(node, scope)}"
+        return Query(sql=sql, columns=columns)
+
+    def _unified(self, sides: Sequence[Query]) -> tuple[tuple[Bound, ...], list[str]]:
+        """Columns of one type for all sides, and the sides that give them."""
+        oids = [
+            self.context.types.common([column.type for column in pair], "UNION")
+            for pair in zip(*(side.columns for side in sides), strict=True)
+        ]
+        selects = []
+        for side in sides:
+            cells = [
+                self.expressions.coercions.to(
+                    replace(column, sql=f"c{n}", literal=None), oid, explicit=True
+                ).sql
+                for n, (column, oid) in enumerate(zip(side.columns, oids, strict=True), 1)
+            ]
+            named = ", ".join(f"{cell} AS c{n}" for n, cell in enumerate(cells, 1))
+            selects.append(f"SELECT {named} FROM ({side.sql})")
+        columns = tuple(
+            Bound(sql=f"c{n}", type=oid, name=column.name, strength=2)
+            for n, (column, oid) in enumerate(zip(sides[0].columns, oids, strict=True), 1)
+        )
+        return columns, selects
+
+    def values(self, node: exp.Values, scope: Scope) -> Query:
+        """VALUES, whose columns are column1, column2, ..."""
+        only(node, "expressions", "alias", "order", "limit", "offset", "with_")
+        rows = [
+            [self.expressions.bind(cell, Scope(parent=scope)) for cell in _cells(row)]
+            for row in node.expressions
+        ]
+        if len({len(row) for row in rows}) != 1:
+            raise Refused("42601", "VALUES lists must all be the same length")
+        oids = [
+            self.context.types.common([cell.type for cell in column], "VALUES")
+            for column in zip(*rows, strict=True)
+        ]
+        selects = []
+        for row in rows:
+            cells = [
+                self.expressions.coercions.to(cell, oid, explicit=True).sql
+                for cell, oid in zip(row, oids, strict=True)
+            ]
+            named = ", ".join(f"{cell} AS c{n}" for n, cell in enumerate(cells, 1))
+            selects.append(f"SELECT {named}")
+        columns = tuple(
+            Bound(sql=f"c{n}", type=oid, name=f"column{n}", strength=2)
+            for n, oid in enumerate(oids, 1)
+        )
+        order = self._order(node, columns, None, only_targets=True)
+        sql = f"SELECT * FROM ({' UNION ALL '.join(selects)}){order}{self._limit(node, scope)}"
+        return Query(sql=sql, columns=columns)
+
+
+def _cells(row: exp.Expr) -> Sequence[exp.Expr]:
+    return row.expressions if isinstance(row, exp.Tuple) else [row]
+
+
+def finished(columns: Sequence[Bound]) -> list[Bound]:
+    """The columns of an answer: what is of no type yet is text."""
+    return [replace(column, type=TEXT) if column.type == UNKNOWN else column for column in columns]

@@ -1,0 +1,353 @@
+"""The catalogue: one for a server, asked by all of its connections. Synchronous.
+
+```python
+catalog = Catalog(directory, database="shop", users=["repl"], state=server, version=15)
+catalog.set_relations(relations)
+for statement in split(text):
+    answer = catalog.answer(statement, session)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.host.files import REAL_FILES, Files
+from penstock.model import Relation
+from penstock.serve.catalog import settings
+from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Session
+from penstock.serve.catalog.binder import Binder, finished
+from penstock.serve.catalog.facts import VERSIONS, facts_of
+from penstock.serve.catalog.functions import Context
+from penstock.serve.catalog.grammar import Statement, parse_query, split, unsupported
+from penstock.serve.catalog.model import Model
+from penstock.serve.catalog.names import print_reg, read_reg
+from penstock.serve.catalog.publication_ddl import change_publication, is_publication_ddl
+from penstock.serve.catalog.rows import EMPTY, Rows
+from penstock.serve.catalog.scope import Bound, Scope
+from penstock.serve.catalog.statements import allowed_when_failed, plain
+from penstock.serve.catalog.store import Store
+from penstock.serve.catalog.tables import TableRead
+from penstock.serve.catalog.types import TEXT, Types, print_value, read_value
+
+_log = structlog.get_logger(__name__)
+_PREPARED_MAX = 512
+_QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "(")
+_DYNAMIC_ONLY = ("pg_settings",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """A bound query. parameters: types by number."""
+
+    sql: str
+    columns: tuple[AnswerColumn, ...]
+    reads: frozenset[str]
+    parameters: dict[int, int]
+
+
+class Prepared:
+    """A statement that has been parsed. columns: None where it has no rows.
+
+    parameters: a type for each of $1, $2, ...
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        statement: Statement | None,
+        columns: tuple[AnswerColumn, ...] | None,
+        parameters: Sequence[int],
+    ) -> None:
+        """statement: None for an empty query."""
+        self._catalog, self._statement = catalog, statement
+        self.columns, self.parameters = columns, tuple(parameters)
+
+    def run(self, values: Sequence[str | None], session: Session) -> Answer:
+        """Its answer. values: texts of the parameters. Raises Refused."""
+        if self._statement is None:
+            return Answer(tag="")
+        if len(values) != len(self.parameters):
+            raise Refused(
+                "08P01",
+                f"bind message supplies {len(values)} parameters, but prepared statement requires "
+                f"{len(self.parameters)}",
+            )
+        return self._catalog.answer(
+            self._statement, session, values=values, parameters=self.parameters
+        )
+
+
+class Catalog:
+    """Answers statements. Raises Refused, with the SQLSTATE; the query is then in the log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        database: str,
+        users: Sequence[str],
+        state: ServerState,
+        version: int = 15,
+        dialect: str = "postgres",
+        files: Files = REAL_FILES,
+    ) -> None:
+        """directory: of the state file. version: that is claimed, 14 to 18."""
+        if version not in VERSIONS:
+            raise ValueError(f"no facts of version {version}")
+        facts = facts_of(version)
+        types = Types(facts)
+        self.model = Model(directory, users, files)
+        nobody = Session(user=users[0] if users else "", database=database)
+        self._context = Context(
+            facts=facts,
+            types=types,
+            model=self.model,
+            state=state,
+            session=nobody,
+            database=database,
+            dialect=dialect,
+        )
+        self._rows = Rows(facts, types, self.model, database)
+        self._store = Store(self._context)
+        self._moment = self._rows.of_moment(state)
+        self._plans: dict[Any, _Plan] = {}
+        self._make_tables()
+        self.set_relations(())
+
+    def _make_tables(self) -> None:
+        facts, store = self._context.facts, self._store
+        fixed = self._rows.fixed()
+        of_model = self._rows.of_model()
+        for (schema, name), relation in facts.relations.items():
+            if schema != "pg_catalog":
+                continue
+            if name in fixed or name in of_model or name in self._moment or name == "pg_settings":
+                columns = [column.name for column in relation.columns]
+                if name == "pg_replication_slots":
+                    columns += ["yb_stream_id", "yb_restart_commit_ht"]
+                store.create(name, columns, fixed.get(name, ()))
+                store.hold(name, self._held(name, columns, fixed))
+        # What a table has is what its rows have; those without rows are told by one that is made.
+        self._examples()
+
+    def _held(
+        self, name: str, columns: Sequence[str], fixed: Mapping[str, Sequence[Mapping[str, Any]]]
+    ) -> Iterable[str]:
+        if name in EMPTY or not fixed.get(name):
+            return columns
+        return [column for column in columns if column in fixed[name][0]]
+
+    def _examples(self) -> None:
+        self._store.hold(
+            "pg_index", [c for c in self._store.held["pg_index"] if c not in ("indclass",)]
+        )
+        left_out = {
+            "pg_stat_activity": (
+                *("client_hostname", "xact_start", "query_start", "state_change"),
+                *("wait_event_type", "wait_event", "query_id"),
+            ),
+            "pg_settings": ("enumvals",),
+        }
+        for name, columns in left_out.items():
+            held = self._store.held[name]
+            self._store.hold(name, held - set(columns))
+
+    # -- what it describes --------------------------------------------------------------------
+
+    def set_relations(self, relations: Iterable[Relation]) -> None:
+        """The tables from now on, in their newest versions. Raises DiskFull, FileFailed."""
+        self.model.set_relations(relations)
+        self._fill()
+
+    def _fill(self) -> None:
+        before = self.model.next_oid
+        self._context.types.set_row_types(self._rows.row_types())
+        for name, rows in self._rows.of_model().items():
+            if name in self._store.held:
+                self._store.replace(name, rows)
+        if self.model.next_oid != before:
+            self.model.save()
+
+    def publications_changed(self) -> None:
+        """Show the publications as they are now."""
+        self._fill()
+
+    def reports(self, session: Session) -> dict[str, str]:
+        """What ParameterStatus tells a new client."""
+        self._context.session = session
+        known = (name for name in settings.REPORTED if name != "in_hot_standby")
+        return {name: settings.current(self._context, name) for name in known}
+
+    def set_startup(self, session: Session, options: Mapping[str, str]) -> None:
+        """Settings that a client gives when it starts. Raises Refused."""
+        self._context.session = session
+        for name, value in options.items():
+            settings.set_value(self._context, name, value)
+        self._context.reports.clear()
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        statement: Statement | str,
+        session: Session,
+        *,
+        values: Sequence[str | None] = (),
+        parameters: Sequence[int] = (),
+    ) -> Answer:
+        """The answer to one statement. Raises Refused, after which a transaction has failed."""
+        text = statement if isinstance(statement, str) else statement.text
+        try:
+            one = _single(statement) if isinstance(statement, str) else statement
+            if one is None:
+                return Answer(tag="")
+            return self._answer(one, session, values, parameters)
+        except Refused as refused:
+            self._refused(refused, text, session)
+            raise
+
+    @staticmethod
+    def _refused(refused: Refused, text: str, session: Session) -> None:
+        if session.transaction == "T":
+            session.transaction = "E"
+        if not isinstance(refused, TableRead):
+            _log.warning(
+                "query refused", sqlstate=refused.sqlstate, message=refused.message, query=text
+            )
+
+    def _answer(
+        self,
+        statement: Statement,
+        session: Session,
+        values: Sequence[str | None],
+        parameters: Sequence[int],
+    ) -> Answer:
+        context = self._context
+        context.session = session
+        context.reports.clear()
+        if session.transaction == "E" and not (allowed_when_failed(statement)):
+            raise Refused(
+                "25P02",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
+        first = statement.words(1)[0]
+        if first in _QUERIES:
+            return self._query(statement, values, parameters)
+        if is_publication_ddl(statement):
+            tag = change_publication(context, statement)
+            self._fill()
+            return Answer(tag=tag)
+        found = plain(context, statement)
+        if found is not None:
+            return found
+        raise unsupported(f"the statement {first}")
+
+    def prepare(self, sql: str, session: Session, parameters: Sequence[int] = ()) -> Prepared:
+        """Parse one statement. parameters: types that the client gives, 0 for open."""
+        try:
+            statement = _single(sql)
+            if statement is None:
+                return Prepared(self, None, None, ())
+            self._context.session = session
+            first = statement.words(1)[0]
+            if first == "SHOW":
+                shown = self._answer(statement, session, (), ())
+                return Prepared(self, statement, shown.columns, ())
+            if first not in _QUERIES:
+                return Prepared(self, statement, None, ())
+            plan = self._plan(statement.text, parameters)
+            count = max([*plan.parameters, len(parameters)], default=0)
+            oids = [plan.parameters.get(number, TEXT) for number in range(1, count + 1)]
+            return Prepared(self, statement, plan.columns, oids)
+        except Refused as refused:
+            self._refused(refused, sql, session)
+            raise
+
+    def _query(
+        self,
+        statement: Statement,
+        values: Sequence[str | None],
+        parameters: Sequence[int],
+    ) -> Answer:
+        context = self._context
+        plan = self._plan(statement.text, parameters)
+        for name in plan.reads:
+            if name in self._moment:
+                self._store.replace(name, self._moment[name]())
+            elif name == "pg_settings":
+                self._store.replace(name, settings.all_rows(context))
+        types = context.types
+        given = {
+            f"p{number}": None
+            if value is None
+            else read_value(types, oid, value, lambda kind, name: read_reg(context, kind, name))
+            for number, (oid, value) in enumerate(zip(parameters, values, strict=True), 1)
+        }
+        found = self._store.run(plan.sql, given)
+
+        def reg(kind: int, oid: int) -> str:
+            return print_reg(context, kind, oid)
+
+        kinds = [column.type_oid for column in plan.columns]
+        rows = [
+            tuple(
+                print_value(types, kind, cell, reg) for kind, cell in zip(kinds, row, strict=True)
+            )
+            for row in found
+        ]
+        reports, context.reports = context.reports, {}
+        return Answer(tag=f"SELECT {len(rows)}", columns=plan.columns, rows=rows, reports=reports)
+
+    def _plan(self, text: str, parameters: Sequence[int]) -> _Plan:
+        context = self._context
+        key = (text, tuple(parameters), context.session.settings.get("search_path"))
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan
+        known = {number: oid for number, oid in enumerate(parameters, 1) if oid}
+        binder = Binder(context, self._store, known)
+        try:
+            query = binder.query(parse_query(text), Scope())
+        except RecursionError:
+            raise Refused("54001", "stack depth limit exceeded") from None
+        for number in binder.seen_parameters:
+            known.setdefault(number, TEXT)
+        plan = _Plan(
+            sql=query.sql,
+            columns=tuple(self._column(bound) for bound in finished(query.columns)),
+            reads=frozenset(binder.reads),
+            parameters=known,
+        )
+        if len(self._plans) >= _PREPARED_MAX:
+            self._plans.clear()
+        self._plans[key] = plan
+        return plan
+
+    def _column(self, bound: Bound) -> AnswerColumn:
+        oid, typmod = self._context.types.base_of(bound.type, bound.typmod)
+        kind = self._context.types.of(oid)
+        return AnswerColumn(
+            name=bound.name,
+            type_oid=oid,
+            type_size=kind.size,
+            typmod=typmod,
+            table_oid=bound.origin[0],
+            number=bound.origin[1],
+        )
+
+
+def _single(sql: str) -> Statement | None:
+    statements = split(sql)
+    if len(statements) > 1:
+        raise Refused("42601", "cannot insert multiple commands into a prepared statement")
+    return statements[0] if statements else None
+
+
+__all__ = ["Catalog", "Prepared", "split"]

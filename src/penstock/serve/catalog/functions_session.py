@@ -1,0 +1,145 @@
+"""Functions about the connection, the server and its log's position."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.serve.catalog import settings
+from penstock.serve.catalog.functions import Context, function
+from penstock.serve.catalog.names import path_of, search_path
+from penstock.serve.catalog.types import json_of
+
+_ENCODINGS = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
+
+
+@function("current_database() -> name")
+@function("current_catalog() -> name")
+def _database(context: Context) -> str:
+    return context.database
+
+
+@function("current_user() -> name")
+@function("session_user() -> name")
+@function("current_role() -> name")
+@function("user() -> name")
+def _user(context: Context) -> str:
+    return context.session.user
+
+
+@function("current_schema() -> name")
+def _schema(context: Context) -> str | None:
+    return next(iter(search_path(context)), None)
+
+
+@function("current_schemas(bool) -> name[]")
+def _schemas(context: Context, implicit: int) -> str:
+    return json_of(path_of(context) if implicit else search_path(context))
+
+
+@function("version() -> text")
+def _version(context: Context) -> str:
+    return f"PostgreSQL {context.facts.server_version} (penstock)"
+
+
+@function("pg_backend_pid() -> int4")
+def _pid(context: Context) -> int:
+    return context.session.process_id
+
+
+@function("pg_my_temp_schema() -> oid")
+def _temporary_schema(_: Context) -> int:
+    return 0
+
+
+@function("pg_is_other_temp_schema(oid) -> bool")
+@function("pg_is_in_recovery() -> bool")
+def _no(_: Context, *_arguments: int) -> int:
+    return 0
+
+
+@function("pg_client_encoding() -> name")
+def _client_encoding(_: Context) -> str:
+    return "UTF8"
+
+
+@function("pg_encoding_to_char(int4) -> name")
+def _encoding_name(_: Context, number: int) -> str:
+    if number not in _ENCODINGS:
+        raise Refused("0A000", f"the encoding {number} is not known here")
+    return _ENCODINGS[number]
+
+
+@function("pg_char_to_encoding(name) -> int4")
+def _encoding_number(_: Context, name: str) -> int:
+    for number, known in _ENCODINGS.items():
+        if known == name.upper().replace("-", ""):
+            return number
+    raise Refused("0A000", f"the encoding {name} is not known here")
+
+
+@function("pg_tablespace_location(oid) -> text")
+def _location(_: Context, _oid: int) -> str:
+    return ""
+
+
+@function("current_setting(text, bool?) -> text")
+def _setting(context: Context, name: str, missing_ok: int = 0) -> str | None:
+    try:
+        return settings.current(context, name)
+    except Refused as refused:
+        if missing_ok and refused.sqlstate == "42704":
+            return None
+        raise
+
+
+@function("set_config(text, text, bool) -> text", strict=False)
+def _set_config(context: Context, name: str | None, value: str | None, local: int | None) -> str:
+    if name is None:
+        raise Refused("22004", "SET requires parameter name")
+    return settings.set_value(context, name, value, local=bool(local))
+
+
+@function("now() -> timestamptz")
+@function("clock_timestamp() -> timestamptz")
+@function("transaction_timestamp() -> timestamptz")
+@function("statement_timestamp() -> timestamptz")
+@function("current_timestamp() -> timestamptz")
+def _now(_: Context) -> str:
+    text = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").rstrip("0").rstrip(".")
+    return f"{text}+00"
+
+
+@function("current_date() -> date")
+def _today(_: Context) -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+@function("pg_current_wal_lsn() -> pg_lsn")
+@function("pg_current_wal_flush_lsn() -> pg_lsn")
+@function("pg_current_wal_insert_lsn() -> pg_lsn")
+def _position(context: Context) -> int:
+    return context.state.position()
+
+
+@function("pg_last_wal_receive_lsn() -> pg_lsn")
+@function("pg_last_wal_replay_lsn() -> pg_lsn")
+def _no_position(_: Context) -> None:
+    return None
+
+
+@function("pg_wal_lsn_diff(pg_lsn, pg_lsn) -> numeric")
+def _distance(_: Context, one: int, other: int) -> int:
+    return one - other
+
+
+@function("txid_current() -> int8")
+@function("pg_current_xact_id() -> xid8")
+def _transaction(context: Context) -> int:
+    return context.state.transaction_id()
+
+
+@function("pg_current_xact_id_if_assigned() -> xid8")
+@function("txid_current_if_assigned() -> int8")
+def _no_transaction(_: Context) -> None:
+    return None

@@ -1,0 +1,268 @@
+"""Functions of texts, numbers and arrays, which are JSON texts here, as in `types.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.serve.catalog.functions import Context, function
+from penstock.serve.catalog.types import json_of, quoted
+
+_FLAGS_KNOWN = "gi"
+
+
+@function("lower(text) -> text")
+def _lower(_: Context, text: str) -> str:
+    return text.lower()
+
+
+@function("upper(text) -> text")
+def _upper(_: Context, text: str) -> str:
+    return text.upper()
+
+
+@function("length(text) -> int4")
+@function("char_length(text) -> int4")
+@function("character_length(text) -> int4")
+def _length(_: Context, text: str) -> int:
+    return len(text)
+
+
+@function("octet_length(text) -> int4")
+def _octets(_: Context, text: str) -> int:
+    return len(text.encode())
+
+
+@function("left(text, int4) -> text")
+def _left(_: Context, text: str, count: int) -> str:
+    return text[:count] if count >= 0 else text[: max(0, len(text) + count)]
+
+
+@function("right(text, int4) -> text")
+def _right(_: Context, text: str, count: int) -> str:
+    return text[max(0, len(text) - count) :] if count >= 0 else text[-count:]
+
+
+@function("substr(text, int4, int4?) -> text")
+@function("substring(text, int4, int4?) -> text")
+def _substring(_: Context, text: str, start: int, length: int | None = None) -> str:
+    if length is None:
+        return text[max(0, start - 1) :]
+    if length < 0:
+        raise Refused("22011", "negative substring length not allowed")
+    return text[max(0, start - 1) : max(0, start - 1 + length)]
+
+
+@function("substring(text, text) -> text")
+def _substring_of(_: Context, text: str, pattern: str) -> str | None:
+    found = regex(pattern, False).search(text)
+    if found is None:
+        return None
+    return found[1] if found.re.groups else found[0]
+
+
+@function("replace(text, text, text) -> text")
+def _replace(_: Context, text: str, old: str, new: str) -> str:
+    return text.replace(old, new) if old else text
+
+
+@function("strpos(text, text) -> int4")
+@function("position(text, text) -> int4")
+def _position(_: Context, text: str, part: str) -> int:
+    return text.find(part) + 1
+
+
+@function("starts_with(text, text) -> bool")
+def _starts(_: Context, text: str, start: str) -> int:
+    return int(text.startswith(start))
+
+
+@function("split_part(text, text, int4) -> text")
+def _split(_: Context, text: str, separator: str, number: int) -> str:
+    parts = text.split(separator) if separator else [text]
+    if number == 0:
+        raise Refused("22023", "field position must not be zero")
+    place = number - 1 if number > 0 else len(parts) + number
+    return parts[place] if 0 <= place < len(parts) else ""
+
+
+@function("btrim(text, text?) -> text")
+def _trim(_: Context, text: str, characters: str = " ") -> str:
+    return text.strip(characters)
+
+
+@function("ltrim(text, text?) -> text")
+def _trim_left(_: Context, text: str, characters: str = " ") -> str:
+    return text.lstrip(characters)
+
+
+@function("rtrim(text, text?) -> text")
+def _trim_right(_: Context, text: str, characters: str = " ") -> str:
+    return text.rstrip(characters)
+
+
+@function("quote_ident(text) -> text")
+def _quote_name(_: Context, text: str) -> str:
+    return quoted(text)
+
+
+@function("quote_literal(text) -> text")
+def _quote_text(_: Context, text: str) -> str:
+    doubled = text.replace("'", "''")
+    return f" E'{doubled}'".replace("\\", "\\\\") if "\\" in text else f"'{doubled}'"
+
+
+@function("regexp_replace(text, text, text, text?) -> text")
+def _replace_pattern(_: Context, text: str, pattern: str, new: str, flags: str = "") -> str:
+    if set(flags) - set(_FLAGS_KNOWN):
+        raise Refused("0A000", f"flags of regular expressions are not supported: {flags}")
+    new = re.sub(r"\\(?!\d)(.)", r"\\\\\1", new).replace("\\&", "\\g<0>")
+    return regex(pattern, "i" in flags).sub(new, text, count=0 if "g" in flags else 1)
+
+
+@lru_cache(maxsize=512)
+def regex(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """A regular expression of the server as one of Python's. Raises Refused: 0A000, 2201B.
+
+    What means another thing in Python is refused: collating elements, embedded options, directors.
+    """
+    if pattern.startswith(("***", "(?")) or "[[." in pattern or "[[=" in pattern:
+        raise Refused("0A000", f"not supported in a regular expression: {pattern}")
+    text = pattern
+    for name, inside in _CLASSES.items():
+        text = text.replace(f"[:{name}:]", inside)
+    for escape, meaning in (("\\m", r"\b(?=\w)"), ("\\M", r"\b(?<=\w)"), ("\\y", r"\b")):
+        text = text.replace(escape, meaning)
+    if "[:" in text or re.search(r"\\[AZYcewxuU]", text):
+        raise Refused("0A000", f"not supported in a regular expression: {pattern}")
+    text = re.sub(r"(?<!\\)\$", r"\\Z", text) if "[" not in text else _dollars(text)
+    try:
+        return re.compile(text, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+    except re.error as error:
+        raise Refused("2201B", f"invalid regular expression: {error}") from None
+
+
+_CLASSES = {
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "space": r"\s",
+}
+
+
+def _dollars(text: str) -> str:
+    """`$` is the very end of the text, but inside of brackets it is itself."""
+    parts, inside, escaped = [], False, False
+    for letter in text:
+        if letter == "$" and not inside and not escaped:
+            parts.append(r"\Z")
+            continue
+        if not escaped and letter == "[":
+            inside = True
+        elif not escaped and letter == "]":
+            inside = False
+        escaped = letter == "\\" and not escaped
+        parts.append(letter)
+    return "".join(parts)
+
+
+@lru_cache(maxsize=512)
+def like(pattern: str, ignore_case: bool, escape: str = "\\") -> re.Pattern[str]:
+    """A LIKE pattern as a regular expression of Python. Raises Refused: 22025."""
+    parts: list[str] = []
+    at = 0
+    while at < len(pattern):
+        letter = pattern[at]
+        if escape and letter == escape:
+            at += 1
+            if at == len(pattern):
+                raise Refused("22025", "LIKE pattern must not end with escape character")
+            parts.append(re.escape(pattern[at]))
+        else:
+            parts.append({"%": ".*", "_": "."}.get(letter) or re.escape(letter))
+        at += 1
+    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
+# -- numbers ----------------------------------------------------------------------------------
+
+
+@function("abs(int4) -> int4")
+@function("abs(int8) -> int8")
+def _abs(_: Context, number: int) -> int:
+    return abs(number)
+
+
+# -- arrays -----------------------------------------------------------------------------------
+
+
+@function("array_length(anyarray, int4) -> int4")
+def _array_length(_: Context, array: str, dimension: int) -> int | None:
+    return len(json.loads(array)) or None if dimension == 1 else None
+
+
+@function("cardinality(anyarray) -> int4")
+def _cardinality(_: Context, array: str) -> int:
+    return len(json.loads(array))
+
+
+@function("array_ndims(anyarray) -> int4")
+def _dimensions(_: Context, array: str) -> int | None:
+    return 1 if json.loads(array) else None
+
+
+@function("array_position(anyarray, anyelement) -> int4", strict=False)
+def _place(_: Context, array: str | None, wanted: Any) -> int | None:
+    elements = [] if array is None else json.loads(array)
+    return elements.index(wanted) + 1 if wanted in elements else None
+
+
+@function("array_append(anyarray, anyelement) -> anyarray", strict=False)
+def _append(_: Context, array: str | None, element: Any) -> str:
+    return json_of([*([] if array is None else json.loads(array)), element])
+
+
+@function("array_cat(anyarray, anyarray) -> anyarray", strict=False)
+def _concatenate(_: Context, one: str | None, other: str | None) -> str | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return json_of(json.loads(one) + json.loads(other))
+
+
+@function("string_to_array(text, text, text?) -> text[]", strict=False)
+def _text_to_array(
+    _: Context, text: str | None, separator: str | None, null: str | None = None
+) -> str | None:
+    if text is None:
+        return None
+    if separator is None:
+        parts = list(text)
+    else:
+        parts = [] if text == "" else text.split(separator) if separator else [text]
+    return json_of([None if null is not None and part == null else part for part in parts])
+
+
+@function("unnest(anyarray) -> setof anyelement")
+def _unnest(_: Context, array: str) -> list[list[Any]]:
+    return [[element] for element in json.loads(array)]
+
+
+@function("generate_series(int4, int4, int4?) -> setof int4")
+@function("generate_series(int8, int8, int8?) -> setof int8")
+def _series(_: Context, start: int, stop: int, step: int = 1) -> list[list[int]]:
+    if step == 0:
+        raise Refused("22023", "step size cannot equal zero")
+    found = range(start, stop + (1 if step > 0 else -1), step)
+    if len(found) > 1_000_000:
+        raise Refused("54000", "generate_series of more than a million rows")
+    return [[number] for number in found]
+
+
+@function("information_schema._pg_expandarray(anyarray) -> setof (x anyelement, n int4)")
+def _expand(_: Context, array: str) -> list[list[Any]]:
+    return [[element, number] for number, element in enumerate(json.loads(array), 1)]

@@ -1,0 +1,233 @@
+"""What the catalogue describes: our tables under their oids, schemas, roles and publications.
+
+Oids are given once and kept in the state file, so that a client sees the same ones after a restart.
+A table takes a range of them: itself, its row type, the array of that, its index, its constraint,
+its TOAST table (never made).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.codec.postgres.pgtypes import FIRST_USER_OID, wire_type
+from penstock.host import checkpoint
+from penstock.host.files import REAL_FILES, Files
+from penstock.model import Identity, Relation
+from penstock.serve.catalog.publications import Publication, Publications, Version
+
+FILE_NAME = "catalog.json"
+OWNER_OID = 10
+OWNER = "penstock"
+PUBLIC_OID = 2200
+DATABASE_OID = 16_383  # below those that are given
+OIDS_PER_TABLE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column as clients see it: the type under which it is sent."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """One table. key: numbers of columns, from 0; primary: whether it is a primary key."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[TableColumn, ...]
+    key: tuple[int, ...]
+    primary: bool
+    identity: Identity
+
+    @property
+    def row_type(self) -> int:
+        """The oid of its row type."""
+        return self.oid + 2
+
+    @property
+    def array_type(self) -> int:
+        """The oid of the array type of its rows."""
+        return self.oid + 1
+
+    @property
+    def index_oid(self) -> int:
+        """The oid of the key's index; also where there is none."""
+        return self.oid + 5
+
+    @property
+    def constraint_oid(self) -> int:
+        """The oid of the primary key's constraint; also where there is none."""
+        return self.oid + 6
+
+    @property
+    def index_name(self) -> str:
+        """The name of the key's index."""
+        if self.primary:
+            return cut_name(self.name, "", "pkey")
+        names = "_".join(self.columns[number].name for number in self.key)
+        return cut_name(self.name, names, "idx")
+
+
+def cut_name(table: str, columns: str, label: str) -> str:
+    """A name for an index, made and cut as the server makes them."""
+    rest = 63 - len(label) - 1 - (1 if columns else 0)
+    one, two = len(table.encode()), len(columns.encode())
+    while one + two > rest:
+        if one > two:
+            one -= 1
+        else:
+            two -= 1
+    parts = [table.encode()[:one].decode(errors="ignore")]
+    if columns:
+        parts.append(columns.encode()[:two].decode(errors="ignore"))
+    return "_".join([*parts, label])
+
+
+@dataclass(slots=True, kw_only=True)
+class SavedOid:
+    """An oid that has been given. kind: `table`, `schema`, `role`, `publication`."""
+
+    kind: str
+    schema: str
+    name: str
+    oid: int
+
+
+@dataclass(slots=True, kw_only=True)
+class SavedCatalog:
+    """The state file: oids, versions of publications, what the pipeline file said of them."""
+
+    next_oid: int = FIRST_USER_OID
+    oids: list[SavedOid] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    of_file: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Model:
+    """The state behind the catalogue. Saved by `save`, read again by `Model(...)`."""
+
+    def __init__(self, directory: Path, users: Sequence[str], files: Files = REAL_FILES) -> None:
+        """directory: of the state file; it must be there. Raises CheckpointCorrupt."""
+        self._path, self._files = directory / FILE_NAME, files
+        self._saved = checkpoint.load(self._path, SavedCatalog, files) or SavedCatalog()
+        self._oids = {(o.kind, o.schema, o.name): o.oid for o in self._saved.oids}
+        self.publications = Publications(self._saved.versions)
+        self.tables: dict[int, CatalogTable] = {}
+        self.roles = {OWNER_OID: OWNER}
+        for user in users:
+            self.roles[self.oid("role", "", user)] = user
+        self.save()
+
+    def save(self) -> None:
+        """Write the state file. Raises DiskFull, FileFailed."""
+        self._saved.versions = list(self.publications.versions)
+        checkpoint.save(self._path, self._saved, self._files)
+
+    def oid(self, kind: str, schema: str, name: str) -> int:
+        """The oid of a thing, given now if it has none yet."""
+        found = self._oids.get((kind, schema, name))
+        if found is None:
+            found = self._saved.next_oid
+            self._saved.next_oid += OIDS_PER_TABLE if kind == "table" else 1
+            self._oids[kind, schema, name] = found
+            self._saved.oids.append(SavedOid(kind=kind, schema=schema, name=name, oid=found))
+        return found
+
+    def new_oid(self, kind: str, name: str) -> int:
+        """A new oid for a thing that may have had one under the same name before."""
+        self.forget(kind, name)
+        return self.oid(kind, "", name)
+
+    def forget(self, kind: str, name: str) -> None:
+        """A thing that is gone: its name may come again with another oid."""
+        self._oids.pop((kind, "", name), None)
+        self._saved.oids = [
+            saved
+            for saved in self._saved.oids
+            if (saved.kind, saved.schema, saved.name) != (kind, "", name)
+        ]
+
+    def known(self, kind: str, schema: str, name: str) -> int | None:
+        """The oid of a thing that has one."""
+        return self._oids.get((kind, schema, name))
+
+    @property
+    def next_oid(self) -> int:
+        """The first that has not been given."""
+        return self._saved.next_oid
+
+    def set_relations(self, relations: Iterable[Relation]) -> None:
+        """The tables from now on; durable where one is new. Raises DiskFull, FileFailed."""
+        before = self._saved.next_oid
+        tables = [self._table(relation) for relation in relations]
+        self.tables = {table.oid: table for table in tables}
+        if self._saved.next_oid != before:
+            self.save()
+
+    def _table(self, relation: Relation) -> CatalogTable:
+        if relation.schema != "public":
+            self.oid("schema", "", relation.schema)
+        key = _key(relation)
+        return CatalogTable(
+            oid=self.oid("table", relation.schema, relation.name),
+            schema=relation.schema,
+            name=relation.name,
+            columns=tuple(
+                TableColumn(
+                    name=column.name,
+                    type_oid=wire_type(column)[0],
+                    typmod=wire_type(column)[1],
+                    not_null=not column.nullable or (number in key),
+                )
+                for number, column in enumerate(relation.columns)
+            ),
+            key=key,
+            primary=relation.identity is not Identity.INDEX,
+            identity=relation.identity,
+        )
+
+    @property
+    def schemas(self) -> dict[str, int]:
+        """Oids of our schemas by name."""
+        found = {"public": PUBLIC_OID}
+        found |= {name: oid for (kind, _, name), oid in self._oids.items() if kind == "schema"}
+        return found
+
+    def table_named(self, schema: str, name: str) -> CatalogTable | None:
+        """A table by its name."""
+        oid = self._oids.get(("table", schema, name))
+        return None if oid is None else self.tables.get(oid)
+
+    def take_from_file(
+        self,
+        wanted: dict[str, tuple[str, ...]],
+        publications: dict[str, Publication],
+        position: int,
+    ) -> None:
+        """Publications of the pipeline file: made, or made anew where the file has changed.
+
+        wanted: the file's words by name, compared with those of the last start. One that was
+        altered since then stays as it was altered. Raises DiskFull, FileFailed.
+        """
+        for name, words in wanted.items():
+            if self._saved.of_file.get(name) != words or name not in self.publications.current():
+                self.publications.change(position, name, publications[name])
+        for name in self._saved.of_file.keys() - wanted.keys():
+            if name in self.publications.current():
+                self.publications.change(position, name, None)
+        self._saved.of_file = dict(wanted)
+        self.save()
+
+
+def _key(relation: Relation) -> tuple[int, ...]:
+    if relation.key or relation.identity is not Identity.INDEX:
+        return relation.key
+    return relation.before

@@ -1,0 +1,418 @@
+"""Statements that are no queries: transactions, settings, and what drivers tidy up with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.serve.catalog import settings
+from penstock.serve.catalog.answers import Answer, AnswerColumn, Notice
+from penstock.serve.catalog.functions import Context
+from penstock.serve.catalog.grammar import Statement, unsupported
+from penstock.serve.catalog.types import TEXT
+
+_READ_TIME = re.compile(r"\s*\d+(\s*ht)?\s*")
+_NO_TRANSACTION = Notice(
+    severity="WARNING", sqlstate="25P01", message="there is no transaction in progress"
+)
+_IN_TRANSACTION = Notice(
+    severity="WARNING",
+    sqlstate="25001",
+    message="there is already a transaction in progress",
+)
+_ISOLATION = {
+    ("READ", "COMMITTED"): "read committed",
+    ("READ", "UNCOMMITTED"): "read uncommitted",
+    ("REPEATABLE", "READ"): "repeatable read",
+    ("SERIALIZABLE",): "serializable",
+}
+
+
+class Words:
+    """Walks over a statement's tokens."""
+
+    def __init__(self, statement: Statement) -> None:
+        """statement: from its first token on."""
+        self._tokens, self._text = statement.tokens, statement.text
+        self._start = statement.tokens[0].start
+        self._at = 0
+
+    def peek(self) -> str:
+        """The next token in capitals; empty at the end."""
+        return self._tokens[self._at].text.upper() if self._at < len(self._tokens) else ""
+
+    def token(self) -> Token:
+        """Take the next token. Raises Refused: 42601."""
+        if self._at >= len(self._tokens):
+            raise Refused("42601", "syntax error at end of input")
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+    def take(self, *words: str) -> bool:
+        """Take these words if they are next."""
+        coming = tuple(token.text.upper() for token in self._tokens[self._at :][: len(words)])
+        quoted = any(
+            token.token_type is TokenType.STRING for token in self._tokens[self._at :][: len(words)]
+        )
+        if coming != words or quoted:
+            return False
+        self._at += len(words)
+        return True
+
+    def need(self, *words: str) -> None:
+        """These words must be next."""
+        if not self.take(*words):
+            raise self.error()
+
+    def error(self) -> Refused:
+        """The syntax error at this place."""
+        if self._at >= len(self._tokens):
+            return Refused("42601", "syntax error at end of input")
+        return Refused("42601", f'syntax error at or near "{self._tokens[self._at].text}"')
+
+    def done(self) -> bool:
+        """Whether nothing is left."""
+        return self._at >= len(self._tokens)
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if not self.done():
+            raise self.error()
+
+    def name(self) -> str:
+        """An identifier, folded to small letters unless it is quoted."""
+        token = self.token()
+        if token.token_type is TokenType.IDENTIFIER:
+            return token.text
+        if token.token_type is TokenType.STRING or not re.fullmatch(r"[^\W\d][\w$]*", token.text):
+            self._at -= 1
+            raise self.error()
+        return token.text.lower()
+
+    def is_string(self) -> bool:
+        """Whether the next token is a text."""
+        return (
+            self._at < len(self._tokens) and self._tokens[self._at].token_type is TokenType.STRING
+        )
+
+    def parenthesised(self) -> str:
+        """The text between the next parenthesis and the one that closes it."""
+        self.need("(")
+        depth, first = 1, self._at
+        while depth:
+            token = self.token()
+            depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        last = self._tokens[self._at - 1]
+        if first == self._at - 1:
+            raise self.error()
+        return self._text[self._tokens[first].start - self._start : last.start - self._start]
+
+    def values(self) -> list[str]:
+        """What follows TO in SET: words, numbers and texts with commas."""
+        found = []
+        while True:
+            sign = "-" if self.take("-") else ""
+            found.append(sign + self.token().text)
+            if not self.take(","):
+                return found
+
+
+def plain(context: Context, statement: Statement) -> Answer | None:
+    """The answer to such a statement; None for one of another kind. Raises Refused."""
+    words = Words(statement)
+    first = words.token().text.upper()
+    method = _METHODS.get(first)
+    return None if method is None else method(context, words)
+
+
+def allowed_when_failed(statement: Statement) -> bool:
+    """Whether a statement may be given in a transaction that has failed."""
+    first = statement.words(1)[0]
+    return first in ("COMMIT", "END", "ROLLBACK", "ABORT")
+
+
+# -- transactions -----------------------------------------------------------------------------
+
+
+def _modes(context: Context, words: Words) -> None:
+    while not words.done():
+        if words.take("ISOLATION", "LEVEL"):
+            for parts, level in _ISOLATION.items():
+                if words.take(*parts):
+                    settings.set_value(context, "transaction_isolation", level, local=True)
+                    break
+            else:
+                raise words.error()
+        elif words.take("READ", "ONLY"):
+            context.session.read_only = True
+        elif words.take("READ", "WRITE"):
+            context.session.read_only = False
+        elif words.take("NOT", "DEFERRABLE") or words.take("DEFERRABLE"):
+            pass
+        else:
+            raise words.error()
+        words.take(",")
+
+
+def _begin(context: Context, words: Words, tag: str) -> Answer:
+    session = context.session
+    notices = []
+    if session.transaction == "I":
+        session.transaction = "T"
+        session.read_only = session.settings.get("default_transaction_read_only") == "on"
+    else:
+        notices.append(_IN_TRANSACTION)
+    _modes(context, words)
+    return Answer(tag=tag, notices=notices)
+
+
+def _begin_work(context: Context, words: Words) -> Answer:
+    words.take("WORK")
+    words.take("TRANSACTION")
+    return _begin(context, words, "BEGIN")
+
+
+def _start(context: Context, words: Words) -> Answer:
+    words.need("TRANSACTION")
+    return _begin(context, words, "START TRANSACTION")
+
+
+def _finish(context: Context, *, committed: bool) -> Answer:
+    session = context.session
+    notices = [] if session.transaction != "I" else [_NO_TRANSACTION]
+    committed = committed and session.transaction != "E"
+    settings.end_transaction(context, committed=committed)
+    session.transaction, session.read_only = "I", False
+    session.snapshot = session.read_time = None
+    session.savepoints.clear()
+    return Answer(tag="COMMIT" if committed else "ROLLBACK", notices=notices)
+
+
+def _commit(context: Context, words: Words) -> Answer:
+    words.take("WORK")
+    words.take("TRANSACTION")
+    if words.take("PREPARED"):
+        raise unsupported("prepared transactions")
+    if words.take("AND", "CHAIN"):
+        raise unsupported("AND CHAIN")
+    words.take("AND", "NO", "CHAIN")
+    words.end()
+    return _finish(context, committed=True)
+
+
+def _rollback(context: Context, words: Words) -> Answer:
+    words.take("WORK")
+    words.take("TRANSACTION")
+    if words.take("PREPARED"):
+        raise unsupported("prepared transactions")
+    if words.take("TO"):
+        words.take("SAVEPOINT")
+        return _to_savepoint(context, words.name())
+    words.take("AND", "NO", "CHAIN")
+    words.end()
+    return _finish(context, committed=False)
+
+
+def _to_savepoint(context: Context, name: str) -> Answer:
+    session = context.session
+    if name not in session.savepoints:
+        raise Refused("3B001", f'savepoint "{name}" does not exist')
+    while session.savepoints[-1] != name:
+        session.savepoints.pop()
+    session.transaction = "T"
+    return Answer(tag="ROLLBACK")
+
+
+def _savepoint(context: Context, words: Words) -> Answer:
+    if context.session.transaction == "I":
+        raise Refused("25P01", "SAVEPOINT can only be used in transaction blocks")
+    context.session.savepoints.append(words.name())
+    words.end()
+    return Answer(tag="SAVEPOINT")
+
+
+def _release(context: Context, words: Words) -> Answer:
+    words.take("SAVEPOINT")
+    name, session = words.name(), context.session
+    if name not in session.savepoints:
+        raise Refused("3B001", f'savepoint "{name}" does not exist')
+    while session.savepoints.pop() != name:
+        pass
+    return Answer(tag="RELEASE")
+
+
+# -- settings ---------------------------------------------------------------------------------
+
+
+def _show(context: Context, words: Words) -> Answer:
+    if words.take("TRANSACTION", "ISOLATION", "LEVEL"):
+        name = "transaction_isolation"
+    elif words.take("TIME", "ZONE"):
+        name = "TimeZone"
+    elif words.take("SESSION", "AUTHORIZATION"):
+        name = "session_authorization"
+    elif words.take("ALL"):
+        raise unsupported("SHOW ALL")
+    else:
+        name = _dotted(words)
+    words.end()
+    value = settings.current(context, name)
+    fact = context.facts.settings.get(name.lower())
+    column = AnswerColumn(name=fact[0] if fact else name, type_oid=TEXT)
+    return Answer(tag="SHOW", columns=(column,), rows=[(value,)])
+
+
+def _dotted(words: Words) -> str:
+    name = words.name()
+    while words.take("."):
+        name += "." + words.name()
+    return name
+
+
+def _set(context: Context, words: Words) -> Answer:
+    local = words.take("LOCAL")
+    is_session = not local and words.take("SESSION")
+    notices = []
+    if local and context.session.transaction == "I":
+        notices.append(
+            Notice(
+                severity="WARNING",
+                sqlstate="25P01",
+                message="SET LOCAL can only be used in transaction blocks",
+            )
+        )
+    if is_session and words.take("CHARACTERISTICS", "AS", "TRANSACTION"):
+        return _characteristics(context, words)
+    if words.take("TRANSACTION"):
+        return _set_transaction(context, words)
+    _set_one(context, words, local=local)
+    return Answer(tag="SET", reports=_taken(context), notices=notices)
+
+
+def _set_one(context: Context, words: Words, *, local: bool) -> None:
+    if words.take("TIME", "ZONE"):
+        name, equals = "TimeZone", True
+    elif words.take("NAMES"):
+        name, equals = "client_encoding", True
+    elif words.peek() in ("ROLE", "AUTHORIZATION"):
+        raise unsupported("SET ROLE and SET SESSION AUTHORIZATION")
+    else:
+        name, equals = _dotted(words), False
+    if not equals and not words.take("TO"):
+        words.need("=")
+    if not words.is_string() and words.take("DEFAULT"):
+        value = None
+    else:
+        many = words.values()
+        value = ", ".join(many)
+    words.end()
+    if name == "yb_read_time" and context.dialect == "yugabyte":
+        _read_time(context, value)
+        return
+    outside = local and context.session.transaction == "I"
+    if not outside:
+        settings.set_value(context, name, value, local=local)
+
+
+def _read_time(context: Context, value: str | None) -> None:
+    if value is not None and not _READ_TIME.fullmatch(value):
+        raise Refused("22023", f'invalid value for parameter "yb_read_time": "{value}"')
+    context.session.read_time = value
+
+
+def _characteristics(context: Context, words: Words) -> Answer:
+    session = context.session
+    while not words.done():
+        if words.take("READ", "ONLY"):
+            session.settings["default_transaction_read_only"] = "on"
+        elif words.take("READ", "WRITE"):
+            session.settings["default_transaction_read_only"] = "off"
+        elif words.take("ISOLATION", "LEVEL"):
+            for parts, level in _ISOLATION.items():
+                if words.take(*parts):
+                    session.settings["default_transaction_isolation"] = level
+                    break
+            else:
+                raise words.error()
+        elif not (words.take("NOT", "DEFERRABLE") or words.take("DEFERRABLE")):
+            raise words.error()
+        words.take(",")
+    settings.report(context, "default_transaction_read_only")
+    return Answer(tag="SET", reports=_taken(context))
+
+
+def _set_transaction(context: Context, words: Words) -> Answer:
+    session = context.session
+    if words.take("SNAPSHOT"):
+        if session.transaction == "I":
+            raise Refused("25P01", "SET TRANSACTION can only be used in transaction blocks")
+        level = session.settings.get("transaction_isolation", "read committed")
+        if level not in ("repeatable read", "serializable"):
+            raise Refused(
+                "0A000",
+                "a snapshot-importing transaction must have isolation level SERIALIZABLE or "
+                "REPEATABLE READ",
+            )
+        session.snapshot = words.token().text
+        words.end()
+        return Answer(tag="SET")
+    if session.transaction == "I":
+        return Answer(tag="SET", notices=[_NO_TRANSACTION])
+    _modes(context, words)
+    return Answer(tag="SET")
+
+
+def _reset(context: Context, words: Words) -> Answer:
+    if words.take("ALL"):
+        names = list(context.session.settings)
+    else:
+        names = [_dotted(words)]
+    words.end()
+    for name in names:
+        settings.set_value(context, name, None)
+    return Answer(tag="RESET", reports=_taken(context))
+
+
+def _discard(context: Context, words: Words) -> Answer:
+    what = words.token().text.upper()
+    words.end()
+    if what == "ALL":
+        if context.session.transaction != "I":
+            raise Refused("25001", "DISCARD ALL cannot run inside a transaction block")
+        for name in list(context.session.settings):
+            settings.set_value(context, name, None)
+    elif what not in ("PLANS", "TEMP", "TEMPORARY", "SEQUENCES"):
+        raise words.error()
+    return Answer(tag=f"DISCARD {what}", reports=_taken(context))
+
+
+def _unlisten(_: Context, words: Words) -> Answer:
+    words.token()
+    return Answer(tag="UNLISTEN")
+
+
+def _taken(context: Context) -> dict[str, str]:
+    """What there is to report, once."""
+    found = dict(context.reports)
+    context.reports.clear()
+    return found
+
+
+_METHODS: dict[str, Callable[[Context, Words], Answer]] = {
+    "BEGIN": _begin_work,
+    "START": _start,
+    "COMMIT": _commit,
+    "END": _commit,
+    "ROLLBACK": _rollback,
+    "ABORT": _rollback,
+    "SAVEPOINT": _savepoint,
+    "RELEASE": _release,
+    "SHOW": _show,
+    "SET": _set,
+    "RESET": _reset,
+    "DISCARD": _discard,
+    "UNLISTEN": _unlisten,
+}

@@ -1,0 +1,552 @@
+"""Types of values in the catalogue: which there are, how they mix, how they are read and printed.
+
+A value lives in SQLite as an integer (numbers, booleans, oids, LSNs), as text, as a float, or, for
+arrays and rows, as JSON text of such values. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from penstock.codec.postgres.lsn import Lsn
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.position import PositionInvalid
+from penstock.serve.catalog.facts import Facts, PgType
+
+BOOL, BYTEA, CHAR, NAME, INT8, INT2, INT2VECTOR, INT4 = 16, 17, 18, 19, 20, 21, 22, 23
+REGPROC, TEXT, OID, XID, OIDVECTOR, JSON_TYPE = 24, 25, 26, 28, 30, 114
+PG_NODE_TREE, FLOAT4, FLOAT8, UNKNOWN = 194, 700, 701, 705
+BPCHAR, VARCHAR, DATE, TIMESTAMP, TIMESTAMPTZ, INTERVAL = 1042, 1043, 1082, 1114, 1184, 1186
+NUMERIC, REGCLASS, REGTYPE, RECORD, PG_LSN, XID8 = 1700, 2205, 2206, 2249, 3220, 5069
+ANYARRAY, ANYELEMENT, ANY, ACLITEM, REGNAMESPACE, REGROLE = 2277, 2283, 2276, 1033, 4089, 4096
+TEXT_ARRAY, NAME_ARRAY, OID_ARRAY, INT2_ARRAY, INT4_ARRAY = 1009, 1003, 1028, 1005, 1007
+REGPROCEDURE, REGOPER, REGOPERATOR, REGCONFIG, REGDICTIONARY, REGCOLLATION = (
+    *(2202, 2203, 2204, 3734, 3769),
+    4191,
+)
+
+REG_TYPES = frozenset(
+    (
+        REGPROC,
+        REGCLASS,
+        REGTYPE,
+        REGNAMESPACE,
+        REGROLE,
+        REGPROCEDURE,
+        REGOPER,
+        REGOPERATOR,
+        REGCONFIG,
+        REGDICTIONARY,
+        REGCOLLATION,
+    )
+)
+INTEGERS = (INT2, INT4, INT8)
+NUMBERS = (*INTEGERS, NUMERIC, FLOAT4, FLOAT8)
+OIDS = frozenset((OID, *REG_TYPES))
+TEXTS = frozenset((TEXT, NAME, VARCHAR, BPCHAR, CHAR))
+VECTORS = {INT2VECTOR: INT2, OIDVECTOR: OID}
+TIMES = (DATE, TIMESTAMP, TIMESTAMPTZ)
+RANGES = {
+    INT2: (-(2**15), 2**15 - 1),
+    INT4: (-(2**31), 2**31 - 1),
+    INT8: (-(2**63), 2**63 - 1),
+    OID: (0, 2**32 - 1),
+    XID: (0, 2**32 - 1),
+    XID8: (0, 2**63 - 1),
+}
+_TRUE = ("t", "true", "y", "yes", "on", "1")
+_FALSE = ("f", "false", "n", "no", "off", "0")
+_ALIASES = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "int": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+    "decimal": "numeric",
+    "character varying": "varchar",
+    "character": "bpchar",
+    "char": "bpchar",
+    "timestamp without time zone": "timestamp",
+    "timestamp with time zone": "timestamptz",
+    "time without time zone": "time",
+    "time with time zone": "timetz",
+    "bit varying": "varbit",
+}
+_PRINTED = {name: long for long, name in _ALIASES.items() if long not in ("decimal", "int", "char")}
+_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
+
+
+def json_of(value: Any) -> str:
+    """An array or a row as SQLite keeps it."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+class Types:
+    """The types of one server: its own and those of its tables' rows."""
+
+    def __init__(self, facts: Facts) -> None:
+        """facts: of the version that is claimed."""
+        self._facts = facts
+        self._of_tables: dict[int, PgType] = {}
+        self.system_schema = facts.namespaces["pg_catalog"]
+
+    def set_row_types(self, types: dict[int, PgType]) -> None:
+        """The row types of our tables and the arrays of them."""
+        self._of_tables = types
+
+    def get(self, oid: int) -> PgType | None:
+        """A type by its oid."""
+        return self._facts.types.get(oid) or self._of_tables.get(oid)
+
+    def of(self, oid: int) -> PgType:
+        """A type that must be there."""
+        found = self.get(oid)
+        if found is None:
+            raise Refused("XX000", f"cache lookup failed for type {oid}")
+        return found
+
+    def named(self, name: str, schema: str | None = None) -> int:
+        """The oid of a type as SQL names it; `x[]` for arrays. Raises Refused: 42704."""
+        if name.endswith("[]"):
+            return self.array_of(self.named(name[:-2], schema))
+        schemas = ("pg_catalog",) if schema is None else (schema,)
+        if schema is None:
+            name = _ALIASES.get(name, name)
+        for candidate in schemas:
+            oid = self._facts.type_names.get((self._facts.namespaces.get(candidate, 0), name))
+            if oid is not None:
+                return oid
+        full = name if schema is None else f"{schema}.{name}"
+        raise Refused("42704", f'type "{full}" does not exist')
+
+    def array_of(self, oid: int) -> int:
+        """The array type with such elements."""
+        found = self.of(oid).array
+        if not found:
+            raise Refused("42704", f"could not find array type for data type {self.name(oid)}")
+        return found
+
+    def element_of(self, oid: int) -> int:
+        """The type of an array's elements, 0 for what is none."""
+        kind = self.get(oid)
+        if kind is None or (kind.category != "A" and oid not in VECTORS):
+            return 0
+        return kind.element
+
+    def base_of(self, oid: int, typmod: int = -1) -> tuple[int, int]:
+        """The type below domains, and its modifier."""
+        kind = self.get(oid)
+        while kind is not None and kind.kind == "d":
+            oid, typmod = kind.base, kind.typmod
+            kind = self.get(oid)
+        return oid, typmod
+
+    def name(self, oid: int, typmod: int | None = None) -> str:
+        """As format_type prints it; `???` for what is unknown."""
+        kind = self.get(oid)
+        if kind is None:
+            return "-" if oid == 0 else "???"
+        if kind.category == "A" and kind.element and kind.size == -1:
+            return f"{self.name(kind.element, typmod)}[]"
+        if oid == BPCHAR and typmod is not None and typmod < 0:
+            return "bpchar"
+        if oid == CHAR:
+            return '"char"'
+        if kind.schema_oid != self.system_schema:
+            return self._qualified(kind)
+        return _with_modifier(_PRINTED.get(kind.name, quoted(kind.name)), oid, typmod)
+
+    def _qualified(self, kind: PgType) -> str:
+        names = {oid: name for name, oid in self._facts.namespaces.items()}
+        schema = names.get(kind.schema_oid)
+        return f"{quoted(schema)}.{quoted(kind.name)}" if schema else quoted(kind.name)
+
+    # -- how types mix ------------------------------------------------------------------------
+
+    def fits(self, given: int, wanted: int) -> int | None:
+        """How well a value of one type does for another: 0 equal, more is worse, None: not."""
+        given, wanted = self.base_of(given)[0], self.base_of(wanted)[0]
+        if given == wanted:
+            return 0
+        if given == UNKNOWN or wanted == ANY:
+            return 1
+        if wanted == ANYELEMENT:
+            return 2
+        if wanted == ANYARRAY:
+            return 1 if self.element_of(given) else None
+        return self._fits_plain(given, wanted)
+
+    def _fits_plain(self, given: int, wanted: int) -> int | None:
+        if given in NUMBERS and wanted in NUMBERS:
+            distance = NUMBERS.index(wanted) - NUMBERS.index(given)
+            return distance if distance > 0 else None
+        if (given in INTEGERS or given in OIDS) and wanted in OIDS:
+            return 2
+        if given in OIDS and wanted in (INT8, INT4):
+            return 3 if given != OID or wanted == INT8 else None
+        if given in (*TEXTS, PG_NODE_TREE) and wanted == TEXT:
+            return 1
+        if given in (TEXT, VARCHAR) and wanted in (VARCHAR, BPCHAR, NAME, REGCLASS):
+            return 2
+        if given == NAME and wanted in (VARCHAR, BPCHAR):
+            return 3
+        if given in TIMES and wanted in TIMES:
+            distance = TIMES.index(wanted) - TIMES.index(given)
+            return distance if distance > 0 else None
+        inner, outer = self.element_of(given), self.element_of(wanted)
+        if inner and outer and given in VECTORS and inner == outer:
+            return 1
+        return None
+
+    def common(self, oids: list[int], what: str) -> int:
+        """The type that all of them become in CASE, UNION, arrays. Raises Refused: 42804."""
+        found = UNKNOWN
+        for oid in (self.base_of(oid)[0] for oid in oids):
+            if oid in (UNKNOWN, found):
+                continue
+            if (
+                found == UNKNOWN
+                or (self.fits(found, oid) is not None and self._prefers(oid))
+                or (self.fits(oid, found) is None and self.fits(found, oid) is not None)
+            ):
+                found = oid
+            elif self.fits(oid, found) is None:
+                raise Refused(
+                    "42804",
+                    f"{what} types {self.name(found)} and {self.name(oid)} cannot be matched",
+                )
+        return TEXT if found == UNKNOWN else found
+
+    @staticmethod
+    def _prefers(oid: int) -> bool:
+        return oid in (TEXT, OID, FLOAT8, TIMESTAMPTZ, BOOL)
+
+
+def _with_modifier(name: str, oid: int, typmod: int | None) -> str:
+    if typmod is None or typmod < 0:
+        return name
+    if oid == NUMERIC:
+        packed = typmod - 4
+        scale = ((packed & 0x7FF) ^ 1024) - 1024
+        return f"numeric({packed >> 16 & 0xFFFF},{scale})"
+    if oid in (BPCHAR, VARCHAR):
+        return f"{name}({typmod - 4})"
+    if name.startswith(("timestamp", "time ")):
+        first, _, rest = name.partition(" ")
+        return f"{first}({typmod}) {rest}"
+    if name in ("bit", "bit varying"):
+        return f"{name}({typmod})"
+    return name
+
+
+# Words that quote_ident puts into quotes: reserved ones, and names of types and functions.
+RESERVED = frozenset(
+    [
+        "all",
+        "analyse",
+        "analyze",
+        "and",
+        "any",
+        "array",
+        "as",
+        "asc",
+        "asymmetric",
+        "authorization",
+        "between",
+        "bigint",
+        "binary",
+        "bit",
+        "boolean",
+        "both",
+        "case",
+        "cast",
+        "char",
+        "character",
+        "check",
+        "coalesce",
+        "collate",
+        "collation",
+        "column",
+        "concurrently",
+        "constraint",
+        "create",
+        "cross",
+        "current_catalog",
+        "current_date",
+        "current_role",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_user",
+        "dec",
+        "decimal",
+        "default",
+        "deferrable",
+        "desc",
+        "distinct",
+        "do",
+        "else",
+        "end",
+        "except",
+        "exists",
+        "extract",
+        "false",
+        "fetch",
+        "float",
+        "for",
+        "foreign",
+        "freeze",
+        "from",
+        "full",
+        "grant",
+        "greatest",
+        "group",
+        "grouping",
+        "having",
+        "ilike",
+        "in",
+        "initially",
+        "inner",
+        "inout",
+        "int",
+        "integer",
+        "intersect",
+        "interval",
+        "into",
+        "is",
+        "isnull",
+        "join",
+        "lateral",
+        "leading",
+        "least",
+        "left",
+        "like",
+        "limit",
+        "localtime",
+        "localtimestamp",
+        "national",
+        "natural",
+        "nchar",
+        "none",
+        "normalize",
+        "not",
+        "notnull",
+        "null",
+        "nullif",
+        "numeric",
+        "offset",
+        "on",
+        "only",
+        "or",
+        "order",
+        "out",
+        "outer",
+        "overlaps",
+        "overlay",
+        "placing",
+        "position",
+        "precision",
+        "primary",
+        "real",
+        "references",
+        "returning",
+        "right",
+        "row",
+        "select",
+        "session_user",
+        "setof",
+        "similar",
+        "smallint",
+        "some",
+        "substring",
+        "symmetric",
+        "table",
+        "tablesample",
+        "then",
+        "time",
+        "timestamp",
+        "to",
+        "trailing",
+        "treat",
+        "trim",
+        "true",
+        "union",
+        "unique",
+        "user",
+        "using",
+        "values",
+        "varchar",
+        "variadic",
+        "verbose",
+        "when",
+        "where",
+        "window",
+        "with",
+        "xmlattributes",
+        "xmlconcat",
+        "xmlelement",
+        "xmlexists",
+        "xmlforest",
+        "xmlnamespaces",
+        "xmlparse",
+        "xmlpi",
+        "xmlroot",
+        "xmlserialize",
+        "xmltable",
+    ]
+)
+
+
+def quoted(name: str) -> str:
+    """A name as SQL needs it: in quotes where it must be, as quote_ident."""
+    if _PLAIN.fullmatch(name) and name not in RESERVED:
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def _invalid(kind: str, text: str) -> Refused:
+    return Refused("22P02", f'invalid input syntax for type {kind}: "{text}"')
+
+
+def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]) -> Any:
+    """What a text stands for as a value of a type. reg: finds the oid that a reg* type names.
+
+    Raises Refused: 22P02, 22003, 0A000 for types whose values the catalogue does not read.
+    """
+    oid = types.base_of(oid)[0]
+    if oid in TEXTS or oid in (UNKNOWN, PG_NODE_TREE, JSON_TYPE, RECORD):
+        return text[:63] if oid == NAME else text[:1] if oid == CHAR else text
+    if oid in RANGES:
+        return _read_integer(types, oid, text)
+    if oid in REG_TYPES:
+        return int(text) if text.isdecimal() else reg(oid, text)
+    if oid == BOOL:
+        return _read_boolean(text)
+    if oid == PG_LSN:
+        try:
+            return Lsn.parse(text).ordinal
+        except PositionInvalid:
+            raise _invalid("pg_lsn", text) from None
+    if oid in (FLOAT4, FLOAT8, NUMERIC):
+        return _read_number(types.name(oid), text)
+    if oid in VECTORS:
+        return json_of([read_value(types, VECTORS[oid], word, reg) for word in text.split()])
+    element = types.element_of(oid)
+    if element:
+        cells = read_array(text)
+        return json_of([c if c is None else read_value(types, element, c, reg) for c in cells])
+    if oid in TIMES:
+        return text
+    raise Refused("0A000", f"values of type {types.name(oid)} are not read here")
+
+
+def _read_integer(types: Types, oid: int, text: str) -> int:
+    try:
+        number = int(text.strip())
+    except ValueError:
+        raise _invalid(types.name(oid), text) from None
+    low, high = RANGES[oid]
+    if oid == OID and low - 2**31 <= number < 0:
+        return number + 2**32
+    if not low <= number <= high:
+        raise Refused("22003", f'value "{text}" is out of range for type {types.name(oid)}')
+    return number
+
+
+def _read_number(name: str, text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        raise _invalid(name, text) from None
+
+
+def _read_boolean(text: str) -> int:
+    word = text.strip().lower()
+    for number, words in ((1, _TRUE), (0, _FALSE)):
+        if word and any(w.startswith(word) for w in words) and word not in ("o",):
+            return number
+    raise _invalid("boolean", text)
+
+
+_ELEMENT = re.compile(r'\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^",{}]*?))\s*(?=[,}])')
+
+
+def read_array(text: str) -> list[str | None]:
+    """The elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
+    body = text.strip()
+    if not (body.startswith("{") and body.endswith("}")):
+        raise Refused("22P02", f'malformed array literal: "{text}"')
+    if body[1:-1].strip() == "":
+        return []
+    found: list[str | None] = []
+    at = 1
+    while at < len(body):
+        match = _ELEMENT.match(body, at)
+        if match is None or (match["quoted"] is None and not match["plain"]):
+            raise Refused("22P02", f'malformed array literal: "{text}"')
+        if match["quoted"] is not None:
+            found.append(re.sub(r"\\(.)", r"\1", match["quoted"]))
+        else:
+            found.append(None if match["plain"].lower() == "null" else match["plain"])
+        at = match.end() + 1
+    return found
+
+
+# -- printing ---------------------------------------------------------------------------------
+
+_BARE_ELEMENT = re.compile(r"[^\s{}\",\\]+")
+
+
+def _array_element(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    if _BARE_ELEMENT.fullmatch(text) and text.lower() != "null":
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def print_float(value: float) -> str:
+    """Shortest exact text of a double."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    text = repr(value)
+    return text[:-2] if text.endswith(".0") else text
+
+
+def print_value(types: Types, oid: int, value: Any, reg: Callable[[int, int], str]) -> str | None:
+    """A value as the server prints it. reg: the name that a reg* type prints for an oid."""
+    if value is None:
+        return None
+    oid = types.base_of(oid)[0]
+    if oid == BOOL:
+        return "t" if value else "f"
+    if oid == PG_LSN:
+        return f"{value >> 32:X}/{value & 0xFFFFFFFF:X}"
+    if oid in REG_TYPES:
+        return reg(oid, value)
+    if oid in RANGES:
+        low, high = RANGES[oid]
+        if not low <= value <= high:
+            raise Refused("22003", f"{types.name(oid)} out of range")
+        return str(value)
+    if isinstance(value, float):
+        return print_float(value)
+    if oid in VECTORS:
+        return " ".join(str(part) for part in json.loads(value))
+    element = types.element_of(oid)
+    if element:
+        cells = (print_value(types, element, part, reg) for part in json.loads(value))
+        return "{" + ",".join(_array_element(cell) for cell in cells) + "}"
+    return str(value)
