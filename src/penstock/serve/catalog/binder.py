@@ -160,9 +160,11 @@ class Binder:
         if having:
             tail += f" HAVING {having}"
         body = self._body(scope, source, tail, cells, aggregated=bool(groups))
-        sql = f"SELECT {distinct}{body}{order}{self._limit(node, scope)}"
+        end = f"{order}{self._limit(node, scope)}"
+        sql = f"SELECT {distinct}{body}{end}"
         single = scope.has_aggregate and not groups and not scope.set_calls
-        return Query(sql=sql, columns=tuple(targets), single=single)
+        form = "ordered" if end else "select"
+        return Query(sql=sql, columns=tuple(targets), single=single, form=form)
 
     def _body(self, scope: Scope, source: str, tail: str, cells: str, *, aggregated: bool) -> str:
         """What follows SELECT, with the functions in the list that return sets."""
@@ -349,10 +351,10 @@ class Binder:
             if word != "UNION":
                 raise unsupported(f"{word} ALL")
             word = "UNION ALL"
-        both = f"SELECT * FROM ({selects[0]}) {word} SELECT * FROM ({selects[1]})"
         order = self._order(node, columns, None, only_targets=True)
-        sql = f"SELECT * FROM ({both}){order}{self._limit(node, scope)}"
-        return Query(sql=sql, columns=columns)
+        end = f"{order}{self._limit(node, scope)}"
+        sql = f"{selects[0]} {word} {selects[1]}{end}"
+        return Query(sql=sql, columns=columns, form="ordered" if end else "compound")
 
     def _unified(self, sides: Sequence[Query]) -> tuple[tuple[Bound, ...], list[str]]:
         """Columns of one type for all sides, and the sides that give them."""
@@ -361,13 +363,17 @@ class Binder:
             for pair in zip(*(side.columns for side in sides), strict=True)
         ]
         selects = []
-        for side in sides:
+        for place, side in enumerate(sides):
             cells = [
                 self.expressions.coercions.to(
                     replace(column, sql=f"c{n}", literal=None), oid, explicit=True
                 ).sql
                 for n, (column, oid) in enumerate(zip(side.columns, oids, strict=True), 1)
             ]
+            as_it_is = cells == [f"c{n}" for n in range(1, len(cells) + 1)]
+            if as_it_is and (side.form == "select" or (side.form, place) == ("compound", 0)):
+                selects.append(side.sql)
+                continue
             named = ", ".join(f"{cell} AS c{n}" for n, cell in enumerate(cells, 1))
             selects.append(f"SELECT {named} FROM ({side.sql})")
         columns = tuple(

@@ -27,7 +27,7 @@ from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import Statement, parse_query, split, unsupported
 from penstock.serve.catalog.model import Model
-from penstock.serve.catalog.names import print_reg, read_reg
+from penstock.serve.catalog.names import path_of, print_reg, read_reg, schema_names
 from penstock.serve.catalog.publication_ddl import change_publication, is_publication_ddl
 from penstock.serve.catalog.rows import EMPTY, Rows
 from penstock.serve.catalog.scope import Bound, Scope
@@ -114,6 +114,7 @@ class Catalog:
             database=database,
             dialect=dialect,
         )
+        types.where = lambda: (schema_names(self._context), path_of(self._context))
         self._rows = Rows(facts, types, self.model, database)
         self._store = Store(self._context)
         self._moment = self._rows.of_moment(state)

@@ -500,7 +500,7 @@ class Expressions:
         oid = self.types.base_of(found.columns[0].type)[0]
         oid = TEXT if oid == UNKNOWN else oid
         return Bound(
-            sql=f"(SELECT pg_collect(c1) FROM ({found.sql}))",
+            sql=f"(SELECT coalesce(pg_collect(c1), '[]') FROM ({found.sql}))",
             type=self.types.array_of(oid),
             name="array",
             strength=2,

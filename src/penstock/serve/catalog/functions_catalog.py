@@ -221,6 +221,11 @@ def _to_regtype(context: Context, text: str) -> int | None:
         raise
 
 
+@function("pg_available_extensions() -> setof (name name, default_version text, comment text)")
+def _extensions(_: Context) -> list[list[Any]]:
+    return []
+
+
 # What exists only for things that the catalogue has no rows of.
 @function("pg_get_viewdef(oid, bool?) -> text")
 @function("pg_get_ruledef(oid, bool?) -> text")

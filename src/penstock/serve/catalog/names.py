@@ -131,6 +131,10 @@ def type_oid(context: Context, text: str) -> int:
     """What regtype reads. Raises Refused: 42704, 42601."""
     tree = parse_query(f"select null::{text}").expressions[0]
     schema, name, _ = type_name(tree.args["to"])
+    for candidate in path_of(context) if schema is None else (schema,):
+        table = context.model.table_named(candidate, name.removesuffix("[]"))
+        if table is not None:
+            return table.array_type if name.endswith("[]") else table.row_type
     return context.types.named(name, schema)
 
 

@@ -9,7 +9,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import Statement, unsupported
 from penstock.serve.catalog.model import CatalogTable
-from penstock.serve.catalog.names import search_path
+from penstock.serve.catalog.names import path_of, search_path
 from penstock.serve.catalog.publications import (
     Publication,
     PublishedTable,
@@ -177,7 +177,7 @@ def _schema(context: Context, words: Words) -> str:
 def _find(context: Context, parts: Sequence[str]) -> CatalogTable:
     if len(parts) > 2:
         raise Refused("42601", f"improper qualified name: {'.'.join(parts)}")
-    schemas = search_path(context) if len(parts) == 1 else [parts[0]]
+    schemas = path_of(context) if len(parts) == 1 else [parts[0]]
     for schema in schemas:
         found = context.model.table_named(schema, parts[-1])
         if found is not None:

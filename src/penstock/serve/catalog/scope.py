@@ -34,11 +34,16 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A query in SQLite's SQL, whose columns are named c1, c2, ... single: at most one row."""
+    """A query in SQLite's SQL, whose columns are named c1, c2, ...
+
+    single: at most one row. form: `select`, `compound` (of such) or `ordered`: what UNION can take
+    as it is, from the left alone, or not. SQLite's parser goes only so deep.
+    """
 
     sql: str
     columns: tuple[Bound, ...]
     single: bool = False
+    form: str = "ordered"
 
 
 @dataclass(slots=True, kw_only=True)

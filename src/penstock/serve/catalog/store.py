@@ -345,7 +345,7 @@ class _One:
 
 
 class _Collect:
-    """All values as an array; of no rows an empty one."""
+    """All values as an array. Of no rows SQLite makes NULL, as with any aggregate of ours."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []

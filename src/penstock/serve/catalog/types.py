@@ -78,6 +78,7 @@ _ALIASES = {
     "bit varying": "varbit",
 }
 _PRINTED = {name: long for long, name in _ALIASES.items() if long not in ("decimal", "int", "char")}
+_PRINTED |= {name: name for name in ("bit", "interval", "numeric")}
 _PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
@@ -90,10 +91,14 @@ class Types:
     """The types of one server: its own and those of its tables' rows."""
 
     def __init__(self, facts: Facts) -> None:
-        """facts: of the version that is claimed."""
+        """facts: of the version that is claimed.
+
+        where: gives the names of all schemas, and those of the search path, for what names print.
+        """
         self._facts = facts
         self._of_tables: dict[int, PgType] = {}
         self.system_schema = facts.namespaces["pg_catalog"]
+        self.where: Callable[[], tuple[dict[int, str], list[str]]] = lambda: ({}, [])
 
     def set_row_types(self, types: dict[int, PgType]) -> None:
         """The row types of our tables and the arrays of them."""
@@ -159,12 +164,12 @@ class Types:
             return '"char"'
         if kind.schema_oid != self.system_schema:
             return self._qualified(kind)
-        return _with_modifier(_PRINTED.get(kind.name, quoted(kind.name)), oid, typmod)
+        return _with_modifier(_PRINTED.get(kind.name) or quoted(kind.name), oid, typmod)
 
     def _qualified(self, kind: PgType) -> str:
-        names = {oid: name for name, oid in self._facts.namespaces.items()}
-        schema = names.get(kind.schema_oid)
-        return f"{quoted(schema)}.{quoted(kind.name)}" if schema else quoted(kind.name)
+        schemas, path = self.where()
+        schema = schemas.get(kind.schema_oid, "???")
+        return quoted(kind.name) if schema in path else f"{quoted(schema)}.{quoted(kind.name)}"
 
     # -- how types mix ------------------------------------------------------------------------
 

@@ -1,0 +1,222 @@
+"""Writes tests/data/catalog/queries.jsonl: what real clients ask real servers.
+
+Clients are psql, servers that subscribe, pgjdbc, psycopg; each line has the client, the server's
+version and the statement with its parameters. Oids of tables are replaced by their names.
+Java's classes come from Maven's local repository.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urlsplit
+
+import psycopg
+
+from fix_catalog_tables import NAMES, TABLES, publications
+from fix_postgres import Server
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+
+ROOT = Path(__file__).resolve().parent
+OUT = ROOT / "data/catalog/queries.jsonl"
+VERSIONS = (15, 16, 18)
+REPOSITORY = Path.home() / ".m2/repository"
+PGJDBC = REPOSITORY / "org/postgresql/postgresql/42.7.7/postgresql-42.7.7.jar"
+ECJ = REPOSITORY / "org/eclipse/jdt/ecj/3.33.0/ecj-3.33.0.jar"
+PSQL = (
+    *(
+        r"\d",
+        r"\dt",
+        r"\dt public.*",
+        r"\dt *.*",
+        r"\d t",
+        r"\d+ t",
+        r"\d+ u",
+        r"\d public.nothing",
+    ),
+    *(r'\d+ s2."Odd Name"', r"\d+ s2.by_index", r"\d t_pkey", r"\d+ wide", r"\d s2.*"),
+    *(r"\dRp", r"\dRp+", r"\dRp+ p", r"\l", r"\du", r"\dn", r"\dn+", r"\di", r"\dv", r"\ds"),
+    *(r"\dg", r"\dT", r"\conninfo", r"\encoding", r"\dx", r"\df", r"\dRs", r"\drds", r"\db"),
+)
+PARAMETERS = re.compile(r"\$(\d+) = (NULL|'(?:[^']|'')*')")
+
+
+def statements(log: Path) -> Iterator[tuple[str, str, list[str | None]]]:
+    """Application, statement and parameters of each line of a JSON log."""
+    for line in log.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        message = entry.get("message", "")
+        kind, _, text = message.partition(": ")
+        if kind != "statement" and not kind.startswith("execute "):
+            continue
+        found: list[str | None] = []
+        for _, value in PARAMETERS.findall(entry.get("detail", "")):
+            found.append(None if value == "NULL" else value[1:-1].replace("''", "'"))
+        yield entry.get("application_name", ""), text, found
+
+
+class Recorder:
+    """One real server whose statements are recorded."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        server.restart_with(
+            logging_collector="on",
+            log_destination="jsonlog",
+            log_statement="all",
+            log_directory="recorded",
+            log_rotation_age="0",
+            wal_level="logical",
+        )
+        self.url = server.make_database("shop")
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(TABLES)
+            for text in publications(server.version).values():
+                connection.execute(text)
+            self.names = {f"{oid}": name for oid, name in connection.execute(NAMES).fetchall()}
+        self._marks = 0
+
+    def record(self, client: str, run: object) -> Iterator[dict[str, object]]:
+        """What a client asks while it runs."""
+        self._marks += 1
+        mark = f"select 'mark {self._marks}'"
+        self.server.execute(mark)
+        run()  # type: ignore[operator]
+        self.server.execute(f"select 'end {self._marks}'")
+        time.sleep(0.5)
+        (log,) = (self.server.directory / "recorded").glob("*.json")
+        seen, inside = set(), False
+        for _, text, parameters in statements(log):
+            if text == mark:
+                inside = True
+            elif text == f"select 'end {self._marks}'":
+                inside = False
+            elif inside:
+                shown = re.sub(r"\b(\d{5})\b", self._named, text)
+                values = [
+                    None if v is None else re.sub(r"^(\d{5})$", self._named, v) for v in parameters
+                ]
+                key = (shown, tuple(values))
+                if key not in seen:
+                    seen.add(key)
+                    yield {
+                        "client": client,
+                        "server": self.server.version,
+                        "sql": shown,
+                        "parameters": values,
+                    }
+
+    def _named(self, match: re.Match[str]) -> str:
+        name = self.names.get(match[1])
+        return match[1] if name is None else "{" + name + "}"
+
+
+def psql(bindir: Path, url: str) -> None:
+    """The backslash commands of psql."""
+    commands = [word for command in PSQL for word in ("-c", command)]
+    subprocess.run([str(bindir / "psql"), "-X", *commands, url], check=True, capture_output=True)
+
+
+def subscribe(subscriber: Server, publisher: Server, url: str, publication: str) -> None:
+    """A subscription with its initial copy, refreshed and dropped."""
+    target = subscriber.make_database("sub")
+    with psycopg.connect(target, autocommit=True) as connection:
+        connection.execute(TABLES)
+        names = ", ".join(f"{n}" for n in publication.split(","))
+        connection.execute(f"create subscription s connection '{url}' publication {names}")
+        for _ in range(600):
+            row = connection.execute(
+                "select count(*) from pg_subscription_rel where srsubstate <> 'r'"
+            ).fetchone()
+            if row and row[0] == 0:
+                break
+            time.sleep(0.1)
+        connection.execute("alter subscription s refresh publication")
+        connection.execute("drop subscription s")
+    subscriber.drop_database(target)
+
+
+def java(folder: Path, name: str, url: str) -> None:
+    """A Java program of tests/catalog, compiled and run."""
+    source = ROOT / "catalog" / f"{name}.java"
+    subprocess.run(
+        [
+            "java",
+            "-jar",
+            str(ECJ),
+            "-17",
+            "-nowarn",
+            "-cp",
+            str(PGJDBC),
+            "-d",
+            str(folder),
+            str(source),
+        ],
+        check=True,
+    )
+    parts = urlsplit(url)
+    address = f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}"
+    login = f"user={parts.username}&password={parts.password}"
+    subprocess.run(
+        ["java", "-cp", f"{folder}:{PGJDBC}", name, f"{address}?{login}"],
+        check=True,
+        capture_output=True,
+    )
+
+
+def driver(url: str) -> None:
+    """What psycopg asks by itself."""
+    with psycopg.connect(url) as connection:
+        psycopg.types.TypeInfo.fetch(connection, "inet")
+        psycopg.types.enum.EnumInfo.fetch(connection, "nothing_like_it")
+        psycopg.types.composite.CompositeInfo.fetch(connection, "t")
+        psycopg.types.range.RangeInfo.fetch(connection, "int4range")
+        connection.rollback()
+        connection.execute("savepoint a")
+        connection.execute("rollback to savepoint a")
+
+
+def main() -> None:
+    """Record all of them."""
+    lines: list[dict[str, object]] = []
+    with ExitStack() as stack, TemporaryDirectory() as folder:
+        servers = {
+            version: Server(embedded=stack.enter_context(EmbeddedPostgres(major=version)))
+            for version in VERSIONS
+        }
+        for version, server in servers.items():
+            recorder = Recorder(server)
+            for client in VERSIONS:
+                bindir = servers[client].bindir
+                lines += recorder.record(
+                    f"psql {client}", lambda b=bindir, r=recorder: psql(b, r.url)
+                )
+            lines += recorder.record(
+                "pgjdbc", lambda r=recorder: java(Path(folder), "Metadata", r.url)
+            )
+            lines += recorder.record("psycopg", lambda r=recorder: driver(r.url))
+            for client, subscriber in servers.items():
+                if subscriber is server:
+                    continue
+                for publication in ("p, ins", "few", "part"):
+                    lines += recorder.record(
+                        f"subscriber {client}",
+                        lambda s=subscriber, r=recorder, p=publication: subscribe(
+                            s, r.server, r.url, p
+                        ),
+                    )
+    unique = {}
+    for line in lines:
+        key = (line["client"], line["server"], line["sql"], str(line["parameters"]))
+        unique.setdefault(key, line)
+    OUT.write_text("".join(json.dumps(line) + "\n" for line in unique.values()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
