@@ -190,7 +190,7 @@ def main() -> None:
             version: Server(embedded=stack.enter_context(EmbeddedPostgres(major=version)))
             for version in VERSIONS
         }
-        for version, server in servers.items():
+        for server in servers.values():
             recorder = Recorder(server)
             for client in VERSIONS:
                 bindir = servers[client].bindir

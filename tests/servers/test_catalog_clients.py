@@ -90,7 +90,7 @@ SELECTED = (
     " character_maximum_length, numeric_precision, numeric_scale, datetime_precision"
     " from information_schema.columns where table_schema in ('public', 's2')",
     "select constraint_name, table_name, column_name, ordinal_position"
-    " from information_schema.key_column_usage",
+    " from information_schema.key_column_usage where table_schema in ('public', 's2')",
     "select attrelid, attname, atttypid, attlen, attnum, attndims, atttypmod, attbyval, attalign,"
     " attstorage, attnotnull, attcollation from pg_attribute where attrelid = 'wide'::regclass",
     "select attname, atttypid from pg_attribute where attrelid = 'pg_class'::regclass",
@@ -124,7 +124,7 @@ REFUSED = (
     "select 1 = 'a'::text",
     "select 'a'::int",
     "select 'nowhere'::regclass",
-    "select 'nothing'::regtype",
+    "select 'nowhere'::regtype",
     "select 99999999999::int4",
     "select relname, count(*) from pg_class",
     "select relname from pg_class group by relkind",
@@ -136,6 +136,7 @@ REFUSED = (
     "select 1 order by 2",
     "select distinct relname from pg_class order by oid",
     "select from_ from",
+    "create publication q for table t (id), t (id)",
     "select '{1'::int[]",
     "select * from pg_class c, pg_type c",
     "select coalesce(1, 'a'::text)",
@@ -144,7 +145,6 @@ REFUSED = (
     "select pg_has_role('nobody', 'usage')",
     "create publication p",
     "create publication q for table nowhere",
-    "create publication q for table t, t",
     "create publication q with (publish = 'nothing')",
     "create publication q with (nothing = 1)",
     "drop publication q",

@@ -30,9 +30,9 @@ ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 # What the server of PostgreSQL's protocol will begin with; until then only tests use it;
 # the same for what the tables of an Ignite source begin with.
 AWAITED = {
-    "penstock.serve.catalog.answers",
     "penstock.codec.ignite.cache_config",
     "penstock.engines.ignite.thin",
+    "penstock.serve.catalog.catalog",
     "penstock.codec.postgres.pgwire_server",
     "penstock.codec.postgres.replication_commands",
     "penstock.codec.postgres.scram_server",

@@ -160,9 +160,18 @@ def _objects(
         if kind == "schema":
             schemas.append(_schema(context, words))
         else:
-            tables.append(_table(context, words, dropping=dropping))
+            _append(tables, _table(context, words, dropping=dropping))
         if not words.take(","):
             return tables, schemas
+
+
+def _append(tables: list[PublishedTable], table: PublishedTable) -> None:
+    """A table named twice counts once, unless it has conditions. Raises Refused: 42710."""
+    twice = [t for t in tables if (t.schema, t.name) == (table.schema, table.name)]
+    if not twice:
+        tables.append(table)
+    elif any(t.row_filter or t.columns is not None for t in (*twice, table)):
+        raise Refused("42710", f'conflicting or redundant clauses for table "{table.name}"')
 
 
 def _schema(context: Context, words: Words) -> str:

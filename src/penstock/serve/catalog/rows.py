@@ -30,6 +30,8 @@ _SYSTEM_COLUMNS = (
 EMPTY = frozenset(
     [
         "pg_attrdef",
+        "pg_depend",
+        "pg_shdepend",
         "pg_inherits",
         "pg_trigger",
         "pg_policy",
