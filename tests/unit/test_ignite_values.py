@@ -92,10 +92,37 @@ def test_types_of_a_recording() -> None:
     assert (colours.is_enum, dict(colours.constants)) == (True, {0: "RED", 1: "GREEN", 2: "BLUE"})
 
 
+def metadata_file(**fields: bytes) -> bytes:
+    """A file of binary_meta with these fields."""
+    given = {"typeId": b"\x03\x07\0\0\0", "typeName": text("T"), **fields}
+    footer, offset = b"", 24
+    for name, value in given.items():
+        footer += struct.pack("<ii", id_of(name), offset)
+        offset += len(value)
+    return binary(b"".join(given.values()), footer, flags=0x02, type_id=0x55, schema=1)
+
+
 def test_a_file_that_is_no_type() -> None:
     """Nothing is made up of it."""
-    with pytest.raises(ValueBroken, match="no file of binary_meta"):
-        marshal.read_metadata(b"\x03\x01\0\0\0")
+    no_file = "no file of binary_meta"
+    opaque = b"\xfe\x07\0\0\0" + bytes(7)
+    for data, cause in (
+        (b"\x03\x01\0\0\0", no_file),
+        (metadata_file(typeId=text("7")), no_file),
+        (metadata_file(typeId=b"\x08\x01"), no_file),
+        (metadata_file(typeName=b"\x65"), no_file),
+        (binary(b"", b"", flags=0x02, type_id=0x55), no_file),
+        (metadata_file(affKeyFieldName=b"\x03\0\0\0\0"), "names no affinity field"),
+        (metadata_file(fields=b"\x19\x01\0\0\0\x01" + text("a") + opaque), "without a number"),
+        (metadata_file(fields=b"\x19\x01\0\0\0\x01\x65" + opaque), "without a number"),
+        (metadata_file(schemaIds=b"\x18\x01\0\0\0\x03" + text("a")), "that is no number"),
+        (metadata_file(isEnum=b"\x08\x01", ordinalToName=b"\x19\x01\0\0\0\x01\x65\x65"),
+         "without a name"),
+    ):  # fmt: skip
+        with pytest.raises(ValueBroken, match=cause):
+            marshal.read_metadata(data)
+    found = marshal.read_metadata(metadata_file())
+    assert (found.type_id, found.type_name, dict(found.fields)) == (7, "T", {})
 
 
 @BOTH

@@ -160,27 +160,37 @@ class Types:
 def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryType:
     """A file of binary_meta. decode: `marshal.decode_object`. Raises ValueBroken."""
     found = decode(data, _ForMetadata())
-    if not isinstance(found, BinaryObject) or not isinstance(found["typeName"], str):
+    if not isinstance(found, BinaryObject):
         raise bad_value(0, "it is no file of binary_meta")
+    type_id, type_name = found.get("typeId"), found.get("typeName")
+    affinity = found.get("affKeyFieldName")
+    if type(type_id) is not int or not isinstance(type_name, str):
+        raise bad_value(0, "it is no file of binary_meta")
+    if affinity is not None and not isinstance(affinity, str):
+        raise bad_value(0, f"the file of type {type_name} names no affinity field")
     ids = {}
     types: dict[str, str | None] = {}
-    fields = found["fields"]
-    for name, one in fields.pairs if isinstance(fields, JavaMap) else ():
-        if not isinstance(one, Opaque) or len(one.data) < 8:
-            raise bad_value(0, f"the file of type {found['typeName']} has no number of {name}")
+    for name, one in _pairs(found.get("fields")):
+        if not isinstance(name, str) or not isinstance(one, Opaque) or len(one.data) < 8:
+            raise bad_value(0, f"the file of type {type_name} has a field without a number")
         code, number = struct.unpack("<ii", one.data[-8:])
         ids[number] = name
         types[name] = FIELD_TYPES.get(code)
-    is_enum = found["isEnum"] is True
+    constants = {}
+    is_enum = found.get("isEnum") is True
+    for ordinal, name in _pairs(found.get("ordinalToName")) if is_enum else ():
+        if type(ordinal) is not int or not isinstance(name, str):
+            raise bad_value(0, f"the file of type {type_name} has a constant without a name")
+        constants[ordinal] = name
     return BinaryType(
-        type_id=found["typeId"],
-        type_name=found["typeName"],
+        type_id=type_id,
+        type_name=type_name,
         is_enum=is_enum,
-        affinity_field=found["affKeyFieldName"],
+        affinity_field=affinity,
         fields=MappingProxyType(types),
         names=MappingProxyType(ids),
-        schemas=MappingProxyType(_schemas(data, found["schemaIds"], ids)),
-        constants=MappingProxyType(_constants(found["ordinalToName"]) if is_enum else {}),
+        schemas=MappingProxyType(_schemas(data, found.get("schemaIds"), ids)),
+        constants=MappingProxyType(constants),
     )
 
 
@@ -191,14 +201,16 @@ class _ForMetadata(Types):
         return METADATA_TYPE
 
 
-def _constants(found: object) -> dict[int, str]:
-    return dict(found.pairs) if isinstance(found, JavaMap) else {}
+def _pairs(found: object) -> list[tuple[object, object]]:
+    return found.pairs if isinstance(found, JavaMap) else []
 
 
 def _schemas(data: bytes, known: object, names: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
     """Versions of the type. They lie in bytes that only Java reads; each is known by its hash."""
     found = {}
     for one in known if isinstance(known, JavaList) else ():
+        if type(one) is not int or not -(1 << 31) <= one < 1 << 31:
+            raise bad_value(0, "a version of a type that is no number")
         ids = _field_ids(data, one)
         if ids is not None and all(number in names for number in ids):
             found[one] = tuple(names[number] for number in ids)

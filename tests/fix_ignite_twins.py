@@ -1,0 +1,232 @@
+"""Both readers of Ignite's bytes on one input: whether they say the same, and what it was.
+
+An input is a byte for what it is (a value, a segment, a file of binary_meta), one for how it is
+read, and the bytes. Any difference, other exception, or value that is far larger than its bytes is
+an AssertionError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from fix_ignite import files_of
+from penstock.codec.ignite import _marshal, _wal, marshal, wal
+from penstock.codec.ignite.types import BinaryType, Types
+from penstock.codec.ignite.values import BinaryObject, JavaList, JavaMap
+from penstock.model import PenstockError
+
+VALUE, SEGMENT, TYPE = 0, 1, 2
+RECORDINGS = ("one", "full", "forms")
+TWIN = (wal.Walk, wal.Entry, wal.find_record)
+KERNEL = (_wal.Walk, _wal.Entry, _wal.find_record)
+KINDS = (1, 100, 101)
+FIELDS = (
+    "cache_id", "conflict_version", "counter", "expire_time_ms", "flags", "index", "near_version",
+    "offset", "operation", "partition", "time_ms", "write_version", "key_bytes", "value_bytes",
+    "has_value", "primary",
+)  # fmt: skip
+CONTAINERS = (BinaryObject, JavaMap, list)
+
+
+@cache
+def type_files() -> dict[int, bytes]:
+    """The files of binary_meta of all recordings, by type id."""
+    found = {}
+    for name in RECORDINGS:
+        for path, data in files_of(name).items():
+            if path.startswith("db/binary_meta/") and path.endswith(".bin"):
+                found[int(path.rpartition("/")[2].removesuffix(".bin"))] = data
+    return found
+
+
+def all_types() -> Types:
+    """The types of all recordings, each read when it is asked for."""
+
+    def metadata(type_id: int) -> BinaryType | None:
+        data = type_files().get(type_id)
+        return None if data is None else marshal.read_metadata(data)
+
+    return Types(metadata, lambda type_id: f"class {type_id}" if type_id % 2 else None)
+
+
+class Readers:
+    """A decoder of each kind, on types of its own."""
+
+    def __init__(self) -> None:
+        twin, kernel = all_types(), all_types()
+        self.types = (twin, kernel)
+        self.decoders = (
+            lambda data, kind: marshal.decode(data, kind, twin),
+            _marshal.Decoder(kernel).decode,
+        )
+
+    def forget(self, type_id: int) -> None:
+        """Look a type up again."""
+        for one in self.types:
+            one.forget(type_id)
+
+
+READERS = Readers()
+
+
+def same_value(first: Any, second: Any) -> int:
+    """How much there is in both. Raises AssertionError where they differ, also in what is shared.
+
+    Objects that are met several times are looked at once: values can go round.
+    """
+    pairs: dict[int, int] = {}
+    looked_at: set[int] = set()
+    stack = [(first, second)]
+    amount = 0
+    while stack:
+        one, other = stack.pop()
+        assert type(one) is type(other), (one, other)
+        if isinstance(one, CONTAINERS):
+            known = pairs.setdefault(id(one), id(other))
+            assert known == id(other)
+            if id(one) in looked_at:
+                continue
+            looked_at.add(id(one))
+            amount += 1
+            stack += _children(one, other)
+        elif isinstance(one, float):
+            assert struct.pack("<d", one) == struct.pack("<d", other)
+            amount += 8
+        elif hasattr(one, "as_tuple"):
+            assert one.as_tuple() == other.as_tuple()
+            amount += len(one.as_tuple().digits) // 2
+        else:
+            assert one == other
+            amount += len(one) if isinstance(one, bytes | str) else 1
+    return amount
+
+
+def _children(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(one, BinaryObject):
+        for name in ("type_name", "type_id", "hash_code", "raw"):
+            yield getattr(one, name), getattr(other, name)
+        assert list(one.fields) == list(other.fields)
+        assert one._names == other._names
+        yield from zip(one.fields.values(), other.fields.values(), strict=True)
+    elif isinstance(one, JavaMap):
+        assert one.kind == other.kind
+        yield from zip(
+            (item for pair in one.pairs for item in pair),
+            (item for pair in other.pairs for item in pair),
+            strict=True,
+        )
+    else:
+        if isinstance(one, JavaList):
+            assert one.kind == other.kind
+        yield from zip(one, other, strict=True)
+
+
+def read(decode: Any, data: bytes, kind: int) -> tuple[Any, PenstockError | None]:
+    """The value, or why there is none."""
+    try:
+        return decode(data, kind), None
+    except PenstockError as error:
+        return None, error
+
+
+def assert_same_value(data: bytes, kind: int) -> tuple[object, ...]:
+    """Both read the same, or refuse for the same reason at the same place; what it was."""
+    (mine, error), (theirs, other) = (read(one, data, kind) for one in READERS.decoders)
+    if error is not None or other is not None:
+        assert type(error) is type(other), (error, other)
+        assert error is not None
+        assert other is not None
+        assert (error.message, error.fields) == (other.message, other.fields)
+        return type(error).__name__, _shape(str(error.fields.get("cause", "")))
+    amount = same_value(mine, theirs)
+    assert amount <= 64 * len(data) + 64, "a value is much larger than its bytes"
+    return type(mine).__name__, data[:1], amount.bit_length()
+
+
+def _shape(cause: str) -> str:
+    return re.sub(r"-?\d+", "#", cause)
+
+
+def walk_of(kernel: Any, data: Any, begin: int, told: list[object]) -> Any:
+    """The changes of a segment; keys and values as they are in the log."""
+    return kernel[0](
+        data, number=0, name="0.wal", begin=begin, kind=kernel[1],
+        decode=lambda raw, kind: (raw, kind), unreadable=told.append,
+    )  # fmt: skip
+
+
+def steps(data: Any, kernel: Any, reads: list[int]) -> list[object]:
+    """What a walk says at each step, to its end or its error. reads: begin, entries to skip, ..."""
+    told: list[object] = []
+    try:
+        wal.check_header(data, 0, "0.wal")
+        found = walk_of(kernel, data, reads[0], told)
+        told.append(found.skip(reads[1]))
+        for at, entry in enumerate(found):
+            told.append([getattr(entry, name) for name in FIELDS])
+            told.append((entry.key, entry.value))
+            if at in reads:
+                told.append((found.place, found.is_drained, found.count, found.unreadable))
+        told.append((found.place, found.is_drained, found.count, found.unreadable))
+    except PenstockError as error:
+        told.append((type(error).__name__, error.message, error.fields))
+    return told
+
+
+def records(data: Any, kernel: Any, kinds: frozenset[int]) -> list[object]:
+    """Records of some kinds, to the end or an error."""
+    told: list[object] = []
+    at = wal.HEADER_BYTES
+    try:
+        while True:
+            record, at = kernel[2](data, at, 0, kinds, "0.wal")
+            told.append((record, at))
+            if record is None:
+                return told
+    except PenstockError as error:
+        told.append((type(error).__name__, error.message, error.fields))
+    return told
+
+
+def assert_same_segment(data: Any, how: int) -> tuple[object, ...]:
+    """Of the walk, of its values, and of single kinds of records."""
+    reads = [(how & 3) * 40 if how > 191 else 0, how >> 2 & 3, how >> 4 & 7]
+    mine, theirs = steps(data, TWIN, reads), steps(data, KERNEL, reads)
+    assert mine == theirs
+    for kinds in (wal.MANAGER_KINDS, wal.ENCRYPTED_KINDS):
+        assert records(data, TWIN, kinds) == records(data, KERNEL, kinds)
+    seen = set()
+    for step in mine:
+        if isinstance(step, tuple) and len(step) == 2 and isinstance(step[0], tuple):
+            for one in step:
+                if one is not None:
+                    seen.add(str(assert_same_value(*one)[:2]))
+    last = mine[-1]
+    error = _shape(str(last[2].get("cause"))) if isinstance(last, tuple) and len(last) == 3 else ""
+    return len(mine).bit_length(), error, max(seen, default="")
+
+
+def assert_same_type(data: bytes) -> tuple[object, ...]:
+    """A file of binary_meta is a type or a typed error."""
+    try:
+        found = marshal.read_metadata(data)
+    except PenstockError as error:
+        return type(error).__name__, _shape(str(error.fields.get("cause", "")))
+    assert isinstance(found, BinaryType)
+    return "type", found.is_enum, len(found.names), len(found.schemas)
+
+
+def assert_same(case: bytes, segment: Any = bytes) -> tuple[object, ...]:
+    """What kind of thing an input did. segment: makes what a walk is given of the bytes."""
+    mode, how, data = case[0] % 3, case[1], case[2:]
+    if mode == SEGMENT:
+        return mode, *assert_same_segment(segment(data), how)
+    if mode == TYPE:
+        return mode, *assert_same_type(data)
+    if how & 64 and len(data) > 8:
+        READERS.forget(struct.unpack_from("<i", data, 4)[0])
+    return mode, *assert_same_value(data, KINDS[how % 3])
