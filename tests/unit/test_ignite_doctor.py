@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_ignite import cdc_of, data_segment, node_pipeline, sealed, unpacked
+from fix_ignite import cdc_of, data_segment, entry_bytes, node_pipeline, sealed, unpacked
 from penstock.control.config import load_config
 from penstock.control.doctor import examine
 from penstock.engines.ignite.checks.node_checks import SILENT_S_MAX
@@ -38,7 +38,7 @@ def node(tmp_path: Path) -> Path:
     archive = work / "db/wal/archive/node_1"
     shutil.copytree(cdc_of(work), archive, copy_function=os.link)
     (work / "db/wal/node_1").mkdir()
-    (work / "db/wal/node_1" / f"{0:016}.wal").write_bytes(b"active")
+    (work / "db/wal/node_1" / f"{0:016}.wal").write_bytes(data_segment([[entry_bytes()]]))
     for path in archive.iterdir():
         os.utime(path)
     newest = max(cdc_of(work).glob("*.wal"))
@@ -249,6 +249,8 @@ def test_no_log_at_all(node: Path) -> None:
     for folder in (cdc_of(node), node / "db/wal/node_1", node / "db/wal/archive/node_1"):
         for path in folder.glob("*.wal"):
             path.unlink()
+    one(node, "IG14", Severity.ERROR, "writes no log", "walMode")
+    (node / "db/wal/node_1" / f"{0:016}.wal").write_bytes(data_segment([]) + bytes(99))
     one(node, "IG14", Severity.ERROR, "writes no log", "walMode")
 
 

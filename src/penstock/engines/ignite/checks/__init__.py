@@ -1,7 +1,7 @@
-"""Doctor for Apache Ignite: the checks IG01 to IG24, of a node as source."""
+"""Doctor for Apache Ignite: the checks IG01 to IG21, of a node as source."""
 
 # The modules put their checks into the lists when they are imported, in this order.
-from penstock.engines.ignite.checks import node_checks  # noqa: F401
+from penstock.engines.ignite.checks import cluster_checks, node_checks  # noqa: F401
 from penstock.engines.ignite.checks.looking import look_at_source, server_errors
 from penstock.engines.ignite.checks.probe import CLUSTER_CHECKS, NODE_CHECKS, PLACE_CHECKS
 

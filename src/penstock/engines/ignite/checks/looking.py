@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from penstock.engines.ignite.checks.cluster_checks import ClusterProbe, Told, ask
 from penstock.engines.ignite.checks.probe import (
+    ARCHIVE_PATH,
     CLUSTER_CHECKS,
     NODE_CHECKS,
     PLACE_CHECKS,
+    WAL_PATH,
     NodeProbe,
 )
 from penstock.engines.ignite.directory import only_folder
+from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import FileFailed
 from penstock.model import PenstockError
-from penstock.ports.checks import Examined, Looked, Side, SourceSeen
+from penstock.ports.checks import Examined, Looked, Severity, Side, SourceSeen, unreachable
 
 
 @contextmanager
@@ -41,12 +46,40 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
     except PenstockError as error:
         looked.away(error, Side.SOURCE, PLACE_CHECKS, NODE_CHECKS, CLUSTER_CHECKS)
         return SourceSeen()
-    probe = NodeProbe(url=url, folder=folder, file=config.path.name, patterns=config.source.tables)
+    told = _told(examined, url, looked)
+    settings = told.settings if told is not None else {}
+    probe = NodeProbe(
+        url=url,
+        folder=folder,
+        file=config.path.name,
+        patterns=config.source.tables,
+        wal_path=settings.get("WalPath") or WAL_PATH,
+        archive_path=settings.get("WalArchivePath") or ARCHIVE_PATH,
+    )
     looked.look(PLACE_CHECKS, probe, typed=server_errors)
     needed = (probe.stored, probe.directory)
     if all(one.is_dir() and os.access(one, os.R_OK | os.X_OK) for one in needed):
         looked.look(NODE_CHECKS, probe, typed=server_errors)
     else:
         looked.skip(NODE_CHECKS)
-    looked.skip(CLUSTER_CHECKS)
+    if told is not None:
+        looked.look(CLUSTER_CHECKS, ClusterProbe(node=probe, told=told), typed=server_errors)
     return SourceSeen()
+
+
+def _told(examined: Examined, url: IgniteUrl, looked: Looked) -> Told | None:
+    """What the node tells; None where it cannot be asked: its checks are skipped then.
+
+    Changes are read without it: that it cannot be reached is an error where rows are copied.
+    """
+    if not url.addresses:
+        looked.skip(CLUSTER_CHECKS)
+        return None
+    try:
+        with open_thin(url) as client:
+            return ask(client)
+    except PenstockError as error:
+        severity = Severity.ERROR if examined.config.pipeline.mode.has_data else Severity.WARNING
+        looked.findings.append(replace(unreachable(error, Side.SOURCE), severity=severity))
+        looked.skip(CLUSTER_CHECKS)
+        return None

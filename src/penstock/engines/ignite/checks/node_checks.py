@@ -275,14 +275,16 @@ def caches(probe: NodeProbe) -> Iterator[Finding]:
 def rotation(probe: NodeProbe) -> Iterator[Finding]:
     """A node that writes little closes its segment late, unless it is forced."""
     active = [one.stat().st_mtime for one in probe.active.glob("*.wal")]
-    closed = [one.stat().st_mtime for one in probe.archive.glob("*.wal")] or [0.0]
-    if not active or max(active) - max(closed) < SILENT_S_MAX:
+    if not active:
         return
-    since = f"for {(max(active) - max(closed)) / 60:.0f} minutes" if max(closed) else "yet"
+    closed = [one.stat().st_mtime for one in probe.archive.glob("*.wal")]
+    silent_s = max(active) - (max(closed) if closed else min(active))
+    if silent_s < SILENT_S_MAX:
+        return
     yield probe.found(
         "IG13",
         Severity.WARNING,
-        f"the node has written into its segment, and closed none {since}",
+        f"the node writes into its segment, and has closed none for {silent_s / 60:.0f} minutes",
         "changes reach consumers when their segment is closed",
         "set walForceArchiveTimeout in DataStorageConfiguration, for example to 5000 (ms), and "
         "restart the node",
@@ -291,16 +293,21 @@ def rotation(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG14", "log of the node", change_only=True)
 def log_kept(probe: NodeProbe) -> Iterator[Finding]:
-    """With WAL mode NONE there is none."""
-    if probe.segments or any(probe.active.glob("*.wal")):
+    """With WAL mode NONE there is none, or files without a record."""
+    if probe.segments or any(map(_has_record, probe.active.glob("*.wal"))):
         return
     yield probe.found(
         "IG14",
         Severity.ERROR,
-        f"{probe.active} has no segment: the node writes no log",
+        f"{probe.active} has no segment with a record: the node writes no log",
         "changes cannot be read from it",
         "set walMode to LOG_ONLY or FSYNC in DataStorageConfiguration, and restart the node",
     )
+
+
+def _has_record(path: Path) -> bool:
+    with path.open("rb") as file:
+        return any(file.read(wal.HEADER_BYTES + 1)[wal.HEADER_BYTES :])
 
 
 def _seen(directory: Path) -> list[int]:

@@ -28,13 +28,16 @@ ARCHIVE_PATH = "db/wal/archive"
 class NodeProbe:
     """A node's directories under examination. file: the pipeline's, to be typed in commands.
 
-    folder: the name of the node's folders. patterns: of the caches that are wanted.
+    folder: the name of the node's folders. patterns: of the caches that are wanted. wal_path,
+    archive_path: as the node has them, absolute or below the work directory.
     """
 
     url: IgniteUrl
     folder: str
     file: str
     patterns: tuple[str, ...] = ("*.*",)
+    wal_path: str = WAL_PATH
+    archive_path: str = ARCHIVE_PATH
 
     @property
     def directory(self) -> Path:
@@ -44,12 +47,12 @@ class NodeProbe:
     @property
     def archive(self) -> Path:
         """With the segments that are closed."""
-        return self.url.work / ARCHIVE_PATH / self.folder
+        return self.url.work / self.archive_path / self.folder
 
     @property
     def active(self) -> Path:
         """With the segments that are being written."""
-        return self.url.work / WAL_PATH / self.folder
+        return self.url.work / self.wal_path / self.folder
 
     @property
     def stored(self) -> Path:
