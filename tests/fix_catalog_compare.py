@@ -13,7 +13,7 @@ import psycopg
 
 from fix_catalog_tables import NAMES, TABLES, publications, relations_of
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog.answers import ConnectionRow, SenderRow, Session, SlotRow
+from penstock.serve.catalog.answers import Answer, ConnectionRow, SenderRow, Session, SlotRow
 from penstock.serve.catalog.catalog import Catalog, split
 
 QUERIES = Path(__file__).resolve().parent / "data/catalog/queries.jsonl"
@@ -70,9 +70,12 @@ def questions(version: int, client: str = "") -> list[Question]:
     """What clients asked a server of this version."""
     found = []
     for line in QUERIES.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        if row["server"] == version and row["client"].startswith(client):
-            found.append(Question(row["client"], version, row["sql"], tuple(row["parameters"])))
+        sql, parameters, clients = json.loads(line)
+        found += [
+            Question(name, version, sql, tuple(parameters))
+            for name, servers in clients.items()
+            if version in servers and name.startswith(client)
+        ]
     return found
 
 
@@ -144,7 +147,7 @@ class Pair:
                 answers = [self.catalog.answer(one, self.session) for one in split(text)]
         except Refused as refused:
             return refused.sqlstate
-        answer = answers[-1]
+        answer = answers[-1] if answers else Answer(tag="")
         if answer.columns is None:
             return Shown((), ())
         shape = [(column.name, column.type_oid, column.typmod) for column in answer.columns]

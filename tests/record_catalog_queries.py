@@ -1,8 +1,9 @@
 """Writes tests/data/catalog/queries.jsonl: what real clients ask real servers.
 
-Clients are psql, servers that subscribe, pgjdbc, psycopg; each line has the client, the server's
-version and the statement with its parameters. Oids of tables are replaced by their names.
-Java's classes come from Maven's local repository.
+Clients are psql, servers that subscribe, pgjdbc and psycopg. Each line has a statement, its
+parameters, and the clients with the versions of the servers that they asked. Oids of tables are
+replaced by their names. Java's classes come from Maven's local repository; with a folder of jars,
+made with `catalog/pom.xml`, Debezium is recorded too: `record_catalog_queries.py FOLDER`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -142,31 +144,41 @@ def subscribe(subscriber: Server, publisher: Server, url: str, publication: str)
     subscriber.drop_database(target)
 
 
-def java(folder: Path, name: str, url: str) -> None:
+def java(folder: Path, classes: str, name: str, *arguments: str) -> None:
     """A Java program of tests/catalog, compiled and run."""
     source = ROOT / "catalog" / f"{name}.java"
+    compiler = ["java", "-jar", str(ECJ), "-17", "-nowarn", "-cp", classes, "-d", str(folder)]
+    subprocess.run([*compiler, str(source)], check=True)
     subprocess.run(
-        [
-            "java",
-            "-jar",
-            str(ECJ),
-            "-17",
-            "-nowarn",
-            "-cp",
-            str(PGJDBC),
-            "-d",
-            str(folder),
-            str(source),
-        ],
-        check=True,
+        ["java", "-cp", f"{folder}:{classes}", name, *arguments], check=True, capture_output=True
     )
+
+
+def metadata(folder: Path, url: str) -> None:
+    """What JDBC asks of a catalogue."""
     parts = urlsplit(url)
     address = f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}"
-    login = f"user={parts.username}&password={parts.password}"
-    subprocess.run(
-        ["java", "-cp", f"{folder}:{PGJDBC}", name, f"{address}?{login}"],
-        check=True,
-        capture_output=True,
+    java(
+        folder,
+        str(PGJDBC),
+        "Metadata",
+        f"{address}?user={parts.username}&password={parts.password}",
+    )
+
+
+def follow(folder: Path, jars: Path, url: str) -> None:
+    """Debezium's connector: a publication and a slot made, a snapshot of three rows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("insert into t (id) values (1), (2)")
+        connection.execute("insert into u (a) values (1)")
+    parts = urlsplit(url)
+    address = (parts.hostname, parts.port, parts.username, parts.password, parts.path[1:])
+    java(
+        folder,
+        ":".join(map(str, sorted(jars.glob("*.jar")))),
+        "Follow",
+        *(str(part) for part in address),
+        *("dbz_made", "dbz", "initial", "filtered", "3", str(folder / f"offsets_{parts.port}")),
     )
 
 
@@ -182,8 +194,8 @@ def driver(url: str) -> None:
         connection.execute("rollback to savepoint a")
 
 
-def main() -> None:
-    """Record all of them."""
+def main(jars: Path | None) -> None:
+    """Record all of them. jars: Debezium's."""
     lines: list[dict[str, object]] = []
     with ExitStack() as stack, TemporaryDirectory() as folder:
         servers = {
@@ -197,9 +209,11 @@ def main() -> None:
                 lines += recorder.record(
                     f"psql {client}", lambda b=bindir, r=recorder: psql(b, r.url)
                 )
-            lines += recorder.record(
-                "pgjdbc", lambda r=recorder: java(Path(folder), "Metadata", r.url)
-            )
+            lines += recorder.record("pgjdbc", lambda r=recorder: metadata(Path(folder), r.url))
+            if jars is not None:
+                lines += recorder.record(
+                    "Debezium", lambda r=recorder: follow(Path(folder), jars, r.url)
+                )
             lines += recorder.record("psycopg", lambda r=recorder: driver(r.url))
             for client, subscriber in servers.items():
                 if subscriber is server:
@@ -211,12 +225,17 @@ def main() -> None:
                             s, r.server, r.url, p
                         ),
                     )
-    unique = {}
+    unique: dict[str, dict[str, set[object]]] = {}
     for line in lines:
-        key = (line["client"], line["server"], line["sql"], str(line["parameters"]))
-        unique.setdefault(key, line)
-    OUT.write_text("".join(json.dumps(line) + "\n" for line in unique.values()), encoding="utf-8")
+        key = json.dumps([line["sql"], line["parameters"]])
+        found = unique.setdefault(key, {})
+        found.setdefault(f"{line['client']}", set()).add(line["server"])
+    text = "".join(
+        json.dumps([*json.loads(key), {c: sorted(v) for c, v in found.items()}]) + "\n"
+        for key, found in unique.items()
+    )
+    OUT.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

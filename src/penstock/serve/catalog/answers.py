@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.serve.catalog.publications import Publication
+
 Cells = tuple[str | None, ...]
 
 
@@ -71,7 +73,8 @@ class Session:
     settings: dict[str, str] = field(default_factory=dict)
     local_before: dict[str, str | None] = field(default_factory=dict)
     local_keys: set[str] = field(default_factory=set)
-    savepoints: list[str] = field(default_factory=list)
+    savepoints: list[tuple[str, int]] = field(default_factory=list)
+    pending: list[tuple[str, Publication | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

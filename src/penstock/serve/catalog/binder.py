@@ -149,7 +149,8 @@ class Binder:
         having = ""
         if "having" in parts:
             having = self.expressions.condition(parts["having"].this, scope, "HAVING")
-        distinct = self._distinct(node)
+        first_of = self._first_of(node, targets, scope)
+        distinct = "" if first_of else self._distinct(node)
         order = self._order(node, targets, scope, only_targets=bool(distinct))
         if groups or scope.has_aggregate or having:
             self._check_groups(scope, groups)
@@ -162,6 +163,9 @@ class Binder:
         body = self._body(scope, source, tail, cells, aggregated=bool(groups))
         end = f"{order}{self._limit(node, scope)}"
         sql = f"SELECT {distinct}{body}{end}"
+        if first_of:
+            sql = self._first_rows(node, targets, scope, (source, tail, cells), first_of)
+            end = "DISTINCT ON"
         single = scope.has_aggregate and not groups and not scope.set_calls
         form = "ordered" if end else "select"
         return Query(sql=sql, columns=tuple(targets), single=single, form=form)
@@ -267,16 +271,68 @@ class Binder:
         clause = node.args.get("distinct")
         if clause is None:
             return ""
-        if only(clause):
-            raise unsupported("DISTINCT ON")
+        only(clause)
         return "DISTINCT "
+
+    def _first_of(self, node: exp.Select, targets: Sequence[Bound], scope: Scope) -> list[str]:
+        """The expressions of DISTINCT ON."""
+        clause = node.args.get("distinct")
+        if clause is None or not clause.args.get("on"):
+            return []
+        only(clause, "on")
+        found = []
+        for one in _cells(clause.args["on"]):
+            place = self._order_key(one, targets, scope, only_targets=False)
+            found.append(targets[int(place) - 1].sql if place.isdecimal() else place)
+        return found
+
+    def _first_rows(
+        self,
+        node: exp.Select,
+        targets: Sequence[Bound],
+        scope: Scope,
+        parts: tuple[str, str, str],
+        first_of: list[str],
+    ) -> str:
+        """DISTINCT ON: of rows that are alike the first in the order, which names them first."""
+        if scope.set_calls or scope.has_aggregate or node.args.get("group"):
+            raise unsupported("DISTINCT ON with aggregates or functions that return sets")
+        source, tail, cells = parts
+        keys = self._order_keys(node, targets, scope, only_targets=False)
+        named = [
+            (targets[int(key) - 1].sql if key.isdecimal() else key, direction)
+            for key, direction in keys
+        ]
+        if {key for key, _ in named[: len(first_of)]} != set(first_of) and named:
+            raise Refused(
+                "42P10",
+                "SELECT DISTINCT ON expressions must match initial ORDER BY expressions",
+            )
+        by = ", ".join(f"{key} {direction}" for key, direction in named) or "1"
+        over = f"PARTITION BY {', '.join(first_of)} ORDER BY {by}"
+        kept = "".join(f", {key} AS k{n}" for n, (key, _) in enumerate(named, 1))
+        inner = f"SELECT {cells}{kept}, row_number() OVER ({over}) AS n"
+        inner += f"{f' FROM {source}' if source else ''}{tail}"
+        names = ", ".join(f"c{n}" for n in range(1, len(targets) + 1))
+        outer = ", ".join(f"k{n} {direction}" for n, (_, direction) in enumerate(named, 1))
+        order = f" ORDER BY {outer}" if outer else ""
+        return f"SELECT {names} FROM ({inner}) WHERE n = 1{order}{self._limit(node, scope)}"
 
     def _order(
         self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
     ) -> str:
+        keys = self._order_keys(node, targets, scope, only_targets=only_targets)
+        if not keys:
+            return ""
+        return f" ORDER BY {', '.join(f'{key} {direction}' for key, direction in keys)}"
+
+    def _order_keys(
+        self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
+    ) -> list[tuple[str, str]]:
+        """The keys of ORDER BY, each an expression or a place in the list, and their directions."""
         clause = node.args.get("order")
         if clause is None:
-            return ""
+            return []
         only(clause, "expressions")
         keys = []
         for one in clause.expressions:
@@ -284,8 +340,8 @@ class Binder:
             direction = "DESC" if one.args.get("desc") else "ASC"
             nulls = "FIRST" if one.args.get("nulls_first") else "LAST"
             key = self._order_key(one.this, targets, scope, only_targets=only_targets)
-            keys.append(f"{key} {direction} NULLS {nulls}")
-        return f" ORDER BY {', '.join(keys)}"
+            keys.append((key, f"{direction} NULLS {nulls}"))
+        return keys
 
     def _order_key(
         self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool

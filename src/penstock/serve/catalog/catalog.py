@@ -119,13 +119,14 @@ class Catalog:
         self._store = Store(self._context)
         self._moment = self._rows.of_moment(state)
         self._plans: dict[Any, _Plan] = {}
+        self._shown: Any = None  # the publications that the tables show
         self._make_tables()
         self.set_relations(())
 
     def _make_tables(self) -> None:
         facts, store = self._context.facts, self._store
         fixed = self._rows.fixed()
-        of_model = self._rows.of_model()
+        of_model = self._rows.of_model() | self._rows.publications(())
         for (schema, name), relation in facts.relations.items():
             if schema != "pg_catalog":
                 continue
@@ -169,6 +170,7 @@ class Catalog:
 
     def _fill(self) -> None:
         before = self.model.next_oid
+        self._shown = None
         self._context.types.set_row_types(self._rows.row_types())
         for name, rows in self._rows.of_model().items():
             if name in self._store.held:
@@ -176,9 +178,20 @@ class Catalog:
         if self.model.next_oid != before:
             self.model.save()
 
-    def publications_changed(self) -> None:
-        """Show the publications as they are now."""
-        self._fill()
+    def _show_publications(self) -> None:
+        """Have the tables of publications show what the session sees."""
+        session, model = self._context.session, self.model
+        shown = (tuple(model.publications.current().items()), tuple(session.pending))
+        if shown == self._shown:
+            return
+        before = model.next_oid
+        found = self._rows.publications(self._context.publications().values())
+        for name, rows in found.items():
+            if name in self._store.held:
+                self._store.replace(name, rows)
+        self._shown = shown
+        if model.next_oid != before:
+            model.save()
 
     def reports(self, session: Session) -> dict[str, str]:
         """What ParameterStatus tells a new client."""
@@ -242,9 +255,7 @@ class Catalog:
         if first in _QUERIES:
             return self._query(statement, values, parameters)
         if is_publication_ddl(statement):
-            tag = change_publication(context, statement)
-            self._fill()
-            return Answer(tag=tag)
+            return Answer(tag=change_publication(context, statement))
         found = plain(context, statement)
         if found is not None:
             return found
@@ -280,7 +291,9 @@ class Catalog:
         context = self._context
         plan = self._plan(statement.text, parameters)
         for name in plan.reads:
-            if name in self._moment:
+            if name.startswith("pg_publication"):
+                self._show_publications()
+            elif name in self._moment:
                 self._store.replace(name, self._moment[name]())
             elif name == "pg_settings":
                 self._store.replace(name, settings.all_rows(context))

@@ -15,6 +15,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.answers import ServerState, Session
 from penstock.serve.catalog.facts import Facts
 from penstock.serve.catalog.model import Model
+from penstock.serve.catalog.publications import Publication
 from penstock.serve.catalog.types import ANYARRAY, ANYELEMENT, UNKNOWN, Types
 
 
@@ -30,6 +31,25 @@ class Context:
     database: str
     dialect: str
     reports: dict[str, str] = field(default_factory=dict)
+
+    def publications(self) -> dict[str, Publication]:
+        """Those that the session sees: with what it has changed in its transaction."""
+        found = self.model.publications.current()
+        for name, publication in self.session.pending:
+            if publication is None:
+                found.pop(name, None)
+            else:
+                found[name] = publication
+        return found
+
+    def commit_publications(self) -> None:
+        """Make what the session has changed durable, for all. Raises DiskFull, FileFailed."""
+        pending, self.session.pending = self.session.pending, []
+        if not pending:
+            return
+        for name, publication in pending:
+            self.model.publications.change(self.state.position(), name, publication)
+        self.model.save()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

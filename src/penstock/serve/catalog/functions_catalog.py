@@ -118,7 +118,7 @@ def _identity_index(context: Context, oid: int) -> int | None:
 
 def _published(context: Context, names: list[str], *, whole: bool) -> list[list[Any]]:
     found = []
-    for publication in named(context.model.publications.current(), names):
+    for publication in named(context.publications(), names):
         for table in context.model.tables.values():
             published = publication.table(table.schema, table.name)
             if published is None:

@@ -37,20 +37,18 @@ def change_publication(context: Context, statement: Statement) -> str:
     words.need("PUBLICATION")
     if context.session.read_only:
         raise Refused("25006", f"cannot execute {verb} PUBLICATION in a read-only transaction")
-    if context.session.transaction == "T":
-        # It could not be undone, and others would see it before COMMIT.
-        raise unsupported(f"{verb} PUBLICATION inside of a transaction")
     {"CREATE": _create, "ALTER": _alter, "DROP": _drop}[verb](context, words)
-    context.model.save()
+    if context.session.transaction == "I":
+        context.commit_publications()
     return f"{verb} PUBLICATION"
 
 
 def _save(context: Context, name: str, publication: Publication | None) -> None:
-    context.model.publications.change(context.state.position(), name, publication)
+    context.session.pending.append((name, publication))
 
 
 def _existing(context: Context, name: str) -> Publication:
-    found = context.model.publications.current().get(name)
+    found = context.publications().get(name)
     if found is None:
         raise Refused("42704", f'publication "{name}" does not exist')
     return found
@@ -58,7 +56,7 @@ def _existing(context: Context, name: str) -> Publication:
 
 def _create(context: Context, words: Words) -> None:
     name = words.name()
-    if name in context.model.publications.current():
+    if name in context.publications():
         raise Refused("42710", f'publication "{name}" already exists')
     made = Publication(name=name, oid=0, owner=context.session.user)
     if words.take("FOR", "ALL", "TABLES"):
@@ -115,7 +113,7 @@ def _altered(context: Context, publication: Publication, words: Words) -> Public
 def _rename(context: Context, publication: Publication, words: Words) -> None:
     name = words.name()
     words.end()
-    if name in context.model.publications.current():
+    if name in context.publications():
         raise Refused("42710", f'publication "{name}" already exists')
     _save(context, publication.name, None)
     _save(context, name, replace(publication, name=name))
@@ -129,7 +127,7 @@ def _drop(context: Context, words: Words) -> None:
     words.take("CASCADE")
     words.take("RESTRICT")
     words.end()
-    there = context.model.publications.current()
+    there = context.publications()
     for name in names:
         if name not in there and not if_exists:
             raise Refused("42704", f'publication "{name}" does not exist')

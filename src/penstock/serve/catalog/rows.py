@@ -19,6 +19,7 @@ from penstock.serve.catalog.model import (
     Model,
     cut_name,
 )
+from penstock.serve.catalog.publications import Publication
 from penstock.serve.catalog.types import Types, json_of
 
 HEAP_AM, BTREE_AM, DEFAULT_TABLESPACE = 2, 403, 1663
@@ -266,7 +267,6 @@ class Rows:
             "pg_index": [self._index(table) for table in tables if table.key],
             "pg_constraint": [row for table in tables for row in self._constraints(table)],
             "pg_authid": [_role(oid, name) for oid, name in model.roles.items()],
-            **self._publications(),
         }
 
     def _classes(self, table: CatalogTable) -> Iterator[Row]:
@@ -401,11 +401,12 @@ class Rows:
             "conbin": None,
         }
 
-    def _publications(self) -> dict[str, list[Row]]:
+    def publications(self, shown: Iterable[Publication]) -> dict[str, list[Row]]:
+        """By table: the rows of publications."""
         model = self._model
         whole, members, schemas = [], [], []
         owners = {name: oid for oid, name in model.roles.items()}
-        for found in model.publications.current().values():
+        for found in shown:
             actions = ("insert", "update", "delete", "truncate")
             whole.append(
                 {

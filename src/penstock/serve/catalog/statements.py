@@ -184,6 +184,9 @@ def _finish(context: Context, *, committed: bool) -> Answer:
     session = context.session
     notices = [] if session.transaction != "I" else [_NO_TRANSACTION]
     committed = committed and session.transaction != "E"
+    if committed:
+        context.commit_publications()
+    session.pending.clear()
     settings.end_transaction(context, committed=committed)
     session.transaction, session.read_only = "I", False
     session.snapshot = session.read_time = None
@@ -218,18 +221,23 @@ def _rollback(context: Context, words: Words) -> Answer:
 
 def _to_savepoint(context: Context, name: str) -> Answer:
     session = context.session
-    if name not in session.savepoints:
-        raise Refused("3B001", f'savepoint "{name}" does not exist')
-    while session.savepoints[-1] != name:
+    _need_savepoint(context, name)
+    while session.savepoints[-1][0] != name:
         session.savepoints.pop()
+    del session.pending[session.savepoints[-1][1] :]
     session.transaction = "T"
     return Answer(tag="ROLLBACK")
+
+
+def _need_savepoint(context: Context, name: str) -> None:
+    if name not in (known for known, _ in context.session.savepoints):
+        raise Refused("3B001", f'savepoint "{name}" does not exist')
 
 
 def _savepoint(context: Context, words: Words) -> Answer:
     if context.session.transaction == "I":
         raise Refused("25P01", "SAVEPOINT can only be used in transaction blocks")
-    context.session.savepoints.append(words.name())
+    context.session.savepoints.append((words.name(), len(context.session.pending)))
     words.end()
     return Answer(tag="SAVEPOINT")
 
@@ -237,9 +245,8 @@ def _savepoint(context: Context, words: Words) -> Answer:
 def _release(context: Context, words: Words) -> Answer:
     words.take("SAVEPOINT")
     name, session = words.name(), context.session
-    if name not in session.savepoints:
-        raise Refused("3B001", f'savepoint "{name}" does not exist')
-    while session.savepoints.pop() != name:
+    _need_savepoint(context, name)
+    while session.savepoints.pop()[0] != name:
         pass
     return Answer(tag="RELEASE")
 

@@ -178,7 +178,9 @@ class Types:
         given, wanted = self.base_of(given)[0], self.base_of(wanted)[0]
         if given == wanted:
             return 0
-        if given == UNKNOWN or wanted == ANY:
+        if given == UNKNOWN:
+            return 1 if wanted in TEXTS else 2
+        if wanted == ANY:
             return 1
         if wanted == ANYELEMENT:
             return 2
