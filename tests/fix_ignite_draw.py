@@ -7,7 +7,17 @@ import struct
 from functools import cache
 
 from fix_ignite import record_bytes, sealed, segments_of, walked
-from fix_ignite_twins import RECORDINGS, SEGMENT, TWIN, TYPE, VALUE, type_files
+from fix_ignite_twins import (
+    CELLS,
+    MODES,
+    RECORDINGS,
+    SEGMENT,
+    TWIN,
+    TYPE,
+    VALUE,
+    items_of,
+    type_files,
+)
 from penstock.codec.ignite import marshal, wal
 
 INPUT_BYTES_MAX = 6000
@@ -50,6 +60,15 @@ def recorded_records() -> list[tuple[int, bytes]]:
     return found
 
 
+def _items(found: list[bytes | None]) -> bytes:
+    """As items_of() reads them."""
+    return b"".join(
+        b"\xff\xff" if one is None else struct.pack("<H", len(one)) + one
+        for one in found
+        if one is None or len(one) < 0xFFFF
+    )
+
+
 class Mutator:
     """Makes inputs."""
 
@@ -59,12 +78,14 @@ class Mutator:
 
     def seed_input(self) -> bytes:
         """A fresh input."""
-        mode = self.dice.choice([VALUE, VALUE, VALUE, SEGMENT, SEGMENT, TYPE])
+        mode = self.dice.choice([VALUE, VALUE, VALUE, SEGMENT, SEGMENT, CELLS, CELLS, TYPE])
         head = bytes([mode, self.dice.randrange(256)])
         if mode == TYPE:
             return head + self.dice.choice(list(type_files().values()))
         if mode == SEGMENT:
             return head + self._segment()
+        if mode == CELLS:
+            return head + self._cells()
         if self.dice.random() < 0.4:
             return head + self._made(0)
         return head + self.dice.choice(recorded_values())
@@ -74,8 +95,10 @@ class Mutator:
         head, data = case[:2], case[2:]
         if self.dice.random() < 0.1:
             head = bytes([head[0], self.dice.randrange(256)])
+        mode = head[0] % len(MODES)
+        change = {SEGMENT: self._in_segment, CELLS: self._in_cells}.get(mode, self._in_value)
         for _ in range(self.dice.randint(1, 4)):
-            data = self._in_segment(data) if head[0] % 3 == SEGMENT else self._in_value(data)
+            data = change(data)
         return head + data[:INPUT_BYTES_MAX]
 
     # -- values ------------------------------------------------------------------------------
@@ -193,32 +216,61 @@ class Mutator:
             return begin + struct.pack("<i", dice.randint(1, 40))
         return b"\x65"
 
-    def _object(self, fields: list[bytes]) -> bytes:
+    def _object(self, fields: list[bytes], type_id: int | None = None) -> bytes:
         """A binary object with a footer of any form, of a recorded type or of none."""
         dice = self.dice
-        type_id = dice.choice([*self.types, 0, 5])
+        is_plain = type_id is not None
+        if type_id is None:
+            type_id = dice.choice([*self.types, 0, 5])
         schemas = {}
         if type_id in type_files():
             schemas = dict(marshal.read_metadata(type_files()[type_id]).schemas)
         schema = dice.choice(list(schemas) or [7])
         width, bits = dice.choice([("B", 8), ("H", 16), ("i", 0)])
-        compact = dice.random() < 0.7
+        compact = is_plain or dice.random() < 0.7
         offset, footer = 24, b""
         wanted = len(schemas.get(schema, fields))
         fields = (fields * (wanted + 1))[:wanted]
+        if is_plain:
+            fields = [self._made(3) if dice.random() < 0.7 else one for one in fields]
         for number, field in enumerate(fields):
             footer += b"" if compact else struct.pack("<i", number)
-            place = dice.choice([offset, offset, offset, 24])
+            place = offset if is_plain else dice.choice([offset, offset, offset, 24])
             footer += struct.pack(f"<{width}", place & (0xFF if width == "B" else 0x7FFF))
             offset += len(field)
         flags = 3 | bits | (32 if compact else 0)
-        if dice.random() < 0.3:
+        if not is_plain and dice.random() < 0.3:
             flags |= 4
             footer += struct.pack("<i", dice.choice([24, offset, offset - 1]))
         body = b"".join(fields)
         length = 24 + len(body) + len(footer)
         head = struct.pack("<BBHiiiii", 103, 1, flags, type_id, 9, length, schema, 24 + len(body))
         return head + body + footer
+
+    # -- values for columns ------------------------------------------------------------------
+
+    def _cells(self) -> bytes:
+        """Objects of one type, or values by themselves."""
+        dice = self.dice
+        count = dice.randint(0, 6)
+        if dice.random() < 0.4:
+            first = self._made(3)
+            found = [first if dice.random() < 0.6 else self._made(3) for _ in range(count)]
+        else:
+            type_id = dice.choice(self.types)
+            mark = struct.pack("<i", type_id)
+            found = [one for one in recorded_values() if one[:1] == b"g" and one[4:8] == mark]
+            found = [dice.choice(found) for _ in range(count)] if found else []
+            found += [self._object([self._made(3)] * 9, type_id) for _ in range(dice.randint(0, 2))]
+        return _items([None if dice.random() < 0.1 else one for one in found])
+
+    def _in_cells(self, data: bytes) -> bytes:
+        items = items_of(data)
+        if not items or self.dice.random() < 0.1:
+            return self._cells()
+        at = self.dice.randrange(len(items))
+        items[at] = self._in_value(items[at] or b"")
+        return _items(items)
 
     # -- segments ----------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Both readers of Ignite's bytes on one input: whether they say the same, and what it was.
 
-An input is a byte for what it is (a value, a segment, a file of binary_meta), one for how it is
-read, and the bytes. Any difference, other exception, or value that is far larger than its bytes is
-an AssertionError.
+An input is a byte for what it is (a value, a segment, a file of binary_meta, values for columns),
+one for how it is read, and the bytes. Any difference, other exception, or value that is far larger
+than its bytes is an AssertionError.
 """
 
 from __future__ import annotations
@@ -13,14 +13,26 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
 from fix_ignite import files_of
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
-from penstock.codec.ignite.types import BinaryType, Types
+from penstock.codec.ignite.cells import Cell, read_cells
+from penstock.codec.ignite.types import FIELD_TYPES, BinaryType, Types
 from penstock.codec.ignite.values import BinaryObject, JavaList, JavaMap
 from penstock.model import PenstockError
 
-VALUE, SEGMENT, TYPE = 0, 1, 2
+MODES = VALUE, SEGMENT, TYPE, CELLS = 0, 1, 2, 3
+FORMS = (
+    "other", "bool", "int8", "int16", "int32", "int64", "float32", "float64", "string", "number",
+    "decimal", "uuid", "binary", "moment", "date", "time",
+)  # fmt: skip
 RECORDINGS = ("one", "full", "forms")
+FORM_OF = {
+    "byte": "int8", "short": "int16", "int": "int32", "long": "int64", "float": "float32",
+    "double": "float64", "boolean": "bool", "String": "string", "UUID": "uuid", "Date": "moment",
+    "byte[]": "binary", "decimal": "number", "Timestamp": "moment", "Time": "time",
+}  # fmt: skip
 TWIN = (wal.Walk, wal.Entry, wal.find_record)
 KERNEL = (_wal.Walk, _wal.Entry, _wal.find_record)
 KINDS = (1, 100, 101)
@@ -59,10 +71,9 @@ class Readers:
     def __init__(self) -> None:
         twin, kernel = all_types(), all_types()
         self.types = (twin, kernel)
-        self.decoders = (
-            lambda data, kind: marshal.decode(data, kind, twin),
-            _marshal.Decoder(kernel).decode,
-        )
+        made = _marshal.Decoder(kernel)
+        self.decoders = lambda data, kind: marshal.decode(data, kind, twin), made.decode
+        self.cells = lambda data, columns: read_cells(data, columns, twin), made.cells
 
     def forget(self, type_id: int) -> None:
         """Look a type up again."""
@@ -220,9 +231,63 @@ def assert_same_type(data: bytes) -> tuple[object, ...]:
     return "type", found.is_enum, len(found.names), len(found.schemas)
 
 
+def items_of(data: bytes) -> list[bytes | None]:
+    """Values, each behind two bytes of its length; 65,535: none."""
+    found: list[bytes | None] = []
+    at = 0
+    while at + 2 <= len(data):
+        (length,) = struct.unpack_from("<H", data, at)
+        found.append(None if length == 0xFFFF else data[at + 2 : at + 2 + length])
+        at += 2 + (0 if length == 0xFFFF else length)
+    return found
+
+
+def columns_of(items: list[bytes | None], how: int) -> tuple[Cell, ...]:
+    """Columns for these values: of the first object's type, or one for values by themselves."""
+    first = next((one for one in items if one), b"")
+    if first[:1] != b"\x67" or len(first) < 20:
+        form = FORM_OF.get(FIELD_TYPES.get(first[0] if first else 0, "")) if how < 128 else None
+        return (Cell("", form or FORMS[how % len(FORMS)], 9, 2),)
+    known = READERS.types[0].find(struct.unpack_from("<i", first, 4)[0])
+    fields = known.fields if known else {"a": "int"}
+    columns = []
+    for at, (name, shown) in enumerate(sorted(fields.items())):
+        form = FORM_OF.get(shown or "") if (how << (at & 3)) & 128 == 0 else None
+        form = form or FORMS[(how * (at + 7) >> 1) % len(FORMS)]
+        columns.append(Cell(name, form, 20 if at & 1 else 9, 4))
+    return tuple(columns[: len(columns) - (how == 255)])
+
+
+def assert_same_cells(items: list[bytes | None], columns: tuple[Cell, ...]) -> tuple[object, ...]:
+    """The same columns, or none; arrays are proper ones, lists hold what decoding gives."""
+    mine, theirs = (read(items, columns) for read in READERS.cells)
+    assert (mine is None) == (theirs is None), (mine, theirs)
+    if mine is None or theirs is None:
+        return (None,)
+    assert [one.type_id for one in mine[1]] == [one.type_id for one in theirs[1]]
+    kinds = set()
+    for one, other, column in zip(mine[0], theirs[0], columns, strict=True):
+        assert type(one) is type(other), (column, one, other)
+        if isinstance(one, pa.Array):
+            other.validate(full=True)
+            assert one.type == other.type
+            assert one.null_count == other.null_count
+            if pa.types.is_timestamp(one.type):  # Python's end in the year 9999
+                one, other = one.cast(pa.int64()), other.cast(pa.int64())
+            same_value(one.to_pylist(), other.to_pylist())
+            kinds.add(column.form)
+        else:
+            same_value(one, other)
+            kinds.add("list")
+    return min(len(items), 3), tuple(sorted(kinds))
+
+
 def assert_same(case: bytes, segment: Any = bytes) -> tuple[object, ...]:
     """What kind of thing an input did. segment: makes what a walk is given of the bytes."""
-    mode, how, data = case[0] % 3, case[1], case[2:]
+    mode, how, data = case[0] % len(MODES), case[1], case[2:]
+    if mode == CELLS:
+        items = items_of(data)
+        return mode, *assert_same_cells(items, columns_of(items, how))
     if mode == SEGMENT:
         return mode, *assert_same_segment(segment(data), how)
     if mode == TYPE:

@@ -152,7 +152,8 @@ def test_an_encrypted_group_that_is_not_known(tmp_path: Path) -> None:
     work = made(tmp_path, {0: data_segment([[entry_bytes()]], more=more)})
     with structlog.testing.capture_logs() as logs:
         assert len(consumed(tmp_path, work).events) == 1
-    told = [log["event"].split("[")[1] for log in logs if "encrypted cache" in log["event"]]
+    warnings = [log["event"] for log in logs if log["log_level"] == "warning"]
+    told = [text.split("[")[1] for text in warnings if "encrypted cache" in text]
     assert told == ["cache=not known, grpId=5]", "cache=not told, grpId=0]"]
 
 

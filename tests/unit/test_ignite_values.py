@@ -359,7 +359,7 @@ def test_numbers_of_any_length(decode: Decode) -> None:
         b"\x1e\0\0\0\0\0\0\0\0", b"\x1c\0\0\0\0\x03", b"\x66\0\0\0\0", b"\x66\xff\xff\xff\xff",
         b"\x1b\x01\0\0\0\x65\x01\0\0\0", ANN[:-1], ANN[:20], b"g\x02" + ANN[2:],
         binary(b"\x65", b"\x18"), binary(b"\x65\x65", b"\x17\x18"),
-        binary(b"\x65\x65", b"\x18\xff"),
+        binary(b"\x65\x65", b"\x18\xff"), binary(b"\x65" * 78, b"\x65\x66"),
         binary(b"", b"", offset=23), binary(b"", b"", offset=25), binary(b"", b"\0", flags=0x33),
         binary(b"", b"", flags=0x05, offset=200), binary(b"", b"", flags=0x2F),
         b"\x18\x01\0\0\0\x01" * 300 + b"\x65",

@@ -1,9 +1,12 @@
 from typing import Any
 
-from penstock.codec.ignite.types import Types
+from penstock.codec.ignite.types import BinaryType, Types
 
 class Decoder:
     def __init__(self, types: Types) -> None: ...
+    def cells(
+        self, data: list[bytes | None], columns: tuple[Any, ...]
+    ) -> tuple[list[Any], list[BinaryType]] | None: ...
     def decode(self, data: bytes, kind: int) -> Any: ...
 
 def decode(data: bytes, kind: int, types: Types) -> Any: ...

@@ -6,6 +6,11 @@ Python values are made as CPython makes its own: tuples and slots are filled whe
 object of one version of a type needs (names, a dict with them) is made once, as a Plan.
 """
 
+from cpython.bytearray cimport (
+    PyByteArray_AS_STRING,
+    PyByteArray_GET_SIZE,
+    PyByteArray_Resize,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Copy, PyDict_GetItem, PyDict_SetItem
 from cpython.list cimport PyList_Append, PyList_GET_ITEM, PyList_New, PyList_SET_ITEM
@@ -13,7 +18,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from penstock.codec.ignite.errors import bad_value
 from penstock.codec.ignite.types import id_of
@@ -32,6 +37,7 @@ from penstock.codec.ignite.values import (
     Time,
     Timestamp,
 )
+from penstock.model import PenstockError
 
 include "_numbers.pxi"
 include "_marshal_simple.pxi"
@@ -51,6 +57,9 @@ cdef class Plan:
     cdef object type_name
     cdef object number
     cdef object all_names
+    cdef object found
+    cdef tuple spec  # columns that places are for
+    cdef list places  # of each field: the column, -1 for none
 
     def __init__(self, types, int32_t type_id, int32_t schema, found, names):
         self.type_id = type_id
@@ -61,6 +70,7 @@ cdef class Plan:
         self.type_name = found.type_name or types.name_of(type_id) or ""
         self.number = type_id
         self.all_names = found.fields
+        self.found = found
 
 
 cdef class Decoder:
@@ -98,6 +108,13 @@ cdef class Decoder:
         finally:
             Py_XDECREF(c.top)
             Py_XDECREF(c.seen)
+
+    def cells(self, list data, tuple columns):
+        """See cells.read_cells()."""
+        try:
+            return read_cells(self, data, columns)
+        except PenstockError:
+            return None
 
     cdef object value(self, Cursor *c, int depth):
         cdef Py_ssize_t begin = c.at
@@ -484,3 +501,6 @@ def decode(data, int kind, types):
     if decoder is None or decoder._types is not types:
         _decoder = decoder = Decoder(types)
     return decoder.decode(data, kind)
+
+
+include "_marshal_cells.pxi"

@@ -81,15 +81,28 @@ def decode(data: bytes, kind: int, types: Types) -> Any:
 
 def decoder(types: Types) -> Callable[[bytes, int], Any]:
     """`decode` with these types: the kernel's, or the twin's as decode_kernel() says."""
-    if decode_kernel() is decode:
+    kernel = kernel_decoder(types)
+    if kernel is None:
         return lambda data, kind: decode(data, kind, types)
-    found: Callable[[bytes, int], Any] = _Decoder(types).decode
+    found: Callable[[bytes, int], Any] = kernel.decode
     return found
+
+
+def kernel_decoder(types: Types) -> Any:
+    """The compiled decoder of values; None where the twin does the work."""
+    return None if decode_kernel() is decode else _Decoder(types)
 
 
 def decode_object(data: bytes, types: Types) -> Any:
     """A marshalled value that stands by itself. Raises ValueBroken, TypeUnknown."""
     return _Reader(data, types).value(0)
+
+
+def read_at(data: bytes, place: int, types: Types, depth: int) -> Any:
+    """The value at a place of others' bytes, so deep in them. Raises ValueBroken, TypeUnknown."""
+    reader = _Reader(data, types)
+    reader.seek(place)
+    return reader.value(depth)
 
 
 def read_metadata(data: bytes) -> BinaryType:
@@ -111,6 +124,9 @@ class _Reader:
         self._at = 0
         self._left = len(data) * READ_TIMES_MAX
         self._seen: dict[int, Any] = {}
+
+    def seek(self, place: int) -> None:
+        self._at = place
 
     def value(self, depth: int) -> Any:
         if depth > DEPTH_MAX:
@@ -296,7 +312,7 @@ class _Reader:
         if not 0 <= start < length:
             raise bad_value(begin, f"a binary object that begins at {start} of {length} bytes")
         reader = _Reader(inner, self._types)
-        reader._at = start
+        reader.seek(start)
         reader._left = self._left
         made = reader.value(depth + 1)
         self._left = reader._left
