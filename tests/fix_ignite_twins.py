@@ -39,7 +39,7 @@ KINDS = (1, 100, 101)
 FIELDS = (
     "cache_id", "conflict_version", "counter", "expire_time_ms", "flags", "index", "near_version",
     "offset", "operation", "partition", "time_ms", "write_version", "key_bytes", "value_bytes",
-    "has_value", "primary",
+    "has_value", "primary", "key_kind", "value_kind",
 )  # fmt: skip
 CONTAINERS = (BinaryObject, JavaMap, list)
 

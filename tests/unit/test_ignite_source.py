@@ -10,16 +10,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from fix_ignite import cdc_of, data_segment, entry_bytes, files_of, sealed, unpacked, walked
+from fix_ignite import (
+    cdc_of,
+    data_segment,
+    entry_bytes,
+    files_of,
+    sealed,
+    types_of,
+    unpacked,
+    walked,
+)
 from fix_ignite_source import extract, folded, made, plain, rows_of, source_pipeline
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.columns import NotHeld, column_of
 from penstock.codec.ignite.kinds import holder, holds, neutral_of
 from penstock.codec.ignite.texts import json_of, moment_text
-from penstock.codec.ignite.types import cache_id
+from penstock.codec.ignite.types import Types, cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigOtherEngine
@@ -28,7 +38,8 @@ from penstock.engines.ignite.source import node
 from penstock.engines.ignite.source.lives import Lives
 from penstock.engines.ignite.source.node import NodeSegmentsMissed
 from penstock.engines.ignite.source.position import IgnitePosition
-from penstock.engines.ignite.source.rows import KeyNotUsable
+from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
+from penstock.engines.ignite.source.shapes import Shapes
 from penstock.engines.ignite.state import CdcState
 from penstock.engines.ignite.tables import captured
 from penstock.log.layout import list_segments as files_in_log
@@ -108,6 +119,49 @@ def test_what_the_log_leaves_is_what_the_entries_leave(
                 wanted["ID"] = wanted.pop("_key")
                 wanted["DE"] = wanted["DE"] and str(wanted["DE"])
             assert seen == {k: v for k, v in wanted.items() if v is not None}, cache
+
+
+def maker_of(types: Types, zone: str) -> RowMaker:
+    """Makes rows; what it finds out is kept nowhere."""
+    files: Any = SimpleNamespace(save=lambda *_: None)
+    return RowMaker(Shapes(files), types, zone=zone, backups=True)
+
+
+@pytest.mark.parametrize("size", [1, 3, 20])
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_rows_read_at_once_are_those_of_decoded_values(
+    monkeypatch: pytest.MonkeyPatch, size: int, pure: str
+) -> None:
+    """Cell by cell, in the same versions of each table; and most of the rows come so."""
+    monkeypatch.setenv("PENSTOCK_PURE", pure)
+    counts = {True: 0, False: 0}
+    for recording, node_name in (("one", "node_1"), ("full", "node_1"), ("two", "node_2")):
+        first, second = (maker_of(types_of(recording, node_name), "Europe/Berlin") for _ in "ab")
+        read = first._plain.of
+
+        def noted(*given: Any, read: Any = read) -> Any:
+            found = read(*given)
+            counts[found is not None] += len(given[3])
+            return found
+
+        monkeypatch.setattr(first._plain, "of", noted)
+        monkeypatch.setattr(second._plain, "of", lambda *_: None)
+        caches: dict[int, list[Any]] = {}
+        for entry in walked(recording, wal.wal_kernel(), marshal.decode, node_name):
+            caches.setdefault(entry.cache_id, []).append(entry)
+        caches.pop(cache_id("place"), None)
+        for number, entries in caches.items():
+            for at in range(0, len(entries), size):
+                some = entries[at : at + size]
+                numbers = np.arange(len(some), dtype=np.int64)
+                made = first.rows(str(number), some, numbers, numbers)
+                wanted = second.rows(str(number), some, numbers, numbers)
+                assert made.relation == wanted.relation
+                made.batch.validate(full=True)
+                assert made.batch.equals(wanted.batch)
+    if size < 20:
+        assert counts[True] > 100
+    assert counts[False] > 50  # the cache with a value of every type
 
 
 def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:

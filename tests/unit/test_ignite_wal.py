@@ -134,9 +134,14 @@ def test_causes_are_told_apart(kernel: Any) -> None:
 def test_records_that_do_not_fit_their_entries(kernel: Any) -> None:
     """With a proper checksum, as a node of another kind would write them."""
     whole = entry_bytes()
-    for entries, count in (([whole[:-1]], 1), ([whole + b"\0"], 1), ([whole], 2), ([], -1)):
+    for entries, count, cause in (
+        ([whole[:-1]], 1, wal.ENDS),
+        ([whole + b"\0"], 1, "a record has bytes behind its last entry"),
+        ([whole], 2, wal.ENDS),
+        ([], -1, "a record of -1 entries"),
+    ):
         data = data_segment([entries], count=count)
-        with pytest.raises(WalBroken) as caught:
+        with pytest.raises(WalBroken, match=cause) as caught:
             list(walk(kernel, data))
         assert caught.value.fields["offset"] == DATA_AT
     with pytest.raises(WalBroken, match="a version of form 3"):

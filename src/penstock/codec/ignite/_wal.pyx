@@ -196,6 +196,14 @@ cdef class Entry:
         return None if self._value is None else self._decode(self._value, self._value_kind)
 
     @property
+    def key_kind(self):
+        return self._key_kind
+
+    @property
+    def value_kind(self):
+        return 0 if self._value is None else self._value_kind
+
+    @property
     def key_bytes(self):
         return self._key
 

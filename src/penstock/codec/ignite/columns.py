@@ -141,8 +141,23 @@ def _timestamps(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
     return pa.array(found, pa.int64()).cast(arrow_type(neutral))
 
 
-def _dates(_: str, neutral: str, values: Values, zone: str) -> pa.Array:
-    local = _local(values, zone)
+def column_of_ms(kind: str, neutral: str, ms: pa.Array, zone: str = UTC) -> pa.Array:
+    """Dates or times of day of milliseconds since 1970, int64. Raises NotHeld."""
+    if neutral == "string":
+        raise NotHeld(kind)
+    return (_date_column if kind == "date" else _time_column)(kind, neutral, ms, zone)
+
+
+def _dates(kind: str, neutral: str, values: Values, zone: str) -> pa.Array:
+    return _date_column(kind, neutral, _ms(values), zone)
+
+
+def _times(kind: str, neutral: str, values: Values, zone: str) -> pa.Array:
+    return _time_column(kind, neutral, _ms(values), zone)
+
+
+def _date_column(_: str, neutral: str, ms: pa.Array, zone: str) -> pa.Array:
+    local = _local(ms, zone)
     days = pc.divide(local, DAY_MS)
     is_midnight = pc.fill_null(pc.equal(pc.multiply(days, DAY_MS), local), fill_value=True)
     if not pc.all(is_midnight, min_count=0).as_py():
@@ -153,17 +168,20 @@ def _dates(_: str, neutral: str, values: Values, zone: str) -> pa.Array:
         raise NotHeld("date") from None
 
 
-def _times(kind: str, neutral: str, values: Values, zone: str) -> pa.Array:
-    local = _local(values, zone)
+def _time_column(kind: str, neutral: str, ms: pa.Array, zone: str) -> pa.Array:
+    local = _local(ms, zone)
     inside = pc.and_(pc.greater_equal(local, 0), pc.less(local, DAY_MS))
     if pc.any(pc.invert(inside)).as_py():
         raise NotHeld(kind)
     return pc.multiply(local, 1000).cast(arrow_type(neutral))
 
 
-def _local(values: Values, zone: str) -> pa.Array:
+def _ms(values: Values) -> pa.Array:
+    return pa.array([one and one[0] for one in values], pa.int64())
+
+
+def _local(ms: pa.Array, zone: str) -> pa.Array:
     """Milliseconds since 1970 by the clock of a time zone."""
-    ms = pa.array([one and one[0] for one in values], pa.int64())
     if zone == UTC:
         return ms
     return pc.local_timestamp(ms.cast(pa.timestamp("ms", zone))).cast(pa.int64())

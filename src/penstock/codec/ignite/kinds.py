@@ -85,6 +85,12 @@ OF_CLASSES = {
 }  # fmt: skip
 """By the class that a table declares for a column."""
 LENGTH_MAX = 10_485_760  # of a text with a length, in PostgreSQL
+OF_CODES = {
+    1: "tinyint", 2: "smallint", 3: "int", 4: "bigint", 5: "real", 6: "double", 8: "boolean",
+    9: "varchar", 10: "uuid", 11: "timestamp", 12: "binary", 30: "decimal", 33: "timestamp",
+    36: "time",
+}  # fmt: skip
+"""By the first byte of a marshalled value; others can be of several types."""
 _CODES = {1: "tinyint", 2: "smallint", 3: "int", 4: "bigint", 5: "real"}
 _SIZED = re.compile(r"(\w+)\((\d+)(?:,(\d+))?\)\Z")
 

@@ -240,6 +240,16 @@ class Entry:
         return None if self._value is None else self._decode(*self._value)
 
     @property
+    def key_kind(self) -> int:
+        """What the key's bytes are: 1 a marshalled value, 2 bytes, 100 an object, 101 an enum."""
+        return self._key[1]
+
+    @property
+    def value_kind(self) -> int:
+        """As key_kind, of the value; 0 where there is none."""
+        return 0 if self._value is None else self._value[1]
+
+    @property
     def key_bytes(self) -> bytes:
         """The key as the node marshalled it."""
         return self._key[0]

@@ -9,7 +9,7 @@ here: numbers of rows and the order of entries (`stream.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from penstock.codec.ignite.columns import NotHeld, column_of
 from penstock.codec.ignite.kinds import OF_VALUES, of_scalar
 from penstock.codec.ignite.types import Types
 from penstock.codec.ignite.values import BinaryObject, Timestamp
+from penstock.engines.ignite.source.plain import PlainColumns
 from penstock.engines.ignite.source.shapes import (
     EXPIRES,
     OF_ENTRY,
@@ -34,7 +35,7 @@ from penstock.engines.ignite.source.shapes import (
     Shape,
     Shapes,
 )
-from penstock.model import Op, PenstockError, Rows
+from penstock.model import Op, PenstockError, Relation, Rows
 
 Ints = npt.NDArray[np.int64]
 Entries = Sequence[Any]
@@ -59,6 +60,7 @@ class RowMaker:
         self._types = types
         self._zone = zone
         self._backups = backups
+        self._plain = PlainColumns(types, zone)
         self._declared: dict[str, Sequence[DeclaredColumn]] = {}
         self._met: dict[tuple[str, str], dict[Any, Any]] = {}
 
@@ -73,6 +75,9 @@ class RowMaker:
         """Rows of one cache's entries, numbered so. Raises what decoding does, KeyNotUsable."""
         is_put = np.fromiter((one.has_value for one in entries), np.bool_, len(entries))
         puts = entries if is_put.all() else [one for one in entries if one.has_value]
+        made = self._plain_rows(cache, entries, puts, is_put, gsn, trx)
+        if made is not None:
+            return made
         keys = [one.key for one in entries]
         values = [one.value for one in puts]
         self._learn_declared(cache)
@@ -82,9 +87,37 @@ class RowMaker:
         while True:
             shape = self._shapes.of(cache, entries[0].cache_id)
             try:
-                return self._made(cache, shape, entries, puts, is_put, keys, values, gsn, trx)
+                return self._made(cache, shape, puts, is_put, keys, values, gsn, trx)
             except _Unfit as unfit:
                 unfit.mend(self._shapes, cache)
+
+    def _plain_rows(
+        self,
+        cache: str,
+        entries: Entries,
+        puts: Entries,
+        is_put: npt.NDArray[np.bool_],
+        gsn: Ints,
+        trx: Ints,
+    ) -> Rows | None:
+        """Rows of entries that show nothing new; None of others."""
+        met = [self._met.get((cache, side), {}) for side in (OF_KEY, OF_VALUE)]
+        if not all(met) or self._shapes.declared(cache) is not self._declared.get(cache):
+            return None
+        shape = self._shapes.of(cache, entries[0].cache_id)
+        columns = self._plain.of(cache, shape, met, entries, puts)
+        if columns is None:
+            return None
+        befores: dict[int, pa.Array] = {}
+        afters = []
+        for at, (column, made) in enumerate(zip(shape.columns, columns, strict=True)):
+            if column.side == OF_KEY:
+                _check_key(cache, column, made)
+                befores[at] = _where(made, ~is_put)
+                afters.append(_where(made, is_put))
+            else:
+                afters.append(_spread(made, is_put))
+        return _rows_of(shape.relation, afters, befores, is_put, gsn, trx)
 
     # -- what entries show -------------------------------------------------------------------
 
@@ -157,7 +190,6 @@ class RowMaker:
         self,
         cache: str,
         shape: Shape,
-        entries: Entries,
         puts: Entries,
         is_put: npt.NDArray[np.bool_],
         keys: list[Any],
@@ -165,7 +197,6 @@ class RowMaker:
         gsn: Ints,
         trx: Ints,
     ) -> Rows:
-        relation = shape.relation
         afters = []
         befores: dict[int, pa.Array] = {}
         unfit = _Unfit()
@@ -184,24 +215,7 @@ class RowMaker:
         unfit.columns += self._missed(cache, shape, keys, values)
         if unfit.columns:
             raise unfit
-        after = pa.StructArray.from_arrays(
-            afters, fields=list(after_type(relation)), mask=pa.array(~is_put)
-        )
-        before = pa.StructArray.from_arrays(
-            [befores[at] for at in relation.before],
-            fields=list(before_type(relation)),
-            mask=pa.array(is_put),
-        )
-        columns = [
-            pa.array(gsn),
-            pa.array(trx),
-            pa.array(np.where(is_put, int(Op.UPDATE), int(Op.DELETE)).astype(np.uint8)),
-            pa.nulls(len(entries), pa.binary()),
-            after,
-            before,
-        ]
-        schema = batch_schema(relation)
-        return Rows(relation=relation, batch=pa.RecordBatch.from_arrays(columns, schema=schema))
+        return _rows_of(shape.relation, afters, befores, is_put, gsn, trx)
 
     def _missed(
         self, cache: str, shape: Shape, keys: list[Any], values: list[Any]
@@ -233,6 +247,35 @@ class RowMaker:
             one.type_name if type(one) is BinaryObject else of_scalar(one, _bytes(put, OF_VALUE))
             for one, put in zip(values, puts, strict=True)
         ]
+
+
+def _rows_of(
+    relation: Relation,
+    afters: list[pa.Array],
+    befores: Mapping[int, pa.Array],
+    is_put: npt.NDArray[np.bool_],
+    gsn: Ints,
+    trx: Ints,
+) -> Rows:
+    """A batch. befores: columns of keys, by their place."""
+    after = pa.StructArray.from_arrays(
+        afters, fields=list(after_type(relation)), mask=pa.array(~is_put)
+    )
+    before = pa.StructArray.from_arrays(
+        [befores[at] for at in relation.before],
+        fields=list(before_type(relation)),
+        mask=pa.array(is_put),
+    )
+    columns = [
+        pa.array(gsn),
+        pa.array(trx),
+        pa.array(np.where(is_put, int(Op.UPDATE), int(Op.DELETE)).astype(np.uint8)),
+        pa.nulls(len(is_put), pa.binary()),
+        after,
+        before,
+    ]
+    schema = batch_schema(relation)
+    return Rows(relation=relation, batch=pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 class _Unfit(Exception):

@@ -1,0 +1,130 @@
+"""Columns of entries whose keys and values are as those before: read from their bytes at once.
+
+What is not so plain (a type that was not met, a value that a column does not hold, raw data) is
+left to `rows.py`, which decodes each value and lets the cache's shape grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.columns import arrow_type
+from penstock.codec.ignite.cells import Cell, cell_of, cell_reader
+from penstock.codec.ignite.columns import NotHeld, column_of, column_of_ms
+from penstock.codec.ignite.kinds import OF_CODES, parts_of
+from penstock.codec.ignite.types import Types
+from penstock.engines.ignite.source.shapes import (
+    EXPIRES,
+    OF_KEY,
+    OF_VALUE,
+    PRIMARY,
+    RAW,
+    KeptColumn,
+    Shape,
+)
+
+REGULAR, OBJECT = 1, 100  # kinds of keys and values
+NULL = 101
+Met = Mapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The columns of keys, or of values. kind: of their bytes."""
+
+    columns: tuple[KeptColumn, ...]
+    cells: tuple[Cell, ...]
+    kind: int
+
+
+class PlainColumns:
+    """Reads columns; the kernel does, where it is built."""
+
+    def __init__(self, types: Types, zone: str) -> None:
+        """zone: of the nodes, for dates and times of day."""
+        self._read = cell_reader(types)
+        self._zone = zone
+        self._sides: dict[str, tuple[Shape, tuple[_Side, ...]]] = {}
+
+    def of(
+        self, cache: str, shape: Shape, met: Sequence[Met], entries: Sequence[Any], puts: Any
+    ) -> list[pa.Array] | None:
+        """A column of each entry for the key's, of each put for others; None: they are not plain.
+
+        met: types of keys and of values that the shape has taken in.
+        """
+        known = self._sides.get(cache)
+        if known is None or known[0] is not shape:
+            known = self._sides[cache] = shape, (_side(shape, OF_KEY), _side(shape, OF_VALUE))
+        keys, values = known[1]
+        if any(one.key_kind != keys.kind for one in entries):
+            return None
+        if any(one.value_kind != values.kind for one in puts):
+            return None
+        made = self._columns(keys, [one.key_bytes for one in entries], met[0])
+        if made is None:
+            return None
+        more = self._columns(values, [one.value_bytes for one in puts], met[1])
+        if more is None:
+            return None
+        found = made | more
+        for column in shape.columns:
+            if column.name not in found:
+                of_entries = _of_entries(column, puts)
+                if of_entries is None:
+                    return None
+                found[column.name] = of_entries
+        if any(one.expire_time_ms for one in puts) and EXPIRES not in found:
+            return None
+        return [found[column.name] for column in shape.columns]
+
+    def _columns(self, side: _Side, data: list[bytes], met: Met) -> dict[str, pa.Array] | None:
+        if side.kind == REGULAR:
+            codes = {one[0] for one in data if one} - {NULL}
+            if not codes <= {code for code, kind in OF_CODES.items() if kind in met}:
+                return None
+        read = self._read(data, side.cells)
+        if read is None or any(met.get(one.type_id) is not one for one in read[1]):
+            return None
+        made = {}
+        for column, cells in zip(side.columns, read[0], strict=True):
+            try:
+                made[column.name] = self._column(column, cells)
+            except NotHeld:
+                return None
+        return made
+
+    def _column(self, column: KeptColumn, cells: Any) -> pa.Array:
+        if isinstance(cells, list):
+            return column_of(column.kind, column.neutral, cells, self._zone)
+        base, length, _ = parts_of(column.kind)
+        if base in ("date", "time"):
+            return column_of_ms(column.kind, column.neutral, cells, self._zone)
+        if base == "varchar" and length and (pc.max(pc.utf8_length(cells)).as_py() or 0) > length:
+            raise NotHeld("varchar")
+        return cells
+
+
+def _side(shape: Shape, side: str) -> _Side:
+    columns = tuple(one for one in shape.columns if one.side == side)
+    cells = tuple(cell_of(one.field, one.kind, one.neutral) for one in columns)
+    is_scalar = [one.field for one in columns] == [""]
+    # Where a cache has both, values of one kind would leave the others' columns to be filled.
+    is_mixed = not is_scalar and any(not one.field for one in columns)
+    return _Side(columns, cells, 0 if is_mixed else REGULAR if is_scalar else OBJECT)
+
+
+def _of_entries(column: KeptColumn, puts: Sequence[Any]) -> pa.Array | None:
+    """A column of what entries have beside key and value; None: their types have to be named."""
+    kind = arrow_type(column.neutral)
+    if column.field == EXPIRES and column.neutral == "timestamptz":
+        times = [one.expire_time_ms * 1000 or None for one in puts]
+        return pa.array(times, pa.int64()).cast(kind)
+    if column.field == PRIMARY:
+        return pa.array([one.primary for one in puts], kind)
+    return pa.nulls(len(puts), kind) if column.field == RAW else None
