@@ -18,6 +18,7 @@ AREAS = {
     "CT": "Control: running and stopping",
     "DC": "Decoding what the server sends",
     "FX": "FlexCDC: changelog tables and plugins",
+    "MG": "Merging logs",
     "ST": "Staging in a database",
     "IG": "A node's directory of Apache Ignite",
     "HS": "This machine and its connections",

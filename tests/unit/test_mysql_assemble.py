@@ -38,6 +38,7 @@ from penstock.model import (
     MarkerKind,
     PenstockError,
 )
+from penstock.model.change import GLOBAL_PREFIX
 from penstock.model.position import to_ordinal
 from penstock.ports.visits import Visit
 
@@ -70,7 +71,11 @@ def test_a_whole_log_comes_in_order(following: Following) -> None:
     )
     assert found.rows == ROWS
     markers = [m for run in found.runs for m in run.markers]
-    assert [(m.kind, m.gsn, m.trx) for m in markers] == [(MarkerKind.TRUNCATE, 6, 6)]
+    assert [(m.kind, m.gsn, m.trx) for m in markers if m.kind is not MarkerKind.MESSAGE] == [
+        (MarkerKind.TRUNCATE, 6, 6)
+    ]
+    named = {m.data["prefix"] for m in markers if m.kind is MarkerKind.MESSAGE}
+    assert named == {GLOBAL_PREFIX}  # what it is a branch of
     assert found.marks[-1].position == ends[-1]
     assert found.marks[-1].gtids.endswith(":1-11")
     assert found.marks[-1].prepared == ()

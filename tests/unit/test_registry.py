@@ -52,6 +52,9 @@ def test_each_scheme_has_its_engine() -> None:
         "staged-mysql": "staged",
         "staged-mariadb": "staged",
         "ignite": "ignite",
+        "merged-postgresql": "merged",
+        "merged-mysql": "merged",
+        "merged-mariadb": "merged",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"

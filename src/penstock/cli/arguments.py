@@ -65,12 +65,15 @@ def table_name(text: str, argument: str) -> TableName:
     return TableName(schema, name)
 
 
-def pipeline_config(file: Path) -> Config:
-    """Read a pipeline file that has a source. Raises SourceMissing, and what reading it does."""
+def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
+    """Read a pipeline file that has a source. Raises SourceMissing, and what reading it does.
+
+    takes_merge: one with [merge] will do.
+    """
     from penstock.control.config import load_config, need_source
 
     config = load_config(file)
-    need_source(config)
+    need_source(config, takes_merge=takes_merge)
     return config
 
 
@@ -88,7 +91,7 @@ def consumed_config(file: Path, group: str) -> Config:
 
     config = load_config(file)
     if config.stage is None:
-        need_source(config)
+        need_source(config, takes_merge=True)
     return consumed(config, group)
 
 

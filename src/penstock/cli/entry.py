@@ -21,7 +21,7 @@ from penstock.cli.output import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, show_
 from penstock.cli.reports import doctor, lag, plan, status, verify
 from penstock.cli.resend import resend
 from penstock.cli.reset import reset
-from penstock.cli.run import demo, extract, load, run
+from penstock.cli.run import demo, extract, load, merge, run
 from penstock.cli.stage import stage
 from penstock.cli.table import table
 from penstock.cli.web import web
@@ -62,6 +62,7 @@ for command in (
         run,
         extract,
         load,
+        merge,
         consume,
         stage,
         status,

@@ -202,7 +202,7 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
     from penstock.control.plan import make_plan
     from penstock.control.plan_text import plan_lines
 
-    config = pipeline_config(file)
+    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
     found = make_plan(config)
     if as_json:

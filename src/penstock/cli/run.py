@@ -54,7 +54,7 @@ def run(
     from penstock.control.past_errors import errors_kept
     from penstock.control.supervisor import run_pipeline
 
-    config = pipeline_config(file)
+    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
     beside: AbstractContextManager[None] = nullcontext()
     if with_web:
@@ -86,11 +86,39 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     from penstock.control.extract_process import extract_changes
     from penstock.control.past_errors import errors_kept
 
-    config = pipeline_config(file)
+    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
     with errors_kept(config, "extract"):
         extract_changes(config, verbose=verbose, checked=checked)
     say(as_json, "stopped: everything extracted so far is in the change log", stopped=True)
+
+
+@click.command()
+@pipeline_file
+@common
+@checked_option
+def merge(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
+    """Run only the merging half of a pipeline with [merge]: several change logs into one.
+
+    In the order of commit times, whole transactions, each once. It waits for the log that is
+    furthest behind; `penstock status` says which one that is.
+
+    \b
+    What it changes:  disk: log/ and state/; links to the logs' segments in their cdc/merge-NAME
+                      target: its own rows of wirekite.wirekite_progress, if there is a target
+    Example:          penstock merge merged.toml
+    Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
+    """  # noqa: D301 - click wants the character
+    from penstock.control.config import need_merge
+    from penstock.control.extract_process import extract_changes
+    from penstock.control.past_errors import errors_kept
+
+    config = pipeline_config(file, takes_merge=True)
+    need_merge(config)
+    diagnostics(verbose)
+    with errors_kept(config, "extract"):
+        extract_changes(config, verbose=verbose, checked=checked)
+    say(as_json, "stopped: everything merged so far is in the merged log", stopped=True)
 
 
 @click.command()
@@ -112,7 +140,7 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     from penstock.control.config import need_target
     from penstock.control.past_errors import errors_kept
 
-    config = pipeline_config(file)
+    config = pipeline_config(file, takes_merge=True)
     need_target(
         config,
         "there is nowhere to load",

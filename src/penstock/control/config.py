@@ -30,6 +30,7 @@ from penstock.control.config_errors import (
     check_url,
     invalid,
 )
+from penstock.control.config_merge import check_merge_file, with_merge
 from penstock.control.config_stage import check_stage, check_stage_file, check_staging, with_staging
 from penstock.control.config_text import ConfigText, Substituted, plain, read_config_text
 from penstock.control.direct import engine_of, has_directory, with_whole_patterns
@@ -51,6 +52,7 @@ from penstock.ports.config import (
 )
 from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
+from penstock.ports.merge_config import MERGE
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import engines, types_at
 from penstock.ports.stage_config import (
@@ -89,12 +91,14 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
             raise _unknown(text, name, "", known, what="section")
     _refuse_other_engines(text)
     has_target = "target" in text.values
+    if MERGE in text.values:
+        check_merge_file(text)
     if STAGE in text.values:
         check_stage_file(text)
     elif not has_target:
         _refuse_loading(text)
     left_out = {name for name in ("target", "source") if name not in text.values}
-    if STAGE not in text.values:
+    if STAGE not in text.values and MERGE not in text.values:
         left_out -= {"source"}
     parts = {
         snake(name): _section(text, name, kind, text.values.get(name, {}))
@@ -112,6 +116,8 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
             **_staging_sections(text),
         },
     )
+    if config.merge is not None:
+        config = with_merge(text, config, lambda file: load_config(file, environment))
     config = with_whole_patterns(config)
     if not has_target:
         url = progress_beside(config.layout.state)
@@ -191,7 +197,7 @@ def _section(
             f"{text.place(name)}: {name} must be a section",
             hint=f"Write it as a line [{name}] with its keys below.",
         )
-    if name == "pipeline" and ("target" not in text.values or STAGE in text.values):
+    if name == "pipeline" and ("target" not in text.values or {STAGE, MERGE} & text.values.keys()):
         given = {"mode": Mode.CHANGE.value, **given}
     known = {spelled(item.name): item for item in fields(kind)}
     for key in given:
@@ -341,7 +347,7 @@ def _check_ends(text: ConfigText, config: Config) -> None:
         check_staging(text, config)
     if config.stage is not None:
         check_stage(text, config.stage)
-    else:
+    elif config.merge is None:
         check_url(text, "source", config.source.url)
         _check_patterns(text, config.source.tables)
         _check_types(text, config)
@@ -394,12 +400,30 @@ def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -
         raise invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
 
 
-def need_source(config: Config) -> None:
-    """Refuse a command that is about the source where there is none. Raises SourceMissing."""
+def need_source(config: Config, *, takes_merge: bool = False) -> None:
+    """Refuse a command that is about the source where there is none. Raises SourceMissing.
+
+    takes_merge: a merge of logs will do.
+    """
+    if config.merge is not None and not takes_merge:
+        files = ", ".join(one.path.name for one in config.inputs)
+        raise SourceMissing(
+            f"{config.path.name} has [merge] and no [source]: it reads the logs of {files}",
+            hint="Run the command with one of these files.",
+        )
     if config.stage is not None:
         raise SourceMissing(
             f"{config.path.name} has [stage] and no [source]: changefeeds are posted to it",
             hint="Run: penstock stage FILE",
+        )
+
+
+def need_merge(config: Config) -> None:
+    """Refuse a command that merges logs where there are none. Raises SourceMissing."""
+    if config.merge is None:
+        raise SourceMissing(
+            f"{config.path.name} has no [merge]: there are no logs to make one of",
+            hint='Write [merge] with logs = ["s0.toml", "s1.toml"], as docs/merge.md shows.',
         )
 
 

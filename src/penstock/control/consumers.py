@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 
 from penstock.consume.registration import LogPlace, register
+from penstock.merge.extraction import consumer_name
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.consumer_config import ConsumerSection, Start
 from penstock.ports.stage_groups import feed_config, feeds
 
 
@@ -92,3 +93,12 @@ def register_configured(config: Config) -> list[str]:
         for name, section in config.consumers.items()
         if register(place, name, start=section.start, size_bytes_max=section.size_bytes_max)
     ]
+
+
+def register_merge(config: Config) -> None:
+    """Make a merge known to its logs as a consumer of each, from the oldest change that is there.
+
+    Raises what registering raises.
+    """
+    for one in config.inputs:
+        register(log_place(one), consumer_name(config), start=Start.BEGINNING)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import structlog
 
 from penstock.control.actions import ActionWatch
-from penstock.control.consumers import register_configured
+from penstock.control.consumers import register_configured, register_merge
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
 from penstock.control.new_table_watch import NewTableWatch, settle_new_tables
@@ -57,7 +57,7 @@ def extract_options(config: Config) -> ExtractOptions:
         keep_messages=section.keep_messages,
         full_before_images=section.full_before_images,
         server_id=section.server_id,
-        heartbeat_s=section.heartbeat_seconds,
+        heartbeat_s=section.heartbeat_seconds if config.merge is None else 0.0,
         extension=config.change_loader.change_file_extension,
         removes_linked=not config.has_target,
     )
@@ -98,6 +98,7 @@ def extract_changes(
             REAL_FILES.make_directory(config.layout.run)
             stack.enter_context(diagnostics_to(config.layout.run / "extract.log", verbose=verbose))
         register_configured(config)
+        register_merge(config)
         options = extract_options(config)
         engine = stack.enter_context(
             extraction_of(config).opened(

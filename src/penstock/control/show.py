@@ -119,6 +119,9 @@ def show_status(status: Status, out: Console | None = None) -> None:
         out.print(f"bulk load done: {human_count(bulk.rows_done)} rows, {len(bulk.tables)} tables")
     elif bulk is not None:
         out.print(bulk_table(bulk, out.width))
+    if status.merge is not None:
+        for text, is_trouble in status.merge.lines(status.read_us):
+            out.print(Text(text, style="yellow" if is_trouble else ""))
     if status.mode != "data":
         out.print(pairs(change_rows(status)))
         _show_files(status, out)

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.control.lag import Lag, assess_lag
 from penstock.control.log_facts import read_log_end
+from penstock.control.merge_status import MergeSeen, read_merge
 from penstock.control.outages import (
     SIDES,
     Outage,
@@ -48,6 +49,7 @@ class Status:
     asked, `target.unknown` is set. retries: what processes have failed at and try again. read_us:
     when this was read.
 
+    merge: of a pipeline with [merge], what its merging process said last.
     has_target: whether there is a target; else `target` is what the file in the pipeline's
     directory says. tables: those that somebody asked something for. positions: how the source
     writes them.
@@ -68,6 +70,7 @@ class Status:
     retries: tuple[Retry, ...] = ()
     read_us: int = 0
     target_read_us: int = 0
+    merge: MergeSeen | None = None
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def outage(self, side: str) -> Outage | None:
@@ -158,6 +161,7 @@ class Status:
             "unreachable": [one.as_dict() for one in self.outages],
             "tried_again": [one.as_dict() for one in self.retries],
             "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
+            **({"merge": dict(self.merge.facts)} if self.merge is not None else {}),
         }
 
 
@@ -218,6 +222,7 @@ class StatusReader:
             retries=retries,
             read_us=self._clock.now_us(),
             target_read_us=self._last_us,
+            merge=read_merge(config),
             positions=positions_of(config),
         )
 

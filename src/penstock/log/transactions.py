@@ -116,6 +116,12 @@ class Transactions:
             origin=origin.as_py(),
         )
 
+    def between(self, low: int, high: int) -> pa.RecordBatch:
+        """Those from low to high, which the segment has, as TRANSACTIONS_SCHEMA has them."""
+        frames = self._between(low, high)
+        batch = pa.concat_batches([self._batch(frame) for frame in frames])
+        return batch.slice(low - self._firsts[frames.start], high - low + 1)
+
     def load(self, low: int, high: int) -> None:
         """Read those of these numbers; they are found without the file from then on."""
         for frame in self._between(low, high):

@@ -37,8 +37,17 @@ class MarkerKind(StrEnum):
 # `data` of a DDL whose tables were dropped.
 DROP_TABLE = {"statement": "drop table"}
 
+# `data["prefix"]` of a MESSAGE that names the global transaction which this one is a part of, in
+# `data["content"]`. `penstock.global/3`: it has three parts, each at another source.
+GLOBAL_PREFIX = "penstock.global"
+
 # `data["reason"]` of a RELOAD in front of which columns got other names.
 COLUMN_RENAMED = "a column was renamed"
+
+
+def is_global_prefix(prefix: str) -> bool:
+    """Whether a message names a global transaction; see GLOBAL_PREFIX."""
+    return prefix == GLOBAL_PREFIX or prefix.startswith(f"{GLOBAL_PREFIX}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

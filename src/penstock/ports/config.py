@@ -17,6 +17,7 @@ from penstock.host.errors import mask
 from penstock.model.layout import PipelineLayout
 from penstock.ports.consumer_config import ConsumerSection
 from penstock.ports.flexcdc_settings import FlexCdcSettings
+from penstock.ports.merge_config import MERGE, MergeSection
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
 from penstock.ports.stage_config import STAGE, STAGING, StageSection, StagingSection
@@ -210,7 +211,8 @@ class Config:
     URL of `target` is that of the file in the pipeline's directory that keeps progress and action.
     flexcdc: [flexcdc], if there is one; then before images are whole. stage: [stage], if there is
     one: then changefeeds are posted, and the URL of `source` is empty. staging: the database that
-    keeps what is not applied yet.
+    keeps what is not applied yet. merge: [merge], if there is one: then `source` names a merge, and
+    inputs are the pipelines of its logs.
     """
 
     path: Path
@@ -228,6 +230,8 @@ class Config:
     flexcdc: FlexCdcSettings | None = None
     staging: StagingSection | None = None
     stage: StageSection | None = None
+    merge: MergeSection | None = None
+    inputs: tuple[Config, ...] = ()
 
     @property
     def directory(self) -> Path:
@@ -245,7 +249,7 @@ class Config:
         for section in SECTIONS:
             if section == "target" and not self.has_target:
                 continue
-            if section == "source" and self.stage is not None:
+            if section == "source" and (self.stage or self.merge) is not None:
                 continue
             shown[section] = _shown_section(getattr(self, snake(section)))
         for section in STAGING_SECTIONS:
@@ -279,8 +283,12 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
-# Of a file for changefeeds: the second one stands in place of [source].
-STAGING_SECTIONS: dict[str, type[Any]] = {STAGING: StagingSection, STAGE: StageSection}
+# Of a file for changefeeds, or for a merge: the last two stand in place of [source].
+STAGING_SECTIONS: dict[str, type[Any]] = {
+    STAGING: StagingSection,
+    STAGE: StageSection,
+    MERGE: MergeSection,
+}
 
 
 def camel(name: str) -> str:

@@ -19,7 +19,17 @@ from penstock.host.errors import UrlInvalid, mask
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.engines"
-BUILT_IN = ("postgres", "mysql", "oracle", "sqlserver", "sqlite", "cockroach", "staged", "ignite")
+BUILT_IN = (
+    "postgres",
+    "mysql",
+    "oracle",
+    "sqlserver",
+    "sqlite",
+    "cockroach",
+    "staged",
+    "ignite",
+    "merged",
+)
 
 
 class EngineUnknown(UrlInvalid):
@@ -158,5 +168,5 @@ def types_at(url: str) -> str:
 
 def same_types(first: str, second: str) -> bool:
     """Whether two URLs name servers that have the same types."""
-    engine = engine_at(first)
-    return engine.has_same_types and engine is engine_at(second)
+    alike = engine_at(first).has_same_types and engine_at(second).has_same_types
+    return alike and types_at(first) == types_at(second)

@@ -487,6 +487,7 @@ class Assembler:
             )
         if commits:
             self._cut_at_end = True
+            self._mark(MarkerKind.MESSAGE, data=self._prepared.global_of(xid))
             self._replay(self._prepared.open_read(found))
 
     def _replay(self, file: Any) -> None:

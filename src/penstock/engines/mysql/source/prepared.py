@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.engines.mysql.source.unsupported import StreamUnexpected
 from penstock.host.faults import declare, point
 from penstock.host.files import AppendFile, Files, ReadFile
+from penstock.model.change import GLOBAL_PREFIX
 
 SUFFIX = ".prepared"
 # As the servers write them, and as somebody may have typed them.
@@ -160,6 +161,11 @@ class PreparedFiles:
         if found is not None:
             self._decided.append((at, found))
         return found
+
+    @staticmethod
+    def global_of(xid: Xid) -> dict[str, str]:
+        """What a message says of the global transaction that one with this id is a branch of."""
+        return {"prefix": GLOBAL_PREFIX, "content": xid[1].decode("utf-8", "backslashreplace")}
 
     def begun(self) -> ReadFile:
         """The transaction that was begun, to be read: committed in one phase."""

@@ -41,6 +41,7 @@ from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Rows, Run
+from penstock.model.change import is_global_prefix
 from penstock.ports.visits import Visit, Visits
 
 logger = structlog.get_logger()
@@ -462,11 +463,12 @@ class Assembler:
         if sent_us is not None:
             self.mark(MarkerKind.HEARTBEAT, data={"sent_us": sent_us})
             return
-        if message.prefix.startswith(INTERNAL_PREFIX):
+        is_global = message.transactional and is_global_prefix(message.prefix)
+        if message.prefix.startswith(INTERNAL_PREFIX) and not is_global:
             if self._on_message is not None:
                 self._on_message(message)
             return
-        if not self._keep_messages:
+        if not self._keep_messages and not is_global:
             self.counted.ignored_message_count += 1
             return
         data = {"prefix": message.prefix, "transactional": message.transactional}

@@ -1,0 +1,55 @@
+"""Places in a merged log as positions: they are counted, since no server has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from penstock.model.position import PositionInvalid
+from penstock.ports.config import Config
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MergedPosition:
+    """See `Position`. A transaction is at its own number; behind it is the next one."""
+
+    ordinal: int
+    BITS = 64
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of a transaction. Raises PositionInvalid."""
+        if not 0 <= self.ordinal < 2**63:
+            raise PositionInvalid(f"{self.ordinal} is no position of a merged log")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """See PositionKind."""
+        if not text.isdecimal():
+            raise PositionInvalid(
+                f"{text!r} is no position of a merged log", hint="Write a number, such as 4711."
+            )
+        return cls(int(text))
+
+    def __str__(self) -> str:
+        """The number."""
+        return str(self.ordinal)
+
+
+class MergedPositions:
+    """See `ports.positions.Positions`."""
+
+    def __init__(self, config: Config) -> None:
+        """Of a pipeline with [merge]."""
+        self._origin = f"merge/{config.pipeline.name}"
+
+    def text(self, position: int) -> str:
+        """See Positions."""
+        return str(MergedPosition(position))
+
+    def origin(self, _position: int) -> str:
+        """See Positions."""
+        return self._origin
+
+    def parse(self, text: str) -> int:
+        """See Positions."""
+        return MergedPosition.parse(text).ordinal

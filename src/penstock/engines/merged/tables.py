@@ -1,0 +1,51 @@
+"""The tables of a merge: those of its logs; see `ports.tables.Tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from penstock.codec.types import Server
+from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.merge_config import MERGED
+from penstock.ports.tables import Followed, Present, tables_at
+
+
+def server_of(url: str) -> Server:
+    """See Tables: that of the first log's source."""
+    inner = url.removeprefix(f"{MERGED}-")
+    return tables_at(inner).server_of(inner)
+
+
+def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+    """See Tables. Of a table that several logs have, the definition of the first one."""
+    found: dict[TableName, TableDefinition] = {}
+    for one in config.inputs:
+        for table in tables_at(one.source.url).captured(one, dropped=dropped):
+            found.setdefault(table.name, table)
+    return [found[name] for name in sorted(found)]
+
+
+def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:  # noqa: ARG001
+    """See Tables: the logs' own pipelines follow them."""
+    return None
+
+
+def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:  # noqa: ARG001
+    """See Tables: what is new is for the logs' own pipelines."""
+    return None
+
+
+def everything(url: str) -> str:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return "*.*"
+
+
+def namespace(url: str, schema: str, *, is_same: bool) -> str:
+    """See Tables: as the first log's source has it."""
+    return tables_at(url.removeprefix(f"{MERGED}-")).namespace(url, schema, is_same=is_same)
+
+
+def shift(config: Config) -> int:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return 0

@@ -1,0 +1,203 @@
+"""The engine of `penstock extract` for several logs: what the extractor's loop knows of a merge.
+
+Nothing is ever sent back to a server: the inputs' links are what is acknowledged. Not here: reading
+them (`stream.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import structlog
+
+from penstock.host.files import DirectoryLocked
+from penstock.log.layout import SegmentMissing
+from penstock.merge.inputs import InputPlace, InputReplaced, MergeInput
+from penstock.merge.order import Reached
+from penstock.merge.state import InputState, MergeState, MergeStateLost, MergeStates
+from penstock.merge.stream import Member, MergeStream
+from penstock.model import FlushPoint, PenstockError, Run
+from penstock.ports.merge_config import MergeSection
+from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
+
+logger = structlog.get_logger(__name__)
+
+
+class InputLeft(PenstockError):
+    """A log is not merged any more, and not all of it is. fields: input."""
+
+    code = "MG06"
+    retry = "operator"
+
+
+@dataclass
+class MergeEngine:
+    """See SourceEngine. places: of the logs; scheme, types: of the merged one's source."""
+
+    name: str
+    scheme: str
+    types: str
+    places: Sequence[InputPlace]
+    section: MergeSection
+    _states: MergeStates | None = None
+    _place: EnginePlace | None = None
+    _stream: MergeStream | None = None
+    _released: dict[str, int] = field(default_factory=dict)
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """See SourceEngine. What is not merged durably is still in the inputs."""
+        self._place = place
+        self._states = MergeStates(place.state)
+        entries = self._states.entries
+        return Origin(
+            identity={"engine": self.scheme, "flavour": self.types, "merge": self.name},
+            resend_from=entries[0].trx if entries else 0,
+        )
+
+    def server_end(self) -> ServerEnd:
+        """See SourceEngine: it is looked at all the time."""
+        assert self._place is not None, "begin() comes first"
+        return ServerEnd(now_us=self._place.clock.now_us())
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """See SourceEngine: those of the inputs."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(position)
+
+    def bytes_between(self, _first: int, _last: int) -> int:
+        """See SourceEngine: nobody knows it."""
+        return 0
+
+    def attempt(self) -> AbstractContextManager[None]:
+        """See SourceEngine."""
+        return nullcontext()
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """See SourceEngine."""
+        return None
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[MergeStream]:
+        """See SourceEngine. Raises MergeStateLost, InputLeft."""
+        assert self._states is not None, "begin() comes first"
+        assert self._place is not None
+        state, shapes = self._states.at(durable.trx)
+        self._check_left(state)
+        members = [
+            Member(
+                state=one,
+                source=MergeInput(
+                    self._place_of(one.name),
+                    trx=one.reached.trx,
+                    number=one.segment,
+                    log_id=one.log_id,
+                ),
+                goes_behind=self._parents_of(one.name, state),
+                ends=one.name in self.section.split,
+            )
+            for one in self._inputs(state)
+            if not one.is_over
+        ]
+        over = tuple(one for one in state.inputs if one.is_over)
+        self._stream = MergeStream(
+            members,
+            start=durable,
+            state=state,
+            over=over,
+            shapes=shapes,
+            section=self.section,
+            run_directory=self._place.run,
+            clock=self._place.clock,
+            has_writer=self._has_writer,
+            on_acknowledge=self._release,
+        )
+        try:
+            yield self._stream
+        finally:
+            self._stream.close()
+            self._stream = None
+
+    def _inputs(self, state: MergeState) -> list[InputState]:
+        """Those that are known, and behind them those that join: with what is later than now."""
+        known = {one.name: one for one in state.inputs}
+        found = list(state.inputs)
+        for place in self.places:
+            if place.name not in known:
+                reached = Reached(skips_us=state.watermark_us)
+                found.append(InputState(name=place.name, number=len(found) + 1, reached=reached))
+                logger.info("log joins", input=place.name, behind_us=state.watermark_us)
+        return found
+
+    def _check_left(self, state: MergeState) -> None:
+        named = {place.name for place in self.places}
+        for one in state.inputs:
+            if one.name not in named and not one.is_over:
+                raise InputLeft(
+                    f"{one.name} is not among logs in [merge], and is not merged to its end",
+                    hint="Put it back, stop its extraction, and name it in [merge.split] with the "
+                    "logs that go on in its place, or none: status says when all of it is merged.",
+                    input=one.name,
+                )
+
+    def _parents_of(self, name: str, state: MergeState) -> frozenset[str]:
+        """The logs that have to be merged to their end in front of this one."""
+        over = {one.name for one in state.inputs if one.is_over}
+        return (
+            frozenset(parent for parent, others in self.section.split.items() if name in others)
+            - over
+        )
+
+    def _place_of(self, name: str) -> InputPlace:
+        return next(place for place in self.places if place.name == name)
+
+    def _has_writer(self, place: InputPlace) -> bool:
+        """Whether an extractor writes a log now."""
+        try:
+            place.files.lock(place.log).release()
+        except DirectoryLocked:
+            return True
+        return False
+
+    def _release(self, trx: int) -> None:
+        """The merged log is durable up to a transaction: let go of what it has of the inputs."""
+        assert self._states is not None
+        state = next((one for one in self._states.entries if one.trx == trx), None)
+        if state is None or self._stream is None:
+            return
+        sources = {member.source.name: member.source for member in self._stream.members}
+        for one in state.inputs:
+            source = sources.get(one.name)
+            if source is not None and one.segment > self._released.get(one.name, -1):
+                source.release(one.segment)
+                self._released[one.name] = one.segment
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine: where the inputs are is on the disk before the log is."""
+        assert self._states is not None
+        if self._stream is None or any(one.trx == end.trx for one in self._states.entries[-1:]):
+            return
+        found = self._stream.state_at(end.trx)
+        if found is not None:
+            self._states.save(*found)
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """See SourceEngine: say what holds the merge back."""
+        del log_access
+        if self._stream is not None:
+            self._stream.report()
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """See SourceEngine."""
+        return isinstance(error, InputReplaced | MergeStateLost | SegmentMissing)

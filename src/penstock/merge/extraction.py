@@ -1,0 +1,71 @@
+"""The part `extraction` of a merge: its engine over the logs of its pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from penstock.merge.engine import MergeEngine
+from penstock.merge.inputs import InputPlace
+from penstock.model import TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.identity import SourceIdentity
+from penstock.ports.merge_config import MERGED
+from penstock.ports.pipeline import Pipeline
+from penstock.ports.registry import types_at
+
+
+def identity(config: Config) -> SourceIdentity:
+    """See Extraction. The logs may become others; the name stays."""
+    return SourceIdentity(
+        pipeline=config.pipeline.name,
+        engine=MERGED,
+        system_id="merge",
+        timeline=0,
+        database=config.pipeline.name,
+        database_id=0,
+        slot="",
+        publication="",
+    )
+
+
+def has_begun(pipeline: Pipeline) -> bool:
+    """See Extraction."""
+    return bool(pipeline.log_position())
+
+
+def place_of(config: Config, one: Config) -> InputPlace:
+    """Where a log is, and our links to its segments. one: of the log's own pipeline."""
+    return InputPlace(
+        name=one.pipeline.name,
+        log=one.layout.log,
+        links=one.layout.consumers / consumer_name(config),
+        extension=one.change_loader.change_file_extension,
+    )
+
+
+def consumer_name(config: Config) -> str:
+    """As which consumer a merge reads its logs."""
+    return f"merge-{config.pipeline.name}"
+
+
+@contextmanager
+def opened(
+    pipeline: Pipeline,
+    options: ExtractOptions,
+    *,
+    tables: Callable[[], list[TableDefinition]],
+    stop: Callable[[], bool],
+) -> Iterator[MergeEngine]:
+    """See Extraction. Each log's own pipeline captures its tables."""
+    del options, tables, stop
+    config = pipeline.config
+    assert config.merge is not None, "a file with [merge]"
+    yield MergeEngine(
+        name=config.pipeline.name,
+        scheme=config.source.url.partition("://")[0],
+        types=types_at(config.source.url),
+        places=[place_of(config, one) for one in config.inputs],
+        section=config.merge,
+    )

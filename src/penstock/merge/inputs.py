@@ -1,0 +1,411 @@
+"""One log as an input of a merge: its transactions as they come, its rows when they are asked for.
+
+It is read as a consumer reads it: hard links keep its segments until the merged log has them, the
+open one is read as far as it is durable. In memory are commit times and markers of what is pending;
+the rows stay in their files. Not here: what comes next (`order.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.ckt import FrameEntry, FrameKind
+from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.log import links
+from penstock.log.layout import (
+    DONE_NAME,
+    EXTENSION_DEFAULT,
+    SegmentFile,
+    list_segments,
+    missing,
+    segment_name,
+)
+from penstock.log.segment import Segment
+from penstock.log.state import load_state
+from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.merge.order import Global, Ints
+from penstock.model import Marker, MarkerKind, PenstockError, Relation, Rows
+from penstock.model.change import is_global_prefix
+
+MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
+
+
+class InputReplaced(PenstockError):
+    """A log to merge is another one than before, or has lost what was not merged yet.
+
+    fields: input, expected, actual.
+    """
+
+    code = "MG02"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPlace:
+    """Where a log is. name: of its pipeline. links: the directory of our links to its segments."""
+
+    name: str
+    log: Path
+    links: Path
+    extension: str = EXTENSION_DEFAULT
+    files: Files = REAL_FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Transactions that were read, behind the ones before.
+
+    first: the number of the first. weights: about how many rows each has.
+    """
+
+    first: int
+    times_us: Ints
+    weights: npt.NDArray[np.float64]
+    globals: dict[int, Global]
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """Rows of some transactions. gsn, trx: by the input's own numbers, one for each row."""
+
+    rows: Rows
+    gsn: Ints
+    trx: Ints
+
+
+@dataclass
+class _Held:
+    """A segment with pending transactions. entry_count: frames whose markers are taken."""
+
+    number: int
+    first: int
+    segment: Segment | None = None
+    is_closed: bool = False
+    size_bytes: int = 0
+    last: int = 0
+    entry_count: int = 0
+    shapes: list[tuple[int, Relation]] = field(default_factory=list)
+
+
+class MergeInput:
+    """One input. For one thread.
+
+    read_trx: the last transaction that was read. skew_us: by how much the source's clock was ahead
+    of its extractor's, by the last heartbeats; None before any.
+    """
+
+    def __init__(self, place: InputPlace, *, trx: int, number: int, log_id: str) -> None:
+        """Go on behind a transaction. number: of the segment that has the next one; -1: any."""
+        self.place = place
+        self.name = place.name
+        self.read_trx = trx
+        self.log_id = log_id
+        self.skew_us: int | None = None
+        self._number = number
+        self._held: deque[_Held] = deque()
+        self._markers: deque[Marker] = deque()
+        self._frames: dict[tuple[int, int], Piece] = {}
+        self._follower = LogFollower(place.log, place.extension, place.files)
+        self._opener = SegmentOpener(place.extension, place.files)
+
+    # -- reading on --------------------------------------------------------------------------
+
+    def read(self) -> Chunk | None:
+        """What one segment has behind the last read transaction; None for nothing now.
+
+        Raises InputReplaced, SegmentMissing and what opening a segment does.
+        """
+        if self._number < 0 and not self._begin():
+            return None
+        while True:
+            file = self._file(self._number)
+            if file is None:
+                return None
+            held = self._opened(file)
+            end = held.segment.end.trx if held.segment is not None else 0
+            if end > self.read_trx:
+                return self._chunk(held, end)
+            if file.is_open:
+                return None
+            self._number += 1
+
+    def _begin(self) -> bool:
+        """Find the first segment: the oldest link, or the one that is written now."""
+        found = list_segments(self.place.links, self.place.extension, self.place.files)
+        if found:
+            self._number = found[0].number
+            return True
+        state = load_state(self.place.log, self.place.files)
+        if state is None:
+            return False
+        durable = self._follower.durable()
+        self._number = max(state.number_next, durable.number if durable is not None else 0)
+        return True
+
+    def _file(self, number: int) -> SegmentFile | None:
+        """This segment, closed or open; None where there is none yet. Raises SegmentMissing."""
+        for attempt in range(2):
+            path = self.place.links / segment_name(number, self.place.extension)
+            if self.place.files.exists(path):
+                return SegmentFile(number=number, path=path)
+            found = self._follower.find(number=number, trx_after=self.read_trx)
+            if found is not None:
+                return found
+            later = [file.number for file in self._links() if file.number > number]
+            if later and attempt:  # a link that is made meanwhile can be hidden from one listing
+                raise missing(
+                    self.place.links, number - 1, min(later), extension=self.place.extension
+                )
+        return None
+
+    def _links(self) -> list[SegmentFile]:
+        return list_segments(self.place.links, self.place.extension, self.place.files)
+
+    def _opened(self, file: SegmentFile) -> _Held:
+        """The segment as it is now; an older view of it is closed."""
+        held = self._held[-1] if self._held else None
+        if held is None or held.number != file.number:
+            if held is not None and held.segment is not None and len(self._held) > 1:
+                held.segment.close()  # opened again for its rows
+                held.segment = None
+            held = _Held(number=file.number, first=self.read_trx + 1)
+            self._held.append(held)
+        size = file.durable.size_bytes if file.durable is not None else 0
+        if held.segment is not None and held.is_closed:
+            return held
+        if held.segment is not None and file.is_open and held.size_bytes == size:
+            return held
+        try:
+            segment = self._opener.open(file)
+        except FileMissing:
+            # It was closed and its name removed meanwhile: the link is there now.
+            path = self.place.links / segment_name(file.number, self.place.extension)
+            segment = self._opener.open(SegmentFile(number=file.number, path=path))
+        try:
+            self._check(segment)
+        except InputReplaced:
+            segment.close()
+            raise
+        if held.segment is not None:
+            held.segment.close()
+        held.segment, held.is_closed, held.size_bytes = segment, segment.is_closed, size
+        return held
+
+    def _check(self, segment: Segment) -> None:
+        found = segment.header.log_id
+        if self.log_id not in ("", found) or segment.start.trx > self.read_trx > 0:
+            raise InputReplaced(
+                f"the log of {self.name} is {found} and goes on behind transaction "
+                f"{segment.start.trx}; merged are {self.read_trx} of log {self.log_id}",
+                hint="It was made anew, or its links were removed. Put the old log back; or give "
+                "the new one's pipeline another name, so that it joins as another log.",
+                input=self.name,
+                expected=self.log_id,
+                actual=found,
+            )
+        self.log_id = found
+        if not self.read_trx and segment.start.trx:
+            self.read_trx = segment.start.trx
+            self._held[-1].first = self.read_trx + 1
+
+    def _chunk(self, held: _Held, end: int) -> Chunk:
+        assert held.segment is not None, "it was opened"
+        first = self.read_trx + 1
+        batch = held.segment.transactions.between(first, end)
+        weights = np.zeros(end - first + 1, np.float64)
+        globals_: dict[int, Global] = {}
+        for entry in held.segment.entries[held.entry_count :]:
+            if entry.kind == FrameKind.ROWS:
+                low, high = max(entry.trx_first, first), min(entry.trx_last, end)
+                share = entry.row_count / (entry.trx_last - entry.trx_first + 1)
+                weights[low - first : high - first + 1] += share
+            elif entry.kind == FrameKind.MARKER:
+                marker = held.segment.read_marker(entry)
+                if marker.trx >= first:
+                    self._take_marker(marker, weights, first, globals_)
+            elif entry.kind == FrameKind.RELATION:
+                held.shapes.append((entry.gsn_last, held.segment.relation(entry.relation_id)))
+        held.entry_count = len(held.segment.entries)
+        held.last, self.read_trx = end, end
+        times = batch.column(2).view(pa.int64()).to_numpy().copy()
+        return Chunk(first=first, times_us=times, weights=weights, globals=globals_)
+
+    def _take_marker(
+        self,
+        marker: Marker,
+        weights: npt.NDArray[np.float64],
+        first: int,
+        found: dict[int, Global],
+    ) -> None:
+        self._markers.append(marker)
+        if marker.kind is MarkerKind.HEARTBEAT:
+            ahead = marker.commit_time_us - int(marker.data.get("sent_us", 0))
+            # What it took to commit is never negative, so the smallest is nearest.
+            self.skew_us = ahead if self.skew_us is None else min(ahead, self.skew_us + 1000)
+            return
+        weights[marker.trx - first] += MARKER_WEIGHT
+        prefix = str(marker.data.get("prefix", ""))
+        if marker.kind is MarkerKind.MESSAGE and is_global_prefix(prefix):
+            name = marker.data.get("content", marker.data.get("content_base64", ""))
+            parts = prefix.rpartition("/")[2]
+            found[marker.trx] = Global(id=str(name), parts=int(parts) if parts.isdecimal() else 0)
+
+    # -- what is given out -------------------------------------------------------------------
+
+    def source_ids(self, low: int, high: int) -> npt.NDArray[np.uint64]:
+        """The source's own ids of transactions low to high; 0 where they are texts."""
+        found = []
+        for held, first, last in self._over(low, high):
+            ids = self._segment(held).transactions.between(first, last).column(3)
+            is_number = pa.types.is_integer(ids.type)
+            found.append(ids.to_numpy() if is_number else np.zeros(len(ids), np.uint64))
+        return np.concatenate(found)
+
+    def gsn_end(self, trx: int) -> int:
+        """The number of the last row up to a transaction that is held, or the one in front."""
+        held = next(one for one in self._held if one.last > trx or one is self._held[-1])
+        segment = self._segment(held)
+        end = segment.start.gsn
+        for entry in segment.row_frames():
+            if entry.trx_last <= trx:
+                end = max(end, entry.gsn_last)
+            elif entry.trx_first <= trx:
+                piece = self._piece(held, entry)
+                count = int(np.searchsorted(piece.trx, trx, "right"))
+                end = max(end, int(piece.gsn[count - 1]))
+        return end
+
+    def pieces(self, low: int, high: int) -> Iterator[list[Piece]]:
+        """The rows of transactions low to high, by segment and then by frames that overlap."""
+        for held, first, last in self._over(low, high):
+            group: list[FrameEntry] = []
+            reach = 0
+            entries = [
+                entry
+                for entry in self._segment(held).row_frames()
+                if entry.trx_first <= last and entry.trx_last >= first
+            ]
+            for entry in sorted(entries, key=lambda entry: entry.gsn_first):
+                if group and entry.gsn_first > reach:
+                    yield [self._cut(held, one, first, last) for one in group]
+                    group = []
+                group.append(entry)
+                reach = max(reach, entry.gsn_last)
+            if group:
+                yield [self._cut(held, one, first, last) for one in group]
+
+    def markers(self, high: int) -> list[Marker]:
+        """The markers of transactions up to this one that were not given out."""
+        found = []
+        while self._markers and self._markers[0].trx <= high:
+            found.append(self._markers.popleft())
+        return found
+
+    def shapes(self, gsn: int) -> list[Relation]:
+        """Shapes that had become current behind row gsn or before it, not given out yet."""
+        found = []
+        for held in self._held:
+            while held.shapes and held.shapes[0][0] <= gsn:
+                found.append(held.shapes.pop(0)[1])
+        return found
+
+    def forget(self, trx: int) -> None:
+        """Everything up to a transaction was given out."""
+        while len(self._held) > 1 and self._held[0].last <= trx:
+            held = self._held.popleft()
+            if held.segment is not None:
+                held.segment.close()
+        numbers = {held.number for held in self._held}
+        self._frames = {
+            key: piece
+            for key, piece in self._frames.items()
+            if key[0] in numbers and int(piece.trx[-1]) > trx
+        }
+
+    def drop_frames(self) -> None:
+        """Let go of rows that were read, of a transaction that does not fit in memory."""
+        self._frames.clear()
+
+    def number_of(self, trx: int) -> int:
+        """The segment that has the transaction behind this one, or will have it."""
+        held = next((one for one in self._held if one.last > trx), None)
+        return held.number if held is not None else self._number
+
+    def release(self, number: int) -> None:
+        """Segments in front of this one are in the merged log, durably."""
+        links.release(
+            self.place.links,
+            through=number - 1,
+            extension=self.place.extension,
+            files=self.place.files,
+        )
+
+    def _over(self, low: int, high: int) -> Iterator[tuple[_Held, int, int]]:
+        """The segments that have these transactions, each with the numbers it has."""
+        for held in tuple(self._held):
+            first, last = max(low, held.first), min(high, held.last)
+            if first <= last:
+                yield held, first, last
+
+    def _segment(self, held: _Held) -> Segment:
+        if held.segment is None:
+            path = self.place.links / segment_name(held.number, self.place.extension)
+            held.segment = self._opener.open(SegmentFile(number=held.number, path=path))
+            held.is_closed = True
+        return held.segment
+
+    def _piece(self, held: _Held, entry: FrameEntry) -> Piece:
+        key = (held.number, entry.offset_bytes)
+        found = self._frames.get(key)
+        if found is None:
+            rows = self._segment(held).read_rows(entry)
+            found = self._frames[key] = Piece(
+                rows=rows,
+                gsn=rows.batch.column(0).to_numpy(),
+                trx=rows.batch.column(1).to_numpy(),
+            )
+        return found
+
+    def _cut(self, held: _Held, entry: FrameEntry, first: int, last: int) -> Piece:
+        """A frame's rows of these transactions."""
+        whole = self._piece(held, entry)
+        low = int(np.searchsorted(whole.trx, first, "left"))
+        high = int(np.searchsorted(whole.trx, last, "right"))
+        batch = whole.rows.batch.slice(low, high - low)
+        return Piece(
+            rows=Rows(relation=whole.rows.relation, batch=batch),
+            gsn=whole.gsn[low:high],
+            trx=whole.trx[low:high],
+        )
+
+    # -- its state ---------------------------------------------------------------------------
+
+    def durable_trx(self) -> int:
+        """How far its log is durable, as far as that is known without reading it."""
+        state = load_state(self.place.log, self.place.files)
+        return max(self._follower.durable_trx(), state.end.trx if state is not None else 0)
+
+    def is_done(self) -> bool:
+        """Whether its extraction has ended and everything was read."""
+        done = self.place.files.exists(self.place.log / DONE_NAME)
+        return done and self.durable_trx() <= self.read_trx
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until more of it is durable, at most so long."""
+        self._follower.wait(timeout_s)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._follower.close()
+        for held in self._held:
+            if held.segment is not None:
+                held.segment.close()
+        self._held.clear()
+        self._frames.clear()

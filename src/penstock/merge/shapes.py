@@ -1,0 +1,287 @@
+"""One shape of a table for the rows of all inputs that have it.
+
+Each input's shape changes when its own server's does. The merged log has the columns that any of
+them has: rows of an input that has not got one yet, or has dropped it already, leave it as it is.
+So a change that is rolled out server by server is one change, at the first that adds a column and
+at the last that drops one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
+from penstock.codec.exact_text import exact_texts
+from penstock.model import Column, Op, PenstockError, Relation, TableName
+
+_WIDER = ("int16", "int32", "int64"), ("float32", "float64")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
+
+
+class ShapesDiffer(PenstockError):
+    """Two logs have a table of one name whose rows cannot be in one. fields: table, input."""
+
+    code = "MG03"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeState:
+    """What is kept of the shapes. merged: in the merged log. current: by input, in its own log.
+
+    since: behind which transaction of the merged log.
+    """
+
+    since: int = 0
+    merged: tuple[Relation, ...] = ()
+    current: tuple[tuple[str, Relation], ...] = ()
+
+
+@dataclass
+class Shapes:
+    """The shapes in force. For one thread. Tables are counted from 1: server's ids differ."""
+
+    merged: dict[TableName, Relation] = field(default_factory=dict)
+    _current: dict[TableName, dict[str, Relation]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: ShapeState) -> Shapes:
+        """As they were kept."""
+        made = cls({_name(one): one for one in state.merged})
+        for name, relation in state.current:
+            made._current.setdefault(_name(relation), {})[name] = relation
+        return made
+
+    def state(self, since: int) -> ShapeState:
+        """What to keep."""
+        current = [(name, r) for of in self._current.values() for name, r in of.items()]
+        return ShapeState(since=since, merged=tuple(self.merged.values()), current=tuple(current))
+
+    def inputs_of(self, table: TableName) -> frozenset[str]:
+        """The inputs that have brought rows or shapes of a table."""
+        return frozenset(self._current.get(table, ()))
+
+    def apply(self, name: str, relation: Relation) -> bool:
+        """An input's table has this shape from here on; whether the merged one is another now.
+
+        Raises ShapesDiffer.
+        """
+        table = _name(relation)
+        if self._is_known(table, name, relation):
+            return False
+        made = self._made(table, name, relation)
+        self._current.setdefault(table, {})[name] = relation
+        before = self.merged.get(table)
+        if before is made:
+            return False
+        self.merged[table] = made
+        return True
+
+    def would_change(self, name: str, relation: Relation) -> bool:
+        """What `apply` would return, and nothing is changed. Raises ShapesDiffer."""
+        table = _name(relation)
+        if self._is_known(table, name, relation):
+            return False
+        return self._made(table, name, relation) is not self.merged.get(table)
+
+    def _is_known(self, table: TableName, name: str, relation: Relation) -> bool:
+        """Whether an input has had this shape, now or before."""
+        known = self._current.get(table, {}).get(name)
+        return known is not None and (known.version >= relation.version)
+
+    def leave(self, name: str) -> None:
+        """An input has ended: what only it had stays in the merged shapes until another changes."""
+        for known in self._current.values():
+            known.pop(name, None)
+
+    def _made(self, table: TableName, name: str, relation: Relation) -> Relation:
+        """The merged shape with this one of an input; the one of before where it is the same."""
+        before = self.merged.get(table)
+        shapes = {**self._current.get(table, {}), name: relation}
+        made = _joined(list(shapes.values()), relation, before)
+        if made is None:
+            raise ShapesDiffer(
+                f"{table} of {name} has columns whose values cannot be in one table with those of "
+                f"{', '.join(sorted(self.inputs_of(table) - {name}))}",
+                hint="Make the types of the table's columns and its key the same at all servers; "
+                "or let one pipeline leave the table out ([source] tables), with its directory "
+                "made anew.",
+                table=str(table),
+                input=name,
+            )
+        if before is not None and before.same_shape(made):
+            return before
+        return replace(
+            made,
+            source_id=before.source_id if before is not None else len(self.merged) + 1,
+            version=before.version + 1 if before is not None else 1,
+        )
+
+
+def _name(relation: Relation) -> TableName:
+    return TableName(relation.schema, relation.name)
+
+
+def _joined(
+    shapes: Sequence[Relation], newest: Relation, before: Relation | None
+) -> Relation | None:
+    """A shape for the rows of all of these; None where there is none. newest: is followed."""
+    first = newest
+    columns = list(first.columns)
+    for shape in shapes:
+        for column in shape.columns:
+            place = _place(columns, column)
+            if place is None:
+                columns.append(replace(column, nullable=True))
+                continue
+            joined = _both(columns[place], column)
+            if joined is None:
+                return None
+            columns[place] = joined
+    named = [_names(columns, shape, shape.before) for shape in shapes]
+    keys = {_names(columns, shape, shape.key) for shape in shapes}
+    if len(keys) > 1:
+        return None
+    for place, column in enumerate(columns):
+        if any(_column_of(shape, column) is None for shape in shapes):
+            columns[place] = replace(columns[place], nullable=True)
+    kept = [place for place in named[0] if all(place in one for one in named)]
+    made = Relation(
+        schema=first.schema,
+        name=first.name,
+        columns=tuple(columns),
+        key=next(iter(keys)),
+        before=tuple(kept),
+        identity=first.identity,
+        source_id=before.source_id if before is not None else 0,
+        version=before.version if before is not None else 1,
+        notes=first.notes,
+    )
+    return made
+
+
+def _place(columns: Sequence[Column], column: Column) -> int | None:
+    """Where a column is among others, by a name that either of them has or had."""
+    for place, one in enumerate(columns):
+        if one.name == column.name:
+            return place
+    for place, one in enumerate(columns):
+        if column.name in one.was or one.name in column.was:
+            return place
+    return None
+
+
+def _names(columns: Sequence[Column], shape: Relation, indexes: Sequence[int]) -> tuple[int, ...]:
+    """The places of some of a shape's columns among the joined ones."""
+    found = (_place(columns, shape.columns[index]) for index in indexes)
+    return tuple(place for place in found if place is not None)
+
+
+def _column_of(shape: Relation, column: Column) -> int | None:
+    return _place(shape.columns, column)
+
+
+def _both(one: Column, other: Column) -> Column | None:
+    """A column for the values of both; None where there is none."""
+    neutral = _wider(one.neutral, other.neutral)
+    if neutral is None:
+        return None
+    newer = other if one.name in other.was else one
+    return replace(
+        newer,
+        neutral=neutral,
+        source_type=one.source_type if neutral == one.neutral else other.source_type,
+        nullable=one.nullable or other.nullable,
+        missing=one.missing if one.missing is not None else other.missing,
+        was=tuple(dict.fromkeys((*one.was, *other.was))),
+    )
+
+
+def _wider(one: str, other: str) -> str | None:
+    if one == other:
+        return one
+    if "string" in (one, other):
+        return "string"
+    for row in _WIDER:
+        if one in row and other in row:
+            return max(one, other, key=row.index)
+    first, second = _DECIMAL.match(one), _DECIMAL.match(other)
+    if first is not None and second is not None and first[2] == second[2]:
+        return max(one, other, key=len) if len(one) != len(other) else max(one, other)
+    return None
+
+
+def converted(batch: pa.RecordBatch, relation: Relation, into: Relation) -> pa.RecordBatch:
+    """Rows of one shape as another has them. Columns that they lack are ABSENT, or as made.
+
+    An insert has the value that rows have which were there before the column was; NULL for none.
+    """
+    schema = batch_schema(into)
+    if batch.schema.equals(schema):
+        return batch
+    if batch_schema(relation).equals(schema):
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    ops = batch.column("op").to_numpy()
+    places = [_column_of(relation, column) for column in into.columns]
+    after, before = batch.column("after"), batch.column("before")
+    images = [
+        _cast(after.field(place), relation.columns[place], column)
+        if place is not None
+        else _made(column, ops)
+        for place, column in zip(places, into.columns, strict=True)
+    ]
+    olds = []
+    for index in into.before:
+        column = into.columns[index]
+        place = _column_of(relation, column)
+        assert place is not None, "the joined shape has only columns that all of them have"
+        old = before.field(relation.before.index(place))
+        olds.append(_cast(old, relation.columns[place], column))
+    columns = [
+        *batch.columns[:3],
+        _absent(batch.column("absent"), places, ops),
+        pa.StructArray.from_arrays(images, fields=list(after_type(into)), mask=after.is_null()),
+        pa.StructArray.from_arrays(olds, fields=list(before_type(into)), mask=before.is_null())
+        if olds
+        else pa.nulls(len(batch), before_type(into)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(values: pa.Array, old: Column, new: Column) -> pa.Array:
+    kind = arrow_type(new.neutral)
+    if values.type.equals(kind):
+        return values
+    if new.neutral == "string":
+        return pa.array(exact_texts(values, old.neutral), pa.string())
+    return values.cast(kind)
+
+
+def _made(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
+    kind = arrow_type(column.neutral)
+    if column.missing is None:
+        return pa.nulls(len(ops), kind)
+    texts = pa.array([column.missing if op == Op.INSERT else None for op in ops.tolist()])
+    return texts.cast(pa.string()).cast(kind)
+
+
+def _absent(old: pa.Array, places: Sequence[int | None], ops: npt.NDArray[np.uint8]) -> pa.Array:
+    """The column `absent`: an update does not have the columns that its table has not."""
+    lacking = [index for index, place in enumerate(places) if place is None]
+    if old.null_count == len(old) and not lacking:
+        return old
+    size = (len(places) + 7) // 8
+    found: list[bytes | None] = []
+    for bits, op in zip(old.to_pylist(), ops.tolist(), strict=True):
+        had = int.from_bytes(bits or b"", "little")
+        new = sum(1 << i for i, at in enumerate(places) if at is not None and had >> at & 1)
+        if op == Op.UPDATE:
+            new |= sum(1 << i for i in lacking)
+        found.append(new.to_bytes(size, "little") if new else None)
+    return pa.array(found, pa.binary())

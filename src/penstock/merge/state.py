@@ -1,0 +1,95 @@
+"""Where a merge is in each of its inputs, kept beside the merged log.
+
+Saved before each flush, so that for the log's last flush point there is always an entry, whichever
+of the two a crash lets come last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.host.faults import declare, point
+from penstock.merge.order import Reached
+from penstock.merge.shapes import ShapeState
+from penstock.model import PenstockError
+from penstock.ports.source import StateFiles
+
+STATE_FILE = "merge.json"
+SHAPES_FILE = "merge_shapes.json"
+KEPT = 3
+
+declare("merge.state.before", "merge.state.after", "merge.shapes.before")
+
+
+class MergeStateLost(PenstockError):
+    """What says where the merged log is in its inputs is missing, or of another time."""
+
+    code = "MG05"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputState:
+    """One input. number: by which the log names it; segment: that has what comes next.
+
+    is_over: it has ended, and all of it is merged.
+    """
+
+    name: str
+    number: int
+    log_id: str = ""
+    segment: int = -1
+    reached: Reached = field(default_factory=Reached)
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeState:
+    """Behind one transaction of the merged log. watermark_us: see `order.Order`."""
+
+    trx: int = 0
+    watermark_us: int = 0
+    joined_count: int = 0
+    unjoined_count: int = 0
+    inputs: tuple[InputState, ...] = ()
+
+
+class MergeStates:
+    """The files. For one thread."""
+
+    def __init__(self, files: StateFiles) -> None:
+        """Read what there is. Raises CheckpointCorrupt."""
+        self._files = files
+        self.entries = tuple(files.load(STATE_FILE, list[MergeState]) or ())
+        self._shapes = tuple(files.load(SHAPES_FILE, list[ShapeState]) or ())
+
+    def at(self, trx: int) -> tuple[MergeState, ShapeState]:
+        """Where to go on behind a transaction of the log. Raises MergeStateLost."""
+        if not trx:
+            return MergeState(), ShapeState()
+        found = next((one for one in self.entries if one.trx == trx), None)
+        shapes = [one for one in self._shapes if one.since <= trx]
+        if found is None or not shapes:
+            raise MergeStateLost(
+                f"the merged log ends with transaction {trx}, and {STATE_FILE} beside it is of "
+                "another time",
+                hint="Put the whole directory back from one copy. Or begin anew: with another name "
+                "in [pipeline], in a directory of its own, into tables that are empty.",
+            )
+        return found, shapes[-1]
+
+    def save(self, state: MergeState, shapes: ShapeState | None) -> None:
+        """The log is about to be durable up to here. shapes: where they are new."""
+        if shapes is not None or not self._shapes:
+            point("merge.shapes.before")
+            oldest = self.entries[0].trx if self.entries else 0
+            known = [one for one in self._shapes if one.since < state.trx]
+            past = [one for one in known if one.since <= oldest]
+            kept = [*past[-1:], *(one for one in known if one.since > oldest)]
+            self._shapes = (*kept, shapes or ShapeState())
+            self._files.save(SHAPES_FILE, list(self._shapes))
+        point("merge.state.before")
+        earlier = [one for one in self.entries if one.trx < state.trx]
+        self.entries = (*earlier[-KEPT:], state)
+        self._files.save(STATE_FILE, list(self.entries))
+        point("merge.state.after")

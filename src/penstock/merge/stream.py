@@ -1,0 +1,324 @@
+"""The stream of merged transactions: reads on what holds it back, and gives what is in order.
+
+An input that nothing waits for is not read: its transactions stay in their segments on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.host.clock import Clock
+from penstock.host.status_file import StatusFile
+from penstock.merge.inputs import Chunk, InputPlace, MergeInput
+from penstock.merge.order import NEVER, InputQueue, Order, Round
+from penstock.merge.rows import RowMerger
+from penstock.merge.shapes import Shapes, ShapeState
+from penstock.merge.state import InputState, MergeState
+from penstock.model import FlushPoint, Run
+from penstock.ports.merge_config import MergeSection, OfOneLog
+
+logger = structlog.get_logger(__name__)
+
+STATUS_FILE = "merge.json"
+ROWS_MAX = 50_000  # of a round in memory, more only where one transaction's piece has more
+POLL_S = 0.02
+HELD_BACK_S = 10.0
+"""How long one input may hold the others back before that is said."""
+
+
+@dataclass
+class Member:
+    """An input in its place in the order. goes_behind: inputs that have to end first.
+
+    ends: nothing is written into it any more once its extractor is stopped.
+    """
+
+    state: InputState
+    source: MergeInput
+    goes_behind: frozenset[str] = frozenset()
+    ends: bool = False
+
+
+@dataclass
+class Counted:
+    """See StreamCounted."""
+
+    byte_count: int = 0
+    ignored_row_count: int = 0
+
+
+class MergeStream:
+    """See SourceStream. members: in the order of their numbers."""
+
+    spilled_byte_count = 0
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        start: FlushPoint,
+        state: MergeState,
+        over: tuple[InputState, ...],
+        shapes: ShapeState,
+        section: MergeSection,
+        run_directory: Path,
+        clock: Clock,
+        has_writer: Callable[[InputPlace], bool],
+        on_acknowledge: Callable[[int], None],
+    ) -> None:
+        """start: the merged log's end; state, shapes: of that place. over: inputs that ended."""
+        self.members = tuple(members)
+        self.counted = Counted()
+        self._over = over
+        self._clock = clock
+        self._has_writer = has_writer
+        self._on_acknowledge = on_acknowledge
+        self._skew_us = round(section.clock_skew_seconds * 1e6)
+        self._order = Order(
+            [
+                InputQueue(one.state.name, one.state.reached, skew_us=self._skew_us)
+                for one in self.members
+            ],
+            join_us=round(section.join_seconds * 1e6),
+            skew_us=self._skew_us,
+            weight_max=ROWS_MAX,
+            watermark_us=state.watermark_us,
+            joined_count=state.joined_count,
+            unjoined_count=state.unjoined_count,
+        )
+        self._shapes = Shapes.of(shapes)
+        self._rows = RowMerger(
+            inputs=[one.source for one in self.members],
+            numbers=[one.state.number for one in self.members],
+            shapes=self._shapes,
+            trx=start.trx,
+            gsn=start.gsn,
+            leaves_tables=section.of_one_log is OfOneLog.LEAVE,
+        )
+        self._runs: Iterator[Run] | None = None
+        self._states: dict[int, tuple[MergeState, ShapeState | None]] = {}
+        self._status = StatusFile(run_directory / STATUS_FILE, clock=clock)
+        self._held = (frozenset[int](), clock.monotonic_s())
+        self._is_told = False
+
+    # -- what the extractor asks -------------------------------------------------------------
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See SourceStream."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            run = self._given()
+            if run is not None:
+                return run
+            found = self._order.next()
+            if found is not None:
+                self._begin(found)
+            elif not self._read_on():
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0:
+                    return None
+                self._wait(min(left_s, POLL_S))
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream: whatever waits is a heartbeat."""
+        del position
+        return self._runs is None and all(
+            one.source.durable_trx() <= one.source.read_trx and not queue.weights.sum()
+            for one, queue in self._pairs()
+        )
+
+    def ask_for_position(self) -> None:
+        """See SourceStream: it is looked at all the time."""
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream."""
+        self._on_acknowledge(position - 1)
+
+    def state_at(self, trx: int) -> tuple[MergeState, ShapeState | None] | None:
+        """Where the inputs are behind a merged transaction; earlier ones are forgotten.
+
+        With the shapes, where they are not those that were last asked for.
+        """
+        found = self._states.get(trx)
+        new = [shapes for at, (_, shapes) in self._states.items() if at <= trx and shapes]
+        self._states = {at: one for at, one in self._states.items() if at > trx}
+        if found is None:
+            return None
+        return found[0], replace(new[-1], since=trx) if new else None
+
+    def close(self) -> None:
+        """Give the files back."""
+        for one in self.members:
+            one.source.close()
+
+    # -- rounds ------------------------------------------------------------------------------
+
+    def _pairs(self) -> Iterator[tuple[Member, InputQueue]]:
+        return zip(self.members, self._order.queues, strict=True)
+
+    def _given(self) -> Run | None:
+        if self._runs is None:
+            return None
+        run = next(self._runs, None)
+        if run is None:
+            self._runs = None
+            return None
+        self.counted.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+        if run.end is not None:
+            self._note(run.end.trx)
+        return run
+
+    def _begin(self, found: Round) -> None:
+        self._rows.taken([queue.trx for queue in self._order.queues])
+        self._runs = self._rows.runs(found, ROWS_MAX)
+
+    def _note(self, trx: int) -> None:
+        """What is to be kept of the place behind a merged transaction."""
+        for queue in self._order.queues:
+            if queue.is_ended and not len(queue):
+                queue.claim(self._order.watermark_us)
+        inputs = [
+            replace(
+                one.state,
+                log_id=one.source.log_id,
+                segment=one.source.number_of(queue.trx),
+                reached=queue.reached,
+                is_over=one.ends and queue.is_ended and not len(queue),
+            )
+            for one, queue in self._pairs()
+        ]
+        state = MergeState(
+            trx=trx,
+            watermark_us=self._order.watermark_us,
+            joined_count=self._order.joined_count,
+            unjoined_count=self._order.unjoined_count,
+            inputs=tuple(sorted((*self._over, *inputs), key=lambda one: one.number)),
+        )
+        shapes = self._shapes.state(trx) if self._rows.has_new_shapes else None
+        self._rows.has_new_shapes = False
+        self._states[trx] = state, shapes
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _read_on(self) -> bool:
+        """Read what the order waits for; whether anything came of it."""
+        wanted = self._order.holding or frozenset(range(len(self.members)))
+        found = [self._read(index) for index in sorted(self._in_front(wanted))]
+        return any(found)
+
+    def _in_front(self, wanted: frozenset[int]) -> set[int]:
+        """These, each replaced by the inputs that have to end in front of it."""
+        found = set()
+        for index in wanted:
+            before = [
+                other
+                for other, (one, queue) in enumerate(self._pairs())
+                if one.state.name in self.members[index].goes_behind and not queue.is_ended
+            ]
+            found |= set(before) or {index}
+        return found
+
+    def _read(self, index: int) -> bool:
+        one, queue = self.members[index], self._order.queues[index]
+        was_ended = queue.is_ended
+        chunk = one.source.read()
+        if chunk is None:
+            return not was_ended and self._ends(one, queue)
+        if was_ended:  # others went on meanwhile
+            queue.claim(self._order.watermark_us)
+        self._append(one, queue, chunk)
+        return True
+
+    def _append(self, one: Member, queue: InputQueue, chunk: Chunk) -> None:
+        if not queue.read_trx:
+            queue.trx = chunk.first - 1  # its oldest segment is not its first
+        left_out = queue.append(chunk.times_us, chunk.weights, chunk.globals)
+        if left_out:
+            one.source.markers(queue.trx)
+
+    def _ends(self, one: Member, queue: InputQueue) -> bool:
+        """Whether everything of an input was read and it holds nobody back any more."""
+        if one.ends:
+            over = not self._has_writer(one.source.place) and not self._has_more(one)
+        else:
+            over = one.source.is_done()
+        if not over:
+            return False
+        last_us = queue.resolved_us
+        queue.is_ended = True
+        for other, following in self._pairs():
+            if one.state.name in other.goes_behind:
+                following.raise_floor(last_us + 1)
+        return True
+
+    def _has_more(self, one: Member) -> bool:
+        """Whether more came behind what was read, before its extractor was seen to be gone."""
+        return one.source.durable_trx() > one.source.read_trx
+
+    def _wait(self, timeout_s: float) -> None:
+        holding = self._order.holding
+        if len(holding) == 1:
+            self.members[next(iter(holding))].source.wait(timeout_s)
+        else:
+            self._clock.sleep(timeout_s)
+
+    # -- the report --------------------------------------------------------------------------
+
+    def report(self) -> None:
+        """Say who holds the others back and how the clocks differ, about once a second."""
+        if self._status.due():
+            self._status.write(self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """What run/merge.json holds; times are microseconds since 1970."""
+        now_s = self._clock.monotonic_s()
+        holding = self._order.holding
+        if holding != self._held[0]:
+            self._held, self._is_told = (holding, now_s), False
+        held_s = now_s - self._held[1]
+        names = [self.members[index].state.name for index in sorted(holding)]
+        waits = any(queue.weights.sum() for queue in self._order.queues)
+        is_held = bool(names) and waits and held_s >= HELD_BACK_S
+        if is_held and not self._is_told:
+            self._is_told = True
+            logger.warning(
+                "merge waits for a log that brings nothing new: is its extractor running, and is "
+                "heartbeatSeconds set in its pipeline file?",
+                inputs=names,
+            )
+        skews = [one.source.skew_us for one in self.members if one.source.skew_us is not None]
+        apart_us = max(skews) - min(skews) if skews else 0
+        if apart_us > self._skew_us:
+            logger.warning("servers' clocks differ by more than clockSkewSeconds", us=apart_us)
+        return {
+            "now_us": self._clock.now_us(),
+            "watermark_us": self._order.watermark_us,
+            "held_by": names,
+            "held_s": round(held_s, 1) if is_held else 0.0,
+            "clock_skew_us": apart_us,
+            "clock_skew_max_us": self._skew_us,
+            "joined_count": self._order.joined_count,
+            "unjoined_count": self._order.unjoined_count,
+            "left_out_count": self._rows.left_out,
+            "inputs": [self._fact(one, queue) for one, queue in self._pairs()]
+            + [{"name": one.name, "number": one.number, "is_over": True} for one in self._over],
+        }
+
+    def _fact(self, one: Member, queue: InputQueue) -> dict[str, Any]:
+        durable = one.source.durable_trx()
+        resolved = queue.resolved_us
+        return {
+            "name": one.state.name,
+            "number": one.state.number,
+            "trx": queue.trx,
+            "durable_trx": durable,
+            "behind": max(durable - queue.trx, 0),
+            "resolved_us": resolved if resolved < NEVER else 0,
+            "clock_skew_us": one.source.skew_us,
+            "is_over": one.ends and queue.is_ended and not len(queue),
+        }

@@ -1,0 +1,101 @@
+"""Logs of any world, merged by the extractor's loop: the rows and their numbers after a crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fix_log import ITEM
+from fix_merged import (
+    OPTIONS,
+    OWN,
+    LogOf,
+    World,
+    expected_rows,
+    merge,
+    merged_rows,
+    model,
+    rows_for,
+    world,
+)
+from penstock.extract import extractor
+from penstock.host import faults
+from penstock.log import list_segments
+from penstock.log.reader import check
+
+POINTS = (
+    "extract.write.after",
+    "extract.flush.before",
+    "log.flush.before",
+    "log.flush.after",
+    "merge.shapes.before",
+    "merge.state.before",
+    "merge.state.after",
+    "extract.acknowledge.after",
+    "log.footer.before",
+    "log.state.before",
+    "log.rename.before",
+    "extract.rotate.after",
+)
+
+
+def logs_of(of: World, rng: random.Random, folder: Path) -> list[LogOf]:
+    """A log for each input: the first two share a table."""
+    relations = [ITEM if index < 2 else replace(OWN, name=f"own{index}") for index in range(9)]
+    rows = rows_for(rng, of, relations)
+    return [
+        LogOf(folder / f"s{index}", transactions, rows[index])
+        for index, transactions in enumerate(of.inputs)
+    ]
+
+
+def after(looks: int) -> Callable[[], bool]:
+    """An end after so many looks: inputs that have not ended need not let it be idle."""
+    left = iter([False] * looks)
+    return lambda: next(left, True)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_and_numbers_are_the_models(seed: int, tmp_path: Path) -> None:
+    """Written in any portions; every segment of the inputs is let go of at the end."""
+    rng = random.Random(seed)
+    of = world(rng)
+    logs = logs_of(of, rng, tmp_path)
+    while any(log.written < len(log.transactions) for log in logs):
+        rng.choice(logs).write(rng.randint(1, 6), rotates=rng.random() < 0.5)
+    for log in logs:
+        log.end()
+    merge(logs, tmp_path / "all").run()
+    assert merged_rows(tmp_path / "all") == expected_rows(model(of), logs)
+    assert check(tmp_path / "all" / "log") == []
+    for log in logs:
+        assert len(list_segments(log.links)) <= 1  # the last one may be gone on with
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_same_transactions_get_the_same_numbers_after_any_crash(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends at any point, again and again; meanwhile the inputs grow."""
+    monkeypatch.setattr(extractor, "WAIT_S", 0.02)
+    rng = random.Random(seed)
+    of = world(rng)
+    logs = logs_of(of, rng, tmp_path)
+    options = replace(OPTIONS, operation_count_max=7, events_per_flush=3)
+    crashes = 0
+    while any(log.written < len(log.transactions) for log in logs) or crashes < 4:
+        for log in rng.sample(logs, rng.randint(0, len(logs))):
+            log.write(rng.randint(1, 8), rotates=rng.random() < 0.5)
+        fault = f"{rng.choice(POINTS)}:{rng.randint(1, 4)}:error=EIO"
+        with faults.armed(fault), suppress(OSError):
+            merge(logs, tmp_path / "all", options=options, stop=after(rng.randint(1, 30))).run()
+        crashes += 1
+    for log in logs:
+        log.end()
+    merge(logs, tmp_path / "all", options=options).run()
+    assert merged_rows(tmp_path / "all") == expected_rows(model(of), logs)

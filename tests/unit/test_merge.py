@@ -1,0 +1,408 @@
+"""Merging logs: logs that join, end and are split; shapes that differ; what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fix_log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
+from fix_merged import (
+    BASE_US,
+    OPTIONS,
+    OWN,
+    SECTION,
+    LogOf,
+    World,
+    expected_rows,
+    merge,
+    merged_rows,
+    model,
+)
+from penstock.control.config import load_config
+from penstock.control.config_errors import ConfigValueInvalid, SourceMissing
+from penstock.engines.merged.position import MergedPosition
+from penstock.extract import extractor
+from penstock.log import list_segments
+from penstock.log.layout import SegmentMissing
+from penstock.merge.engine import InputLeft
+from penstock.merge.inputs import InputReplaced
+from penstock.merge.order import TransactionLate
+from penstock.merge.rows import OfOneInput
+from penstock.merge.shapes import Shapes, ShapesDiffer, converted
+from penstock.merge.state import MergeStateLost
+from penstock.merge.stream import MergeStream
+from penstock.model import Column, Marker, Op, Relation, Run
+from penstock.model.position import PositionInvalid
+from penstock.ports.merge_config import OfOneLog
+
+Rest = Sequence[int]
+
+
+def log_at(folder: Path, name: str, times: Sequence[int], relation: Relation = ITEM) -> LogOf:
+    """A log with one insert in each transaction; its keys are of this log alone."""
+    first = int(name[1:]) * 1000 if name[1:].isdecimal() else 90_000
+    rows = [
+        [Change(relation=relation, op=Op.INSERT, after=(first + n, name))]
+        for n in range(len(times))
+    ]
+    return LogOf(folder / name, [(at, None) for at in times], rows)
+
+
+def images(directory: Path) -> list[Any]:
+    """The images of a merged log's rows, in order."""
+    return [image for *_, image in merged_rows(directory)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop looks again soon."""
+    monkeypatch.setattr(extractor, "WAIT_S", 0.02)
+
+
+def after(looks: int) -> Callable[[], bool]:
+    """An end after so many looks."""
+    left = iter([False] * looks)
+    return lambda: next(left, True)
+
+
+def test_a_log_that_joins_gives_what_is_later_than_the_watermark(tmp_path: Path) -> None:
+    """What it has of the time before is left out; it waits like the others from there on."""
+    first, second = log_at(tmp_path, "s1", (10, 20, 30, 40)), log_at(tmp_path, "s2", (5, 25, 35))
+    first.write(2)
+    merge([first], tmp_path / "all", stop=after(10)).run()  # 20 is the watermark
+    assert [image[0] for image in images(tmp_path / "all")] == [1000, 1001]
+    first.end()
+    second.end()
+    merge([first, second], tmp_path / "all").run()
+    assert [image[0] for image in images(tmp_path / "all")] == [1000, 1001, 2001, 1002, 2002, 1003]
+
+
+def test_a_silent_log_holds_the_others_back_and_only_that_one_is_read(tmp_path: Path) -> None:
+    """What waits is in its segments on disk: the links hold them, and nothing grows in memory."""
+    silent, busy = log_at(tmp_path, "s1", (10, 90)), log_at(tmp_path, "s2", range(11, 80))
+    silent.write(1)
+    for _ in range(10):
+        busy.write(5, rotates=True)
+    seen: list[MergeStream] = []
+    told: list[dict[str, Any]] = []
+    run = merge([silent, busy], tmp_path / "all", stop=after(60))
+    real = run._engine.tend
+
+    def tend(log_access: Any) -> None:
+        seen.append(run._engine._stream)  # type: ignore[attr-defined]
+        told.append(seen[-1].facts())
+        real(log_access)
+
+    run._engine.tend = tend  # type: ignore[method-assign]
+    run.run()
+    assert [image[0] for image in images(tmp_path / "all")] == [1000]
+    facts = told[-1]
+    assert facts["held_by"] == ["s1"]
+    assert [one["behind"] for one in facts["inputs"]] == [0, 50]
+    assert sum(len(queue) for queue in seen[-1]._order.queues) <= 10
+    assert len(list_segments(busy.links)) == 10
+    silent.end()
+    busy.end()
+    merge([silent, busy], tmp_path / "all").run()
+    assert len(images(tmp_path / "all")) == 71
+    assert len(list_segments(busy.links)) <= 1
+
+
+def test_a_log_that_is_split_ends_before_those_that_go_on(tmp_path: Path) -> None:
+    """Whatever the clocks of the new servers say: a key has the history that it had."""
+    parent, other = log_at(tmp_path, "s1", (10, 20, 30)), log_at(tmp_path, "s2", (15, 28, 60))
+    children = [log_at(tmp_path, name, (24, 40)) for name in ("s3", "s4")]
+    parent.write(2, rotates=True)
+    other.write(1, rotates=True)
+    merge([parent, other], tmp_path / "all", stop=after(20)).run()
+    parent.write(1)  # its last one, at 30; its extractor is still there
+    split = replace(SECTION, split={"s1": ("s3", "s4")})
+    logs = [parent, other, *children]
+    for log in (other, *children):
+        log.end()
+    merge(logs, tmp_path / "all", section=split, stop=after(40)).run()
+    assert max(image[0] for image in images(tmp_path / "all")) < 3000
+    parent.close()  # now it has ended, without a word
+    merge(logs, tmp_path / "all", section=split).run()
+    keys = [image[0] for image in images(tmp_path / "all")]
+    assert keys == [1000, 2000, 1001, 2001, 1002, 3000, 4000, 3001, 4001, 2002]
+    merge([other, *children], tmp_path / "all").run()  # nobody misses it
+
+
+def test_a_log_that_is_taken_out_before_its_end_is_an_error(tmp_path: Path) -> None:
+    """Its changes would be lost without a word."""
+    first, second = log_at(tmp_path, "s1", (10, 20)), log_at(tmp_path, "s2", (15, 25))
+    first.end()
+    second.end()
+    merge([first, second], tmp_path / "all").run()
+    with pytest.raises(InputLeft):
+        merge([first], tmp_path / "all").run()
+
+
+def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
+    """It is never reordered; what is in front of it stays."""
+    late = log_at(tmp_path, "s1", (10, 50, 30))
+    late.write(2)
+    merge([late], tmp_path / "all", stop=after(10)).run()
+    late.end()
+    with pytest.raises(TransactionLate, match="clockSkewSeconds allows"):
+        merge([late], tmp_path / "all").run()
+    assert len(images(tmp_path / "all")) == 2
+    allowed = replace(SECTION, clock_skew_seconds=0.00002)
+    merge([late], tmp_path / "all", section=allowed).run()
+    assert [image[0] for image in images(tmp_path / "all")] == [1000, 1001, 1002]
+
+
+def test_another_log_and_a_missing_segment_are_found(tmp_path: Path) -> None:
+    """Nothing is ever taken for the log that was there."""
+    first = log_at(tmp_path, "s1", (10, 20, 30))
+    first.write(2, rotates=True)
+    merge([first], tmp_path / "all", stop=after(10)).run()
+    first.close()
+    other = log_at(tmp_path / "other", "s1", (10, 20, 30))
+    other.write(3)
+    other.end()
+    with pytest.raises(InputReplaced):
+        merge([other], tmp_path / "all").run()
+    hole = log_at(tmp_path, "s2", (10, 20, 30))
+    for _ in range(3):
+        hole.write(1, rotates=True)
+    hole.close()
+    list_segments(hole.links)[1].path.unlink()
+    with pytest.raises(SegmentMissing):
+        merge([hole], tmp_path / "hole", stop=after(20)).run()
+
+
+def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:
+    """Where it is in its inputs cannot be guessed."""
+    first = log_at(tmp_path, "s1", (10, 20))
+    first.end()
+    merge([first], tmp_path / "all").run()
+    (tmp_path / "all" / "state" / "merge.json").unlink()
+    with pytest.raises(MergeStateLost):
+        merge([first], tmp_path / "all").run()
+
+
+def test_a_giant_transaction_comes_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are never in memory at once; what is in front of it and behind it is whole."""
+    monkeypatch.setattr("penstock.merge.stream.ROWS_MAX", 50)
+    rows = [
+        [Change(relation=ITEM, op=Op.INSERT, after=(n, "few"))]
+        if not big
+        else [Change(relation=ITEM, op=Op.INSERT, after=(n * 1000 + m, "many")) for m in range(400)]
+        for n, big in enumerate((False, True, False))
+    ]
+    giant = LogOf(tmp_path / "s1", [(10, None), (20, None), (30, None)], rows)
+    small = log_at(tmp_path, "s2", (15, 25), OWN)
+    giant.end()
+    small.end()
+    merge([giant, small], tmp_path / "all").run()
+    world = World(inputs=[giant.transactions, small.transactions])
+    assert merged_rows(tmp_path / "all") == expected_rows(model(world), [giant, small])
+
+
+# -- tables of several logs ------------------------------------------------------------------------
+
+
+def test_a_truncate_of_one_log_is_refused_where_others_have_rows(tmp_path: Path) -> None:
+    """Which rows are of it is not known. With ofOneLog = leave it is left out, and counted."""
+    first, second = log_at(tmp_path, "s1", (10,)), log_at(tmp_path, "s2", (15, 30))
+    first.write(1)
+    writer = first.opened()
+    marker = replace(truncate(1, 2, "item"), position=200, commit_time_us=BASE_US + 20)
+    writer.write(_empty(marker))
+    writer.flush()
+    writer.rotate()
+    writer.done()
+    first.close()
+    second.end()
+    with pytest.raises(OfOneInput, match=r"truncate of public\.item"):
+        merge([first, second], tmp_path / "all").run()
+    left = replace(SECTION, of_one_log=OfOneLog.LEAVE)
+    merge([first, second], tmp_path / "all", section=left).run()
+    assert [image[0] for image in images(tmp_path / "all")] == [1000, 2000, 2001]
+
+
+def _empty(marker: Marker) -> Run:
+    """A transaction that has only a marker, as number 2 behind row 1."""
+    from penstock.codec.columns import transactions_batch
+    from penstock.model import FlushPoint
+
+    point = FlushPoint(position=250, gsn=1, trx=2, commit_time_us=marker.commit_time_us)
+    lines = [(200, 250, marker.commit_time_us, 0)]
+    return Run(markers=(marker,), transactions=transactions_batch(lines), end=point)
+
+
+def rows_batch(relation: Relation, *changes: Change) -> pa.RecordBatch:
+    """Some changes as a batch."""
+    return batch_of(relation, numbered([list(changes)])[0]).batch
+
+
+def test_a_column_is_there_from_the_first_log_to_the_last() -> None:
+    """One that is added server by server is added once, and dropped with the last one."""
+    shapes = Shapes()
+    assert shapes.apply("s1", ITEM)
+    assert not shapes.apply("s2", replace(ITEM, source_id=99))
+    table = next(iter(shapes.merged))
+    assert shapes.apply("s1", ITEM_2)
+    wide = shapes.merged[table]
+    assert [column.name for column in wide.columns] == ["id", "note", "price"]
+    assert not shapes.would_change("s2", replace(ITEM_2, source_id=99))
+    assert not shapes.apply("s2", replace(ITEM_2, source_id=99))
+    narrow = replace(ITEM, version=3)
+    assert not shapes.apply("s1", narrow)  # s2 has the column still
+    assert shapes.apply("s2", narrow)
+    assert [column.name for column in shapes.merged[table].columns] == ["id", "note"]
+    assert [one.version for one in (wide, shapes.merged[table])] == [2, 3]
+    again = Shapes.of(shapes.state(7))
+    assert again.merged == shapes.merged
+    assert not again.apply("s2", narrow)
+
+
+def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:
+    """An update does not have it; an insert has what rows have that were there before."""
+    made = Column(
+        name="price", source_type="numeric(12,2)", neutral="decimal(12,2)", missing="1.50"
+    )
+    into = replace(ITEM_2, columns=(*ITEM.columns, made))
+    batch = rows_batch(
+        ITEM,
+        Change(relation=ITEM, op=Op.INSERT, after=(1, "a")),
+        Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
+        Change(relation=ITEM, op=Op.DELETE, after=None, before=(1,)),
+    )
+    found = converted(batch, ITEM, into).to_pylist()
+    assert [row["absent"] for row in found] == [None, b"\x06", None]
+    assert [str(row["after"] and row["after"]["price"]) for row in found] == [
+        "1.50",
+        "None",
+        "None",
+    ]
+    assert [row["before"] for row in found] == [None, None, {"id": 1}]
+
+
+def test_a_column_that_is_text_in_one_log_is_text_for_all() -> None:
+    """A value out of a type's range widens the merged column, as it does in one log."""
+    shapes = Shapes()
+    shapes.apply("s1", ITEM)
+    text = ITEM.with_text_column(0)
+    assert shapes.apply("s2", text)
+    into = next(iter(shapes.merged.values()))
+    assert into.columns[0].neutral == "string"
+    batch = rows_batch(ITEM, Change(relation=ITEM, op=Op.DELETE, after=None, before=(7,)))
+    assert converted(batch, ITEM, into).to_pylist()[0]["before"] == {"id": "7"}
+    wide = replace(ITEM, columns=(replace(ITEM.columns[0], neutral="int64"), ITEM.columns[1]))
+    other = Shapes()
+    other.apply("s1", ITEM)
+    assert other.apply("s2", wide)
+    assert next(iter(other.merged.values())).columns[0].neutral == "int64"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(ITEM, key=()),
+        replace(ITEM, columns=(replace(ITEM.columns[0], neutral="uuid"), ITEM.columns[1])),
+    ],
+)
+def test_tables_whose_rows_cannot_be_in_one_are_refused(other: Relation) -> None:
+    """Another key, or types without a common one."""
+    shapes = Shapes()
+    shapes.apply("s1", ITEM)
+    with pytest.raises(ShapesDiffer, match=r"public\.item of s2"):
+        shapes.apply("s2", other)
+    assert shapes.inputs_of(next(iter(shapes.merged))) == {"s1"}
+
+
+def test_shapes_change_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    """Rows in front of the change have the old shape, rows of both logs behind it the new one."""
+    price = Change(relation=ITEM_2, op=Op.INSERT, after=(1001, "wide", None))
+    rows = [[Change(relation=ITEM, op=Op.INSERT, after=(1000, "old"))], [price]]
+    first = LogOf(tmp_path / "s1", [(10, None), (20, None)], rows)
+    second = log_at(tmp_path, "s2", (15, 25))
+    first.end()
+    second.end()
+    merge([first, second], tmp_path / "all", options=replace(OPTIONS, flush_interval_s=30)).run()
+    assert images(tmp_path / "all") == [
+        (1000, "old"),
+        (2000, "s2"),
+        (1001, "wide", None),
+        (2001, "s2", None),
+    ]
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+
+def write(folder: Path, merged: str) -> Path:
+    """Two pipelines, and one of their logs."""
+    for number in (0, 1):
+        url = f"postgresql://u@h/d{number}"
+        (folder / f"s{number}.toml").write_text(
+            f'[pipeline]\nname = "s{number}"\ndirectory = "s{number}"\n'
+            f'[source]\nurl = "{url}"\ntables = ["public.*"]\n'
+        )
+    path = folder / "merged.toml"
+    path.write_text('[pipeline]\nname = "all"\ndirectory = "all"\n' + merged)
+    return path
+
+
+def test_a_file_with_merge(tmp_path: Path) -> None:
+    """Its source is its logs; it loads where there is a target."""
+    path = write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\njoinSeconds = 2.5\n')
+    config = load_config(path)
+    assert [one.pipeline.name for one in config.inputs] == ["s0", "s1"]
+    assert config.merge is not None
+    assert config.merge.join_seconds == 2.5
+    assert config.source.engine.name == "merged"
+    assert not config.has_target
+    assert "source" not in config.shown()
+    assert json.dumps(config.shown()["merge"])
+
+
+@pytest.mark.parametrize(
+    ("merged", "why"),
+    [
+        ("[merge]\nlogs = []\n", "must name pipeline files"),
+        ('[merge]\nlogs = ["s0.toml", "s0.toml"]\n', "each once"),
+        ('[source]\nurl = "postgresql://u@h/d"\ntables = []\n[merge]\nlogs = ["s0.toml"]\n', "no"),
+        ('mode = "data+change"\n[merge]\nlogs = ["s0.toml"]\n[target]\nurl = "x"\n', "in bulk"),
+        ('[merge]\nlogs = ["s0.toml"]\n[merge.split]\n"s9.toml" = []\n', "not in logs"),
+        ('[merge]\nlogs = ["s0.toml"]\nclockSkewSeconds = -1\n', "must be 0 or more"),
+    ],
+)
+def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str) -> None:
+    """Each is refused by name before anything begins."""
+    with pytest.raises(ConfigValueInvalid, match=why):
+        load_config(write(tmp_path, merged))
+
+
+def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
+    """Tables are added where they are captured."""
+    from penstock.control.config import need_merge, need_source
+
+    config = load_config(write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\n'))
+    with pytest.raises(SourceMissing, match=r"s0\.toml, s1\.toml"):
+        need_source(config)
+    need_source(config, takes_merge=True)
+    need_merge(config)
+    with pytest.raises(SourceMissing):
+        need_merge(config.inputs[0])
+
+
+def test_positions_are_numbers() -> None:
+    """Counted, and nothing else."""
+    assert MergedPosition.parse(str(MergedPosition(17))).ordinal == 17
+    for text in ("", "0/1", "-1"):
+        with pytest.raises(PositionInvalid):
+            MergedPosition.parse(text)
+    with pytest.raises(PositionInvalid):
+        MergedPosition(2**63)
