@@ -20,6 +20,7 @@ AREAS = {
     "FX": "FlexCDC: changelog tables and plugins",
     "MG": "Merging logs",
     "ST": "Staging in a database",
+    "SV": "Serving the log",
     "IG": "A node's directory of Apache Ignite",
     "HS": "This machine and its connections",
     "LD": "Loading",

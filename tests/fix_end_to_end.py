@@ -58,6 +58,10 @@ class Process:
         objects = [json.loads(line) for line in self.out]
         return [item["text"] for item in objects if "text" in item]
 
+    def events_of(self, key: str) -> list[Any]:
+        """What it has told so far under a key."""
+        return [item[key] for item in map(json.loads, self.out) if key in item]
+
     @property
     def error(self) -> dict[str, Any]:
         """The error with which it ended."""

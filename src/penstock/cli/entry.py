@@ -22,6 +22,7 @@ from penstock.cli.reports import doctor, lag, plan, status, verify
 from penstock.cli.resend import resend
 from penstock.cli.reset import reset
 from penstock.cli.run import demo, extract, load, merge, run
+from penstock.cli.serve import serve
 from penstock.cli.stage import stage
 from penstock.cli.table import table
 from penstock.cli.web import web
@@ -64,6 +65,7 @@ for command in (
         load,
         merge,
         consume,
+        serve,
         stage,
         status,
         lag,

@@ -31,6 +31,7 @@ from penstock.control.config_errors import (
     invalid,
 )
 from penstock.control.config_merge import check_merge_file, with_merge
+from penstock.control.config_serve import check_serve
 from penstock.control.config_stage import check_stage, check_stage_file, check_staging, with_staging
 from penstock.control.config_text import ConfigText, Substituted, plain, read_config_text
 from penstock.control.direct import engine_of, has_directory, with_whole_patterns
@@ -55,6 +56,7 @@ from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.merge_config import MERGE
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import engines, types_at
+from penstock.ports.serve_config import SERVE, PublicationSection, ServeSection
 from penstock.ports.stage_config import (
     STAGE,
 )
@@ -86,7 +88,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     """
     text = read_config_text(path.absolute(), os.environ if environment is None else environment)
     for name in text.values:
-        known = (*SECTIONS, CONSUMERS, FLEXCDC, *STAGING_SECTIONS)
+        known = (*SECTIONS, CONSUMERS, FLEXCDC, SERVE, *STAGING_SECTIONS)
         if name not in known:
             raise _unknown(text, name, "", known, what="section")
     _refuse_other_engines(text)
@@ -114,6 +116,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
             "source": SourceSection(url="", tables=()),
             **parts,
             **_staging_sections(text),
+            **_serve_section(text),
         },
     )
     if config.merge is not None:
@@ -128,6 +131,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
         config = with_staging(text, config)
     _check_values(text, config)
     _check_consumers(text, config)
+    check_serve(text, config)
     return with_requests(replace(config, file_tables=config.source.tables))
 
 
@@ -369,6 +373,17 @@ def _staging_sections(text: ConfigText) -> dict[str, Any]:
         for name, kind in STAGING_SECTIONS.items()
         if name in text.values
     }
+
+
+def _serve_section(text: ConfigText) -> dict[str, Any]:
+    """[serve], if it is there; its keys are spelled as in the database's configuration."""
+    given = text.values.get(SERVE)
+    if given is None:
+        return {}
+    publications = given.get("publications", {}) if isinstance(given, dict) else {}
+    for name, one in publications.items() if isinstance(publications, dict) else ():
+        _section(text, f"{SERVE}.publications.{name}", PublicationSection, one, spelled=str)
+    return {SERVE: _section(text, SERVE, ServeSection, given, spelled=str)}
 
 
 def _check_consumers(text: ConfigText, config: Config) -> None:

@@ -71,7 +71,8 @@ class HalfKilled(PenstockError):
 class Half:
     """One of the processes: how to start it, and what is known of it.
 
-    is_consumer: the others go on without it.
+    is_consumer: the others go on without it. serves: it never ends by itself, and has nothing to
+    do when all others have ended.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Half:
     restart_at_s: float | None = None
     lines: deque[str] | None = None
     is_consumer: bool = False
+    serves: bool = False
 
     @property
     def ended(self) -> bool:
@@ -246,11 +248,19 @@ class Supervisor:
 
     def _step(self) -> None:
         self._pass_signals()
+        if all(half.ended for half in self._halves if not half.serves):
+            self._end_servers()
         for half in self._halves:
             if half.poll():
                 self._ended(half)
             elif half.restart_at_s is not None:
                 self._restart_when_due(half)
+
+    def _end_servers(self) -> None:
+        for half in self._halves:
+            half.restart_at_s = None
+            if half.serves and half.child is not None and half.code is None:
+                half.child.signal(signal.SIGTERM)
 
     def _pass_signals(self) -> None:
         """Give the halves the first signal once, and the second one once."""
@@ -384,7 +394,8 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
                 diagnostics=stack.enter_context(
                     open_diagnostics(config.layout.run / f"{name}.log")
                 ),
-                is_consumer=command[0] == "consume",
+                is_consumer=command[0] in ("consume", "serve"),
+                serves=command[0] == "serve",
             )
             for name, command in commands_of(config).items()
         ]
@@ -409,11 +420,12 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:
-    """The processes of a run, by name: the halves first, then one for each consumer."""
+    """The processes of a run, by name: the halves first, then consumers, then the server."""
     path = str(config.path)
     found = {name: [name, path] for name in half_names(config)}
     if config.pipeline.mode.has_change:
         found |= {f"consume-{name}": ["consume", path, name] for name in config.consumers}
+        found |= {"serve": ["serve", path]} if config.serve is not None else {}
     return found
 
 

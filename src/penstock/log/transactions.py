@@ -127,6 +127,19 @@ class Transactions:
         for frame in self._between(low, high):
             self._batch(frame)
 
+    def committed(self, low: int, high: int) -> tuple[npt.NDArray[np.int64], list[int | str]]:
+        """When those of these numbers were committed, and their ids. Times as everywhere."""
+        if high < low:
+            return np.empty(0, np.int64), []
+        if low < self.first or high > self.last:
+            raise _not_announced(0, f"{self.first} to {self.last}", high)
+        frames = self._between(low, high)
+        chosen = [self._batch(number) for number in frames]
+        times = np.concatenate([np.asarray(one.column(2).cast(pa.int64())) for one in chosen])
+        ids = [each for one in chosen for each in one.column(3).to_pylist()]
+        at = low - self._firsts[frames.start]
+        return times[at : at + high - low + 1], ids[at : at + high - low + 1]
+
     def is_marked(self, number: int) -> bool:
         """Whether BEGIN and COMMIT of a transaction are wanted where the log is printed."""
         if not self.first <= number <= self.last:

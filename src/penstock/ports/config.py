@@ -20,6 +20,7 @@ from penstock.ports.flexcdc_settings import FlexCdcSettings
 from penstock.ports.merge_config import MERGE, MergeSection
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.registry import Descriptor, engine_at
+from penstock.ports.serve_config import SERVE, ServeSection
 from penstock.ports.stage_config import STAGE, STAGING, StageSection, StagingSection
 
 
@@ -212,7 +213,7 @@ class Config:
     flexcdc: [flexcdc], if there is one; then before images are whole. stage: [stage], if there is
     one: then changefeeds are posted, and the URL of `source` is empty. staging: the database that
     keeps what is not applied yet. merge: [merge], if there is one: then `source` names a merge, and
-    inputs are the pipelines of its logs.
+    inputs are the pipelines of its logs. serve: [serve], if the log is served.
     """
 
     path: Path
@@ -232,6 +233,7 @@ class Config:
     stage: StageSection | None = None
     merge: MergeSection | None = None
     inputs: tuple[Config, ...] = ()
+    serve: ServeSection | None = None
 
     @property
     def directory(self) -> Path:
@@ -255,6 +257,11 @@ class Config:
         for section in STAGING_SECTIONS:
             if (part := getattr(self, section)) is not None:
                 shown[section] = _shown_section(part)
+        if self.serve is not None:
+            shown[SERVE] = {
+                item.name: _shown_serve(item.name, getattr(self.serve, item.name))
+                for item in fields(self.serve)
+            }
         if self.consumers:
             shown[CONSUMERS] = {
                 name: {camel(item.name): _shown(getattr(one, item.name)) for item in fields(one)}
@@ -308,6 +315,15 @@ def _shown(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _shown_property(key, item) for key, item in value.items()}
     return list(value) if isinstance(value, tuple) else value
+
+
+def _shown_serve(name: str, value: Any) -> Any:
+    """A value of [serve]; of users the names alone."""
+    if name == "users":
+        return dict.fromkeys(value, "***")
+    if name == "publications":
+        return {key: {"tables": list(one.tables)} for key, one in value.items()}
+    return _shown(value)
 
 
 def _shown_section(section: Any) -> dict[str, Any]:

@@ -32,6 +32,8 @@ _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 _NUL_PRINTED = re.compile(r"\0|(?<!\\)(?:\\\\)*\\0")  # the catalogue escapes it in labels
 _NUL = "instr({}, char(0))"
 REMOVE_NUL = "nul characters removed"
+BITS_OF_NUMBER = "bits of the number"
+EWKB_OF_DIGITS = "EWKB from its hexadecimal digits"
 
 
 def _no_such_day(text: str, number: Callable[[str], str]) -> str:
@@ -66,7 +68,7 @@ def held(kind: SourceType, key_bytes: int | None) -> Held | None:
         return _MAKERS[base](kind)
     if base in GEOMETRIES:
         form = Form(kind=Kind.GEOMETRY)
-        write = Write(name="EWKB from its hexadecimal digits", sql="decode({}, 'hex')")
+        write = Write(name=EWKB_OF_DIGITS, sql="decode({}, 'hex')")
         note = "EWKB, as PostGIS understands it"
         return Held(target_type="bytea", source_form=form, target_form=form, write=write, note=note)
     return None
@@ -102,7 +104,7 @@ def _bit(kind: SourceType) -> Held:
         f"else {number} end)::bigint::bit({width})"
     )
     form = Form(kind=Kind.BITS, width=width)
-    write = Write(name="bits of the number", sql=signed)
+    write = Write(name=BITS_OF_NUMBER, sql=signed)
     return Held(target_type=f"bit({width})", source_form=form, target_form=form, write=write)
 
 

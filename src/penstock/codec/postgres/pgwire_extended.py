@@ -1,0 +1,290 @@
+"""The extended query protocol as a server has it: Parse to Close read, their answers written.
+
+Pure; the frames around messages are `pgwire_server`'s. Values are text or binary: the binary forms
+are those of the types that a catalogue answers with, any other is refused.
+Source: PostgreSQL manual, "Message Formats".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.codec.postgres.pgwire_server import Refused, message
+
+PARSE_COMPLETE, BIND_COMPLETE, CLOSE_COMPLETE = message(b"1"), message(b"2"), message(b"3")
+NO_DATA, PORTAL_SUSPENDED = message(b"n"), message(b"s")
+_VIOLATION = "08P01"
+TEXT, BINARY = 0, 1
+
+
+class Described(Protocol):
+    """A column of an answer."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def type_oid(self) -> int:
+        """Of its type."""
+        ...
+
+    @property
+    def type_size(self) -> int:
+        """Of its type; -1 for one that varies."""
+        ...
+
+    @property
+    def typmod(self) -> int:
+        """Of its type; -1 for none."""
+        ...
+
+    @property
+    def table_oid(self) -> int:
+        """Of the table it comes from, 0 for none."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """In that table, from 1; 0 for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parse:
+    """A statement to be prepared. types: oids of the parameters that the client knows of."""
+
+    name: str
+    sql: str
+    types: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A portal to be made. formats, results: none, one for all, or one each."""
+
+    portal: str
+    statement: str
+    formats: tuple[int, ...]
+    values: tuple[bytes | None, ...]
+    results: tuple[int, ...]
+
+
+class _Body:
+    """A message's body, read from its start. Whatever does not fit is a protocol violation."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body, self._at = body, 0
+
+    def text(self) -> str:
+        """Up to the next zero byte."""
+        end = self._body.find(b"\0", self._at)
+        if end < 0:
+            raise Refused(_VIOLATION, "invalid string in message")
+        data, self._at = self._body[self._at : end], end + 1
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise Refused("22021", "invalid byte sequence for encoding UTF8") from None
+
+    def data(self, count: int) -> bytes:
+        """So many bytes."""
+        if count < 0 or len(self._body) - self._at < count:
+            raise Refused(_VIOLATION, "insufficient data left in message")
+        found, self._at = self._body[self._at : self._at + count], self._at + count
+        return found
+
+    def number(self, size: int, *, signed: bool = False) -> int:
+        """A number of so many bytes."""
+        return int.from_bytes(self.data(size), signed=signed)
+
+    def formats(self) -> tuple[int, ...]:
+        """A list of format codes."""
+        found = tuple(self.number(2) for _ in range(self.number(2)))
+        if any(one not in (TEXT, BINARY) for one in found):
+            raise Refused(_VIOLATION, "unsupported format code")
+        return found
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self._at != len(self._body):
+            raise Refused(_VIOLATION, "invalid message format")
+
+
+def parse(body: bytes) -> Parse:
+    """Raises Refused."""
+    read = _Body(body)
+    name, sql = read.text(), read.text()
+    types = tuple(read.number(4) for _ in range(read.number(2)))
+    read.end()
+    return Parse(name=name, sql=sql, types=types)
+
+
+def bind(body: bytes) -> Bind:
+    """Raises Refused."""
+    read = _Body(body)
+    portal, statement, formats = read.text(), read.text(), read.formats()
+    values: list[bytes | None] = []
+    for _ in range(read.number(2)):
+        length = read.number(4, signed=True)
+        values.append(None if length == -1 else read.data(length))
+    results = read.formats()
+    read.end()
+    if len(formats) > 1 and len(formats) != len(values):
+        raise Refused(
+            _VIOLATION, f"bind message has {len(formats)} formats but {len(values)} parameters"
+        )
+    return Bind(
+        portal=portal, statement=statement, formats=formats, values=tuple(values), results=results
+    )
+
+
+def target(body: bytes) -> tuple[str, str]:
+    """What a Describe or Close is about: `S` (statement) or `P` (portal), and its name."""
+    read = _Body(body)
+    kind, name = read.data(1).decode("latin-1"), read.text()
+    read.end()
+    if kind not in ("S", "P"):
+        raise Refused(_VIOLATION, f"invalid subtype {ord(kind)} of message")
+    return kind, name
+
+
+def execute(body: bytes) -> tuple[str, int]:
+    """The portal of an Execute, and how many rows are wanted at most; 0: all."""
+    read = _Body(body)
+    portal, count = read.text(), read.number(4, signed=True)
+    read.end()
+    return portal, max(count, 0)
+
+
+def per_value(formats: Sequence[int], count: int) -> list[int]:
+    """Format codes as a message has them, for each of so many values. Raises Refused."""
+    if len(formats) <= 1:
+        return list(formats or (TEXT,)) * count
+    if len(formats) != count:
+        raise Refused(
+            _VIOLATION, f"bind message has {len(formats)} result formats but query has {count}"
+        )
+    return list(formats)
+
+
+def parameter_description(types: Sequence[int]) -> bytes:
+    """ParameterDescription."""
+    return message(b"t", struct.pack(f">H{len(types)}I", len(types), *types))
+
+
+def row_description(columns: Sequence[Described], formats: Sequence[int] = ()) -> bytes:
+    """RowDescription."""
+    parts = [struct.pack(">H", len(columns))]
+    codes = per_value(formats, len(columns))
+    for column, code in zip(columns, codes, strict=True):
+        name = column.name.replace("\0", "?").encode(errors="replace") + b"\0"
+        parts.append(
+            name
+            + struct.pack(
+                ">IhIhih",
+                column.table_oid,
+                column.number,
+                column.type_oid,
+                column.type_size,
+                column.typmod,
+                code,
+            )
+        )
+    return message(b"T", b"".join(parts))
+
+
+def data_row(
+    values: Sequence[str | None], columns: Sequence[Described], formats: Sequence[int]
+) -> bytes:
+    """DataRow. formats: for each column. Raises Refused."""
+    parts = [struct.pack(">H", len(values))]
+    for value, column, code in zip(values, columns, formats, strict=True):
+        if value is None:
+            parts.append(struct.pack(">i", -1))
+            continue
+        data = value.encode() if code == TEXT else to_binary(value, column.type_oid)
+        parts.append(struct.pack(">i", len(data)) + data)
+    return message(b"D", b"".join(parts))
+
+
+_TEXTS = frozenset((18, 19, 25, 114, 142, 194, 705, 1042, 1043, 2275))
+_INTEGERS = {20: 8, 21: 2, 23: 4, 24: 4, 26: 4, 28: 4, 29: 4, 2205: 4, 2206: 4, 4089: 4, 5069: 8}
+_UNSIGNED = frozenset((24, 26, 28, 29, 2205, 2206, 4089, 5069))
+_BOOLEAN, _BYTEA, _REAL, _DOUBLE, _LSN = 16, 17, 700, 701, 3220
+
+
+def to_binary(text: str, type_oid: int) -> bytes:
+    """A value that is printed in its binary form. Raises Refused."""
+    if type_oid in _TEXTS:
+        return text.encode()
+    try:
+        if type_oid in _INTEGERS:
+            return int(text).to_bytes(_INTEGERS[type_oid], signed=type_oid not in _UNSIGNED)
+        if type_oid in _WRITERS:
+            return _WRITERS[type_oid](text)
+    except (ValueError, OverflowError):
+        raise Refused("0A000", f"no binary form of {text!r} as type {type_oid}") from None
+    raise Refused("0A000", f"no binary form of type {type_oid}", hint="Ask for text.")
+
+
+def _lsn(text: str) -> bytes:
+    high, _, low = text.partition("/")
+    return struct.pack(">II", int(high, 16), int(low, 16))
+
+
+_WRITERS: dict[int, Callable[[str], bytes]] = {
+    _BOOLEAN: lambda text: b"\1" if text in ("t", "true") else b"\0",
+    _BYTEA: lambda text: bytes.fromhex(text.removeprefix("\\x")),
+    _REAL: lambda text: struct.pack(">f", float(text)),
+    _DOUBLE: lambda text: struct.pack(">d", float(text)),
+    _LSN: _lsn,
+}
+
+
+def from_binary(data: bytes, type_oid: int) -> str:
+    """A parameter's value in binary form, as text. Raises Refused."""
+    try:
+        if type_oid in _TEXTS or type_oid == 0:
+            return data.decode()
+        if type_oid in _INTEGERS:
+            if len(data) != _INTEGERS[type_oid]:
+                raise ValueError(data)
+            return str(int.from_bytes(data, signed=type_oid not in _UNSIGNED))
+        if type_oid in _READERS:
+            return _READERS[type_oid](data)
+    except (ValueError, struct.error):
+        raise Refused("22P03", "incorrect binary data format in bind parameter") from None
+    raise Refused("0A000", f"no binary form of type {type_oid} is read here", hint="Send text.")
+
+
+def _boolean_text(data: bytes) -> str:
+    if len(data) != 1:
+        raise ValueError(data)
+    return "t" if data != b"\0" else "f"
+
+
+_READERS: dict[int, Callable[[bytes], str]] = {
+    _BOOLEAN: _boolean_text,
+    _BYTEA: lambda data: "\\x" + data.hex(),
+    _REAL: lambda data: repr(struct.unpack(">f", data)[0]),
+    _DOUBLE: lambda data: repr(struct.unpack(">d", data)[0]),
+    _LSN: lambda data: "{:X}/{:X}".format(*struct.unpack(">II", data)),
+}
+
+
+def parameter_text(data: bytes, code: int, type_oid: int) -> str:
+    """A parameter's value as text. Raises Refused."""
+    if code == BINARY:
+        return from_binary(data, type_oid)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Refused("22021", "invalid byte sequence for encoding UTF8") from None
+    if "\0" in text:
+        raise Refused("22021", "invalid byte sequence for encoding UTF8: 0x00")
+    return text

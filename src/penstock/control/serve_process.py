@@ -1,0 +1,277 @@
+"""`penstock serve`: the change log over PostgreSQL's protocol, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib.util import find_spec
+
+import structlog
+
+from penstock.codec.types import NO_CHOICES, Engine, parse_choices
+from penstock.consume.lock import LOCK_FILE
+from penstock.control.servers import source_tables
+from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.host.files import REAL_FILES, DirectoryLocked
+from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.registry import types_at
+from penstock.ports.serve_config import TLS_OFF, ServeSection
+from penstock.ports.stage_config import seconds
+from penstock.serve.retention import NAME, Retention
+from penstock.serve.settings import ServeSettings, verifiers
+from penstock.serve.shapes import Shapes
+from penstock.serve.slots import Slots
+from penstock.serve.source_log import Head, LogNotBegun, SourceLog
+
+logger = structlog.get_logger()
+_LOOK_S = 0.5
+
+
+class ServeSectionMissing(PenstockError):
+    """The pipeline file does not say how its log is served."""
+
+    code = "SV05"
+
+
+class ServeNotInstalled(PenstockError):
+    """The library that the catalogue reads SQL with is not installed."""
+
+    code = "SV06"
+
+
+class ServeRunning(PenstockError):
+    """Another process serves this log. fields: holder_pid."""
+
+    code = "SV07"
+    retry = "operator"
+
+
+class TlsUnusable(PenstockError):
+    """Certificate or key of [serve] cannot be used."""
+
+    code = "SV08"
+
+
+def serve(config: Config, *, on_served: Callable[[str], None]) -> None:
+    """Serve the log until a signal comes. on_served: is given the address, once it answers.
+
+    Raises ServeSectionMissing, ServeNotInstalled, ServeRunning, TlsUnusable, and what the log, the
+    slots and the socket raise.
+    """
+    section = _checked(config)
+    settings = serve_settings(config, section)
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop, hurry=False))
+        links = config.layout.consumers / NAME
+        for directory in (links, config.layout.state):
+            REAL_FILES.make_directory(directory)
+        try:
+            lock = REAL_FILES.lock(links, LOCK_FILE)
+        except DirectoryLocked as error:
+            pid = int(error.fields.get("holder_pid", 0))
+            raise ServeRunning(
+                f"the log of {config.pipeline.name} is served already, by process {pid}",
+                hint=f"End it first: kill {pid or '<pid>'}",
+                holder_pid=pid,
+            ) from error
+        stack.callback(lock.release)
+        log = SourceLog(
+            config.layout.log, links, extension=config.change_loader.change_file_extension
+        )
+        stack.callback(log.close)
+        head = _begun(log, stop)
+        if head is not None:
+            asyncio.run(_Served(config, section, settings, log, stop, on_served).run(head))
+
+
+def _checked(config: Config) -> ServeSection:
+    if config.serve is None:
+        raise ServeSectionMissing(
+            f"{config.path.name} has no [serve]",
+            hint="Add [serve] with its users; docs/serve.md shows a whole file.",
+        )
+    if find_spec("sqlglot") is None:
+        raise ServeNotInstalled(
+            "serving the log needs sqlglot, which is not installed",
+            hint="Run: pip install 'penstock[serve]'",
+        )
+    return config.serve
+
+
+def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
+    """What the server is told. Passwords end here: what goes on are verifiers.
+
+    Raises TlsUnusable.
+    """
+    choices = NO_CHOICES
+    if config.target.types:
+        choices = parse_choices(config.target.types, Engine(types_at(config.source.url)))
+    keep = section.max_slot_wal_keep_size
+    return ServeSettings(
+        database=config.pipeline.name,
+        users=verifiers(section.users),
+        server_version=section.server_version,
+        dialect=section.dialect.value,
+        tls=_context(config, section),
+        keep_bytes=None if keep < 0 else keep,
+        sync_slot_s=seconds(section.sync_slot_age),
+        choices=choices,
+    )
+
+
+def _context(config: Config, section: ServeSection) -> ssl.SSLContext | None:
+    if section.tls is None or section.tls == TLS_OFF or isinstance(section.tls, str):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = {key: config.path.parent / name for key, name in section.tls.items()}
+    try:
+        context.load_cert_chain(files["certificate"], files["key"])
+    except OSError as error:  # ssl.SSLError is one
+        raise TlsUnusable(
+            f"the certificate {files['certificate']} with the key {files['key']} cannot be used: "
+            f"{error.strerror or error}",
+            hint="Give files in PEM form: the certificate with its chain, and its key without a "
+            "password.",
+        ) from error
+    return context
+
+
+def _begun(log: SourceLog, stop: StopRequest) -> Head | None:
+    """The log's end, once there is a log; None where we are stopped before."""
+    said = False
+    while not stop():
+        try:
+            return log.head()
+        except LogNotBegun:
+            if not said:
+                logger.info("waiting until the log begins", directory=str(log.directory))
+                said = True
+            stop.wait(_LOOK_S)
+    return None
+
+
+class _Served:
+    """One run of the server."""
+
+    def __init__(
+        self,
+        config: Config,
+        section: ServeSection,
+        settings: ServeSettings,
+        log: SourceLog,
+        stop: StopRequest,
+        on_served: Callable[[str], None],
+    ) -> None:
+        self._config, self._section, self._settings = config, section, settings
+        self._log, self._stop, self._on_served = log, stop, on_served
+
+    async def run(self, head: Head) -> None:
+        """Serve until it is stopped."""
+        from penstock.serve.catalog.catalog import Catalog
+        from penstock.serve.server import Server
+        from penstock.serve.serving import Serving
+        from penstock.serve.statistics import State
+        from penstock.serve.welcome import (
+            CatalogWelcome,
+            TableOids,
+            set_relations,
+            take_publications,
+        )
+
+        settings, state = self._settings, self._config.layout.state
+        shapes = Shapes(state, log_id=head.log_id)
+        shapes.begin(self._relations())
+        standing = State()
+        given = {name: one.tables for name, one in self._section.publications.items()}
+        answering = ThreadPoolExecutor(1, thread_name_prefix="catalog")
+        loop = asyncio.get_running_loop()
+
+        def begin() -> Catalog:
+            made = Catalog(
+                state,
+                database=settings.database,
+                users=list(settings.users),
+                state=standing,
+                version=int(settings.server_version.split(".")[0]),
+                dialect=settings.dialect,
+            )
+            owner = next(iter(settings.users))
+            take_publications(made, given, owner=owner, position=head.position)
+            set_relations(made, shapes.all(), head.engine, settings.choices)
+            return made
+
+        def show() -> None:
+            set_relations(catalog, shapes.all(), head.engine, settings.choices)
+
+        catalog = await loop.run_in_executor(answering, begin)
+        slots = Slots(state, log_id=head.log_id, slots_max=settings.limits.slots)
+        retention = Retention(self._log, keep_bytes=settings.keep_bytes)
+        async with Serving(
+            settings,
+            self._log,
+            slots,
+            retention,
+            catalog.model.publications,
+            shapes=shapes,
+            table_oid=TableOids(catalog.model, answering).of,
+            on_shapes=show,
+            answering=answering,
+        ) as serving:
+            standing.of(serving)
+            server = Server(serving, CatalogWelcome(catalog))
+            host, _ = self._section.address
+            port = await server.start(*self._section.address)
+            self._on_served(f"{host}:{port}")
+            await self._until_stopped(serving.failed)
+            await server.stop()
+
+    async def _until_stopped(self, failed: asyncio.Future[None]) -> None:
+        while not self._stop():
+            done, _ = await asyncio.wait([failed], timeout=_LOOK_S)
+            if done:
+                failed.result()
+
+    def _relations(self) -> list[Relation]:
+        """The tables as the source has them now, so that those without changes are known, too."""
+        try:
+            return [relation_of(one) for one in source_tables(self._config)]
+        except PenstockError as error:
+            # The log says enough to go on; a table that has never changed is seen later.
+            logger.warning("the source's tables are not read", error=error.message)
+            return []
+
+
+def relation_of(definition: TableDefinition) -> Relation:
+    """A table as the log will have it, from its definition."""
+    columns = [one for one in definition.columns if not one.generated]
+    places = {column.name: place for place, column in enumerate(columns)}
+    key = tuple(places[name] for name in definition.key_of_changes if name in places)
+    before = tuple(places[name] for name in definition.identity_columns if name in places)
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=tuple(_column(one) for one in columns),
+        key=key,
+        before=before,
+        identity=definition.identity,
+        source_id=definition.source_id,
+    )
+
+
+def _column(one: ColumnDefinition) -> Column:
+    return Column(
+        name=one.name,
+        source_type=one.type_text,
+        neutral=one.neutral,
+        base_type=one.base_type,
+        type_oid=one.type_oid,
+        typmod=one.typmod,
+        nullable=not one.not_null,
+        missing=one.missing,
+    )

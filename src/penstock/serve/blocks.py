@@ -1,0 +1,164 @@
+"""Encoded blocks, shared by all clients that are sent the same: made in worker threads, kept while
+there is room. And the place in the log from which a client is sent the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from penstock.serve import numbers
+from penstock.serve.chunks import Chunk, Counted, next_chunk
+from penstock.serve.encode import Block, Views, encode
+from penstock.serve.source_log import Head, SegmentGone, SourceLog
+
+CACHE_BYTES = 64 << 20
+WORKERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a client is: before an entry of a segment, or a part of the chunk that begins there.
+
+    counted: what the log has given up to the entry. open_trx: see `Block`.
+    """
+
+    number: int
+    entry: int
+    counted: Counted
+    part: int = 0
+    open_trx: int = 0
+
+
+class Made(NamedTuple):
+    """What lies behind a place. block: None where a client has it. behind: the place after it."""
+
+    block: Block | None
+    behind: Place
+
+
+class Blocks:
+    """Gives out blocks. Used by the event loop's thread; the work is done in others."""
+
+    def __init__(self, log: SourceLog, *, cache_bytes: int = CACHE_BYTES) -> None:
+        """cache_bytes: of blocks that are kept; what clients are being sent comes on top."""
+        self._log = log
+        self._room = cache_bytes
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="encode")
+        self._kept: OrderedDict[object, asyncio.Future[Made | None]] = OrderedDict()
+        self._sizes: dict[object, int] = {}
+        self.made_count = 0
+
+    async def next(
+        self, place: Place, views: Views, head: Head, borders: frozenset[int], has: int
+    ) -> Made | None:
+        """The block behind a place; None where nothing is durable behind it.
+
+        views: of what is published there. borders: see `next_chunk`. has: an LSN; whole chunks
+        before it are passed over. Raises Refused, SegmentGone, SegmentCorrupt.
+        """
+        passed = has if has > place.counted.position else 0
+        # The open segment has more each time; a closed one has the same for everybody.
+        seen = (head.end.trx, head.end.gsn) if place.number >= head.number else None
+        key = (id(views), place, seen, borders, passed)
+        found = self._kept.get(key)
+        if found is None:
+            loop = asyncio.get_running_loop()
+            found = loop.run_in_executor(
+                self._workers, self._make, place, views, head, borders, passed
+            )
+            self._kept[key] = found
+            found.add_done_callback(lambda done: self._made(key, done))
+        self._kept.move_to_end(key)
+        return await asyncio.shield(found)
+
+    def forget(self, views: Views) -> None:
+        """Nobody has these views any more."""
+        for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == id(views)]:
+            self._drop(key)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._workers.shutdown(wait=True, cancel_futures=True)
+
+    def _made(self, key: object, done: asyncio.Future[Made | None]) -> None:
+        if key not in self._kept:
+            return
+        if done.cancelled() or done.exception() is not None or done.result() is None:
+            self._drop(key)  # asked again, it may be there
+            return
+        made = done.result()
+        size = len(made.block.data) if made is not None and made.block is not None else 0
+        self.made_count += 1
+        self._sizes[key] = size
+        self._room -= size
+        while self._room < 0 and self._sizes:
+            oldest = next(one for one in self._kept if one in self._sizes)
+            self._drop(oldest)
+
+    def _drop(self, key: object) -> None:
+        self._kept.pop(key, None)
+        self._room += self._sizes.pop(key, 0)
+
+    def _make(
+        self, place: Place, views: Views, head: Head, borders: frozenset[int], passed: int
+    ) -> Made | None:
+        try:
+            with self._log.segment(place.number, head) as segment:
+                chunk = next_chunk(
+                    place.number, segment.entries, place.entry, place.counted, borders
+                )
+                if chunk is None:
+                    if not segment.is_closed:
+                        return None
+                    return Made(None, _next_segment(place))
+                if chunk.end.position <= passed:
+                    return Made(None, _behind(chunk, place))
+                block = encode(segment, chunk, place.part, views, open_trx=place.open_trx)
+        except SegmentGone:
+            if place.number >= head.number and place.counted.position >= head.position:
+                return None  # the next segment has not begun
+            raise
+        if place.part + 1 < len(chunk.parts):
+            behind = replace(place, part=place.part + 1, open_trx=block.open_trx)
+            return Made(block, behind)
+        return Made(block, _behind(chunk, place))
+
+
+def _behind(chunk: Chunk, place: Place) -> Place:
+    return Place(number=place.number, entry=chunk.last, counted=chunk.end)
+
+
+def _next_segment(place: Place) -> Place:
+    return Place(number=place.number + 1, entry=0, counted=place.counted)
+
+
+def find_place(log: SourceLog, position: int) -> Place:
+    """The place of a segment's start from which everything behind an LSN is read.
+
+    Raises SegmentGone where that is not there any more.
+    """
+    head, position = log.head(), max(position, numbers.BEFORE_ALL)
+    begin = Counted(gsn=head.end.gsn, trx=head.end.trx)
+    if position >= head.position and not head.is_open:
+        return Place(number=head.number, entry=0, counted=begin)
+    first = log.first_kept()
+    high = head.number if head.is_open else head.number - 1
+    low = high if first is None else min(first, high)
+    # Segments begin one behind the other: find the last that begins at the position or before.
+    if log.start_of(low) > position:
+        raise SegmentGone(
+            f"the log begins behind the position: segment {low} is the oldest there is",
+            hint="Drop the slot, and let the client copy again.",
+            segment=low,
+        )
+    while low < high:
+        middle = (low + high + 1) // 2
+        if log.start_of(middle) <= position:
+            low = middle
+        else:
+            high = middle - 1
+    return Place(number=low, entry=0, counted=log.counted_at(low))

@@ -1,0 +1,457 @@
+"""A chunk of the log as pgoutput messages: bytes that every client of the same tables is sent.
+
+What differs between clients is left out of the bytes and listed beside them: where a shape has to
+be announced that a client may know already, and where a transaction begins, for a client that has
+the ones before. Blocking and without state: for worker threads.
+"""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.codec.ckt import FrameEntry
+from penstock.codec.postgres import pgoutput_write as write
+from penstock.codec.postgres.pgoutput_encode import Unencodable
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.codec.types.served import Unservable
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.log.segment import Segment
+from penstock.model import Marker, MarkerKind, Relation, TableName
+from penstock.serve import numbers
+from penstock.serve.catalog.publications import Publication, published
+from penstock.serve.chunks import Chunk
+from penstock.serve.tables import TableView, served_relation
+
+_EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
+_XIDS = 1 << 32
+_PIECE_BYTES = 1 << 16  # written in one go
+
+
+class Views:
+    """How the tables of a log look to clients of some publications. For several threads."""
+
+    def __init__(
+        self,
+        publications: Sequence[Publication],
+        engine: str,
+        *,
+        messages: bool = False,
+        choices: Choices = NO_CHOICES,
+        last_known: Callable[[TableName], Relation | None] = lambda _: None,
+        table_oid: Callable[[TableName], int],
+    ) -> None:
+        """engine: of the log's source. messages: whether logical messages are sent.
+
+        last_known: the shape of a table of which a segment has no rows. table_oid: the number under
+        which clients know a table, always the same.
+        """
+        self.publications = tuple(publications)
+        self.messages = messages
+        self._engine, self._choices = engine, choices
+        self._last_known, self._table_oid = last_known, table_oid
+        self._found: dict[Relation, TableView | None] = {}
+
+    def of(self, relation: Relation) -> TableView | None:
+        """The view of a relation version; None: it is not published. Raises Refused."""
+        if relation not in self._found:
+            what = published(self.publications, relation.schema, relation.name)
+            view = None
+            if what is not None:
+                shape = served_relation(relation, self._engine, self._choices)
+                oid = self._table_oid(TableName(relation.schema, relation.name))
+                view = TableView(relation, shape.under(oid), what)
+            self._found[relation] = view
+        return self._found[relation]
+
+    def named(self, name: TableName, segment: Segment, gsn: int) -> TableView | None:
+        """The view of a table as it is behind a row of a segment; None: it is not published.
+
+        Raises Refused for one that is published, and whose shape is not known.
+        """
+        if published(self.publications, *name) is None:
+            return None
+        shapes = [
+            (since, relation)
+            for since, relation in segment.relations()
+            if (relation.schema, relation.name) == tuple(name)
+        ]
+        before = [relation for since, relation in shapes if since <= gsn]
+        relation = before[-1] if before else self._last_known(name)
+        if relation is None and shapes:
+            relation = shapes[0][1]
+        if relation is None:
+            raise Refused("55000", f"the shape of table {name} is not known yet")
+        return self.of(relation)
+
+
+class Announced(NamedTuple):
+    """A shape that must be known from a place in the bytes on, and the message that tells it."""
+
+    offset: int
+    table: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """The bytes of one part of a chunk.
+
+    offsets, ends: for each transaction that has something in it, where it begins in the bytes and
+    its END. shapes: by rising offset. position: all up to this LSN is sent when the block is; 0 for
+    a part that others follow. open_trx: the transaction that goes on in the next part; 0: none.
+    cuts: offsets of messages, not far from each other, with 0 and the length.
+    """
+
+    data: bytes
+    cuts: tuple[int, ...]
+    offsets: np.ndarray[Any, np.dtype[np.int64]]
+    ends: np.ndarray[Any, np.dtype[np.uint64]]
+    shapes: tuple[Announced, ...]
+    position: int
+    open_trx: int = 0
+
+    def start_behind(self, position: int) -> int:
+        """Where the first transaction begins whose END is behind an LSN; the length for none."""
+        at = int(np.searchsorted(self.ends, np.uint64(position), "right"))
+        return int(self.offsets[at]) if at < len(self.offsets) else len(self.data)
+
+
+def encode(
+    segment: Segment,
+    chunk: Chunk,
+    part: int,
+    views: Views,
+    *,
+    open_trx: int = 0,
+    clock: Clock = REAL_CLOCK,
+) -> Block:
+    """Encode one part of a chunk. open_trx: what the block of the part before it says.
+
+    Raises Refused for what no message can say, SegmentCorrupt.
+    """
+    return _Part(segment, chunk, part, views, open_trx, clock.now_us()).block()
+
+
+class _Part:
+    def __init__(
+        self, segment: Segment, chunk: Chunk, part: int, views: Views, open_trx: int, now_us: int
+    ) -> None:
+        self._segment, self._chunk, self._views, self._now_us = segment, chunk, views, now_us
+        before = chunk.rows[: chunk.parts[part]]
+        self._gsn_before = max((entry.gsn_last for entry in before), default=chunk.start.gsn)
+        rows = chunk.rows_of(part)
+        self._later = chunk.rows[len(before) + len(rows) :]
+        self._read(rows)
+        self._markers = self._wanted_markers()
+        self._continuing = self._continuing_trx(open_trx)
+        self._ends: dict[int, int] = {}
+        self._out = _Out(open_trx)
+
+    def _read(self, entries: Sequence[FrameEntry]) -> None:
+        gsns: list[Any] = []
+        trxs: list[Any] = []
+        self._encoded: list[_Encoded] = []
+        for entry in entries:
+            rows = self._segment.read_rows(entry)
+            gsns.append(rows.batch.column("gsn").to_numpy())
+            trxs.append(rows.batch.column("trx").to_numpy())
+            view = self._views.of(rows.relation)
+            if view is not None:
+                self._encoded += _encoded(view, rows.batch, self._now_us)
+        none = np.empty(0, np.int64)
+        # Both rise together over all rows of the log.
+        self._gsns = np.sort(np.concatenate(gsns)) if gsns else none
+        self._trxs = np.sort(np.concatenate(trxs)) if trxs else none
+
+    def _wanted_markers(self) -> list[Marker]:
+        """Those that are sent, in order; each comes behind the row of its gsn."""
+        low, high = self._gsn_before, int(self._gsns[-1]) if self._later else None
+        found = [
+            self._segment.read_marker(entry)
+            for entry in self._chunk.markers
+            if entry.gsn_first >= low and (high is None or entry.gsn_first < high)
+        ]
+        return sorted(filter(self._is_wanted, found), key=lambda marker: marker.gsn)
+
+    def _is_wanted(self, marker: Marker) -> bool:
+        if marker.kind is MarkerKind.MESSAGE:
+            return self._views.messages and "prefix" in marker.data
+        return marker.kind in _EMPTYING and bool(self._emptied(marker))
+
+    def _emptied(self, marker: Marker) -> list[TableView]:
+        """The tables of a marker whose clients are told, in the shape that they have behind it."""
+        found = []
+        for name in marker.tables:
+            view = self._views.named(TableName(*name), self._segment, marker.gsn)
+            if view is not None and "truncate" in view.actions:
+                found.append(view)
+        return found
+
+    def _continuing_trx(self, open_trx: int) -> int:
+        """The transaction of this part that goes on in the next one; 0: none."""
+        if not self._later:
+            return 0
+        last = max(int(self._trxs[-1]), open_trx, *(marker.trx for marker in self._markers))
+        return last if self._later[0].trx_first <= last else 0
+
+    def _end(self, trx: int) -> int:
+        """The END of a transaction that has something in this part."""
+        if trx not in self._ends:
+            self._ends[trx] = numbers.end_of(self._gsn_end(trx), trx)
+        return self._ends[trx]
+
+    def _gsn_end(self, trx: int) -> int:
+        at = int(np.searchsorted(self._trxs, trx, "right"))
+        found = int(self._gsns[at - 1]) if at else self._gsn_before
+        if trx != self._continuing:
+            return found
+        for entry in self._later:
+            if entry.trx_first > trx:
+                continue
+            if entry.trx_last <= trx:
+                found = max(found, entry.gsn_last)
+                continue
+            batch = self._segment.read_rows(entry).batch
+            within = batch.column("trx").to_numpy() <= trx
+            found = max(found, int(batch.column("gsn").to_numpy()[within].max()))
+        return found
+
+    def block(self) -> Block:
+        """See encode()."""
+        out = self._out
+        self._committed()
+        if out.open_trx:
+            out.note_begin(self._end(out.open_trx))
+        markers = deque(self._markers)
+        for gsn, run in self._runs():
+            while markers and markers[0].gsn < gsn:
+                self._marker(markers.popleft())
+            self._run(run)
+        while markers:
+            self._marker(markers.popleft())
+        if out.open_trx != self._continuing:
+            self._commit()
+        out.flush_pending()
+        return out.block(0 if self._later else self._chunk.end.position)
+
+    def _committed(self) -> None:
+        """Look up when the transactions of this part were committed."""
+        seen = [int(self._trxs[0]), int(self._trxs[-1])] if len(self._trxs) else []
+        seen += [marker.trx for marker in self._markers]
+        seen += [self._out.open_trx] if self._out.open_trx else []
+        known = self._segment.transactions
+        low = max(min(seen, default=1), known.first)
+        high = min(max(seen, default=0), known.last)
+        self._first = low
+        self._times, self._ids = known.committed(low, high)
+
+    def _runs(self) -> Iterator[tuple[int, _Run]]:
+        """Rows that lie one behind the other in one table and transaction; with the first gsn."""
+        found = self._encoded
+        if not found:
+            return
+        gsns = np.concatenate([one.gsns for one in found])
+        trxs = np.concatenate([one.trxs for one in found])
+        which = np.repeat(np.arange(len(found)), [len(one.gsns) for one in found])
+        index = np.concatenate([np.arange(len(one.gsns)) for one in found])
+        if len(found) > 1:
+            order = np.argsort(gsns, kind="stable")
+            gsns, trxs, which, index = gsns[order], trxs[order], which[order], index[order]
+        cut = (np.diff(trxs) != 0) | (np.diff(which) != 0)
+        for marker in self._markers:
+            at = int(np.searchsorted(gsns, marker.gsn, "right"))
+            if 0 < at < len(gsns):
+                cut[at - 1] = True
+        starts = np.concatenate(([0], np.flatnonzero(cut) + 1))
+        stops = np.append(starts[1:], len(gsns))
+        lists = (starts, gsns[starts], trxs[starts], which[starts], index[starts], stops)
+        for start, gsn, trx, table, first, stop in zip(
+            *(one.tolist() for one in lists), strict=True
+        ):
+            yield gsn, _Run(trx, found[table], first, first + stop - start)
+
+    def _run(self, run: _Run) -> None:
+        self._to(run.trx)
+        self._out.announce(run.of.view)
+        ends, data = run.of.ends, run.of.data
+        begin, end = ends[run.first - 1] if run.first else 0, ends[run.last - 1]
+        while end - begin > _PIECE_BYTES:
+            at = bisect_right(ends, begin + _PIECE_BYTES)
+            stop = ends[max(at - 1, bisect_right(ends, begin))]
+            self._out.add(data[begin:stop])
+            begin = stop
+        self._out.add(data[begin:end])
+
+    def _to(self, trx: int) -> None:
+        """Be inside a transaction."""
+        out = self._out
+        if out.open_trx == trx:
+            return
+        if out.open_trx:
+            self._commit()
+        out.flush_pending()
+        end = self._end(trx)
+        out.note_begin(end)
+        at = trx - self._first
+        source_id = self._ids[at]
+        xid = source_id % _XIDS if isinstance(source_id, int) and source_id else trx % _XIDS
+        message = write.begin(end - 1, int(self._times[at]), xid)
+        # Not above the LSNs of its rows, of which the first may be the next one.
+        position = numbers.begin_of(self._gsn_before_of(trx), trx)
+        out.add(write.xlog_data(message, position, self._now_us))
+        out.open_trx = trx
+
+    def _gsn_before_of(self, trx: int) -> int:
+        at = int(np.searchsorted(self._trxs, trx, "left"))
+        return int(self._gsns[at - 1]) if at else self._gsn_before
+
+    def _commit(self) -> None:
+        out = self._out
+        if not out.open_trx:
+            return
+        end = self._end(out.open_trx)
+        time_us = int(self._times[out.open_trx - self._first])
+        message = write.commit(end - 1, end, time_us)
+        # At its END: that is what clients acknowledge, and then need not be sent it again.
+        out.add(write.xlog_data(message, end, self._now_us))
+        out.open_trx = 0
+
+    def _marker(self, marker: Marker) -> None:
+        position = numbers.row_of(marker.gsn, marker.trx)
+        if marker.kind is MarkerKind.MESSAGE:
+            transactional = bool(marker.data.get("transactional"))
+            message = write.logical(
+                str(marker.data["prefix"]),
+                _content(marker.data),
+                position,
+                transactional=transactional,
+            )
+            frame = write.xlog_data(message, position, self._now_us)
+            if transactional:
+                self._to(marker.trx)
+                self._out.add(frame)
+            else:
+                self._out.add_outside(frame)
+            return
+        emptied = self._emptied(marker)
+        self._to(marker.trx)
+        for view in emptied:
+            self._out.announce(view)
+        tables = [view.relation.source_id for view in emptied]
+        self._out.add(write.xlog_data(write.truncate(tables), position, self._now_us))
+
+
+class _Encoded(NamedTuple):
+    """A batch's rows as frames. ends: where each ends in data."""
+
+    view: TableView
+    gsns: Any
+    trxs: Any
+    data: memoryview
+    ends: list[int]
+
+
+class _Run(NamedTuple):
+    """Rows first to last - 1 of an encoded batch, in a transaction."""
+
+    trx: int
+    of: _Encoded
+    first: int
+    last: int
+
+
+class _Out:
+    """The bytes as they grow, and what is told beside them."""
+
+    def __init__(self, open_trx: int) -> None:
+        self.open_trx = open_trx
+        self._pieces: list[bytes | memoryview] = []
+        self._size = 0
+        self._known: dict[int, bytes] = {}
+        self._views: dict[int, TableView] = {}
+        self._shapes: list[Announced] = []
+        self._offsets: list[int] = []
+        self._ends: list[int] = []
+        self._pending: list[bytes] = []
+        self._cuts = [0]
+
+    def add(self, piece: bytes | memoryview) -> None:
+        """Go on, with whole messages."""
+        if self._size - self._cuts[-1] >= _PIECE_BYTES:
+            self._cuts.append(self._size)
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def add_outside(self, frame: bytes) -> None:
+        """Something that is in no transaction: now, or behind the one that is open."""
+        if self.open_trx:
+            self._pending.append(frame)
+        else:
+            self.add(frame)
+
+    def flush_pending(self) -> None:
+        """What has waited for the end of a transaction."""
+        if not self.open_trx:
+            for frame in self._pending:
+                self.add(frame)
+            self._pending.clear()
+
+    def note_begin(self, end: int) -> None:
+        """A transaction with this END begins here."""
+        self._offsets.append(self._size)
+        self._ends.append(end)
+
+    def announce(self, view: TableView) -> None:
+        """What follows has this shape."""
+        table = view.relation.source_id
+        if self._views.get(table) is view:
+            return
+        self._views[table] = view
+        message = write.relation(view.relation, table)
+        if self._known.get(table) != message:
+            self._known[table] = message
+            self._shapes.append(Announced(self._size, table, message))
+
+    def block(self, position: int) -> Block:
+        """All of it."""
+        for frame in self._pending:  # of a transaction that goes on: no later than here
+            self.add(frame)
+        return Block(
+            data=b"".join(self._pieces),
+            cuts=(*self._cuts, self._size),
+            offsets=np.array(self._offsets, np.int64),
+            ends=np.array(self._ends, np.uint64),
+            shapes=tuple(self._shapes),
+            position=position,
+            open_trx=self.open_trx,
+        )
+
+
+def _encoded(view: TableView, batch: Any, now_us: int) -> list[_Encoded]:
+    """The rows of a batch that are published, if there are any. Raises Refused."""
+    try:
+        batch = view.rows(batch)
+        if not batch.num_rows:
+            return []
+        gsns, trxs = batch.column("gsn").to_numpy(), batch.column("trx").to_numpy()
+        frames = view.encoder.encode(batch, numbers.rows_of(gsns, trxs), now_us)
+    except Unencodable as error:
+        raise Refused("55000", f"{view.relation.full_name}: {error}") from error
+    except Unservable as error:
+        raise Refused("22000", str(error)) from error
+    return [_Encoded(view, gsns, trxs, memoryview(frames.data), frames.ends.tolist())]
+
+
+def _content(data: dict[str, Any]) -> bytes:
+    """The bytes of a logical message, as the log keeps them."""
+    if "content_base64" in data:
+        return base64.b64decode(data["content_base64"])
+    return str(data.get("content", "")).encode()

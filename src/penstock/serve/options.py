@@ -1,0 +1,106 @@
+"""What a client asks of a stream: the output plugin's options in START_REPLICATION. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.codec.postgres.pgwire_server import Refused
+
+PLUGIN = "pgoutput"
+PLUGINS_YUGABYTE = ("pgoutput", "yboutput")
+_INVALID, _UNSUPPORTED, _SYNTAX = "22023", "0A000", "42601"
+_PROTOCOLS = range(1, 5)
+_OPTIONS = (
+    *("proto_version", "publication_names", "messages", "binary", "streaming", "two_phase"),
+    "origin",
+)
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^",\s]+))\s*')
+_TRUE, _FALSE = ("true", "on", "yes", "1", "t", ""), ("false", "off", "no", "0", "f")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """The options. publications: names. messages: logical messages are wanted.
+
+    Streaming of transactions in progress, binary values and an origin are accepted: transactions in
+    our log are whole, so each is sent as B to C; text is legal where binary was asked for; no row
+    has an origin.
+    """
+
+    protocol: int
+    publications: tuple[str, ...]
+    messages: bool = False
+
+
+def check_plugin(name: str, *, dialect: str) -> None:
+    """Refuse an output plugin that we do not speak. Raises Refused."""
+    known = PLUGINS_YUGABYTE if dialect == "yugabyte" else (PLUGIN,)
+    if name not in known:
+        raise Refused(
+            _UNSUPPORTED,
+            f'output plugin "{name}" is not served',
+            hint=f"Served here: {', '.join(known)}.",
+        )
+
+
+def stream_options(given: dict[str, str]) -> StreamOptions:
+    """The options of pgoutput. Raises Refused."""
+    for name in given:
+        if name not in _OPTIONS:
+            raise Refused(_INVALID, f"unrecognized pgoutput option: {name}")
+    for name in ("proto_version", "publication_names"):
+        if name not in given:
+            raise Refused(_INVALID, f"{name} option missing")
+    if "two_phase" in given and _boolean("two_phase", given["two_phase"]):
+        raise Refused(
+            _UNSUPPORTED,
+            "two_phase is not served: the log holds a prepared transaction when it is committed",
+            hint="Create the subscription with two_phase = false.",
+        )
+    if given.get("origin", "any").lower() not in ("none", "any"):
+        raise Refused(_INVALID, f'unrecognized origin value: "{given["origin"]}"')
+    if given.get("streaming", "").lower() != "parallel":
+        _boolean("streaming", given.get("streaming", "off"))
+    _boolean("binary", given.get("binary", "off"))
+    return StreamOptions(
+        protocol=_protocol(given["proto_version"]),
+        publications=_names(given["publication_names"]),
+        messages=_boolean("messages", given.get("messages", "off")),
+    )
+
+
+def _protocol(value: str) -> int:
+    if not value.isascii() or not value.isdigit():
+        raise Refused(_INVALID, "invalid proto_version")
+    number = int(value)
+    if number not in _PROTOCOLS:
+        reason = f"client sent proto_version={number} but server only supports protocol "
+        bound = "4 or lower" if number > _PROTOCOLS.stop - 1 else "1 or higher"
+        raise Refused(_UNSUPPORTED, reason + bound)
+    return number
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """Identifiers between commas: in quotes as they are, else in small letters."""
+    found: list[str] = []
+    at = 0
+    while True:
+        match = _NAME.match(value, at)
+        if match is None:
+            raise Refused("42602", "invalid publication_names syntax")
+        quoted, plain = match.groups()
+        found.append(plain.lower() if quoted is None else quoted.replace('""', '"'))
+        if match.end() == len(value):
+            return tuple(dict.fromkeys(found))
+        if value[match.end()] != ",":
+            raise Refused("42602", "invalid publication_names syntax")
+        at = match.end() + 1
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise Refused(_SYNTAX, f"{name} requires a Boolean value")

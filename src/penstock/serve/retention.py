@@ -1,0 +1,101 @@
+"""Segments that slots need are held by links of the server's own, and let go when all are past.
+
+The server is one consumer of the log, whatever the number of its slots. While it has no slot it
+gets no links, so that nothing is held for nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+import structlog
+
+from penstock.host.files import REAL_FILES, Files
+from penstock.log import links
+from penstock.log.layout import list_segments
+from penstock.serve.slots import Slot, Slots
+from penstock.serve.source_log import SegmentGone, SourceLog
+
+NAME = "serve"
+"""Of the server's directory among those of consumers."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Retention:
+    """The links. Blocking; for one thread at a time."""
+
+    def __init__(
+        self, log: SourceLog, *, keep_bytes: int | None, files: Files = REAL_FILES
+    ) -> None:
+        """keep_bytes: how much one slot may hold; None: no limit."""
+        self._log, self._files = log, files
+        self._keep_bytes = keep_bytes
+        self._starts: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def directory(self) -> Path:
+        """Where the links are."""
+        return self._log.links
+
+    def hold(self) -> None:
+        """Have a link of each segment that is closed from now on."""
+        known = links.load_consumer(self.directory, self._files)
+        if known is None or not known.enabled:
+            links.enable(self.directory, files=self._files)
+
+    def let_go(self) -> None:
+        """Have no links, and hold nothing."""
+        links.disable(self.directory, self._files)
+        found = list_segments(self.directory, self._log.extension, self._files)
+        if found:
+            self._release(found[-1].number)
+
+    def release(self, position: int) -> None:
+        """Let go of what lies before a position that is durably confirmed."""
+        self._look()
+        numbers = sorted(self._starts)
+        # A segment is needed as long as the next one begins behind the position.
+        at = bisect_right([self._starts[n] for n in numbers], position) - 1
+        if at > 0:
+            self._release(numbers[at] - 1)
+
+    def _release(self, through: int) -> None:
+        links.release(
+            self.directory, through=through, extension=self._log.extension, files=self._files
+        )
+        for number in [n for n in self._starts if n <= through]:
+            del self._starts[number], self._sizes[number]
+
+    def _look(self) -> None:
+        for file in list_segments(self.directory, self._log.extension, self._files):
+            if file.number not in self._starts:
+                self._starts[file.number] = self._log.start_of(file.number)
+                self._sizes[file.number] = file.path.stat().st_size
+
+    def held_bytes(self, position: int) -> int:
+        """What is held for a slot at a position."""
+        numbers = sorted(self._starts)
+        at = max(bisect_right([self._starts[n] for n in numbers], position) - 1, 0)
+        return sum(self._sizes[n] for n in numbers[at:])
+
+    def over(self, slots: Slots) -> list[Slot]:
+        """Slots that cannot go on: what they need is gone, or they hold too much."""
+        self._look()
+        first = self._log.first_kept()
+        head = self._log.head()
+        found: list[Slot] = []
+        for slot in slots.all():
+            if slot.saved.lost:
+                continue
+            position = slot.saved.confirmed
+            try:
+                is_gone = position < self._log.start_of(head.number if first is None else first)
+            except SegmentGone:
+                is_gone = position < head.position  # the next segment has not begun
+            limit = self._keep_bytes
+            if is_gone or (limit is not None and self.held_bytes(position) > limit):
+                found.append(slot)
+        return found

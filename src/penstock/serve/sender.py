@@ -1,0 +1,266 @@
+"""START_REPLICATION: the log's transactions to one client, and what it confirms.
+
+Two tasks: one writes blocks, keepalives and the end, the other reads the client's status messages,
+so that neither waits for the other. What is written is bounded: a client that does not read stops
+the writer, one that is not heard for a while is sent away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from penstock.codec.postgres import pgoutput_write as write
+from penstock.codec.postgres.lsn import Lsn
+from penstock.codec.postgres.pgwire_server import (
+    COPY_BOTH,
+    COPY_DONE,
+    Refused,
+    StandbyStatus,
+    command_complete,
+    standby_status,
+)
+from penstock.host.clock import REAL_CLOCK
+from penstock.serve.blocks import Made, Place, find_place
+from penstock.serve.catalog.publications import named
+from penstock.serve.encode import Block, Views
+from penstock.serve.options import StreamOptions
+from penstock.serve.slots import Slot
+from penstock.serve.source_log import SegmentGone
+from penstock.serve.wire import Gone, Wire
+
+if TYPE_CHECKING:
+    from penstock.serve.serving import Serving
+
+SENDER_TIMEOUT_S = 60.0  # wal_sender_timeout: a client that says nothing for so long is sent away
+_ASK_AFTER = 0.5  # of that time
+STATUS_BYTES_MAX = 1 << 16
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far a client is: LSNs. sent: everything up to here was given to the connection."""
+
+    sent: int
+    write: int = 0
+    flush: int = 0
+    apply: int = 0
+    reply_us: int = 0
+
+
+class Sender:
+    """One stream. It owns its slot from `run` on until `run` returns."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        wire: Wire,
+        slot: Slot,
+        start: int,
+        options: StreamOptions,
+        *,
+        timeout_s: float = SENDER_TIMEOUT_S,
+    ) -> None:
+        """start: all up to this LSN is the client's. Raises Refused."""
+        self._serving, self._wire, self._slot = serving, wire, slot
+        self._options = options
+        self._timeout_s = timeout_s
+        self.progress = Progress(sent=start)
+        # The highest LSN that the client can have seen: more than that is not confirmed to us.
+        self._reach = start
+        self._known: dict[int, bytes] = {}
+        self._changed = asyncio.Event()
+        self._done = False
+        self._reply_wanted = False
+        self._asked = False
+        self._end: Refused | None = None
+
+    def end(self, reason: Refused) -> None:
+        """End the stream, and tell the client why."""
+        self._end = reason
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Stream until the client ends it. Raises Refused, Gone."""
+        position = self.progress.sent
+        try:
+            place = await self._serving.in_thread(find_place, self._serving.log, position)
+        except SegmentGone as error:
+            raise _lost(self._slot, error) from error
+        self._views(place)  # unknown publications are refused before the client is answered
+        self._wire.write(COPY_BOTH)
+        self._wire.heard_s = time.monotonic()
+        reader = asyncio.create_task(self._read())
+        watch = asyncio.create_task(self._watch())
+        try:
+            await self._stream(place)
+            if reader.done():
+                reader.result()
+        except SegmentGone as error:
+            raise _lost(self._slot, error) from error
+        finally:
+            for task in (reader, watch):
+                task.cancel()
+            await asyncio.gather(reader, watch, return_exceptions=True)
+        # Two of them: libpq takes the first for the copy's, the second for the command's.
+        self._wire.write(COPY_DONE + command_complete("COPY 0"))
+        self._wire.write(command_complete("START_REPLICATION"))
+
+    async def _stream(self, place: Place) -> None:
+        ahead: asyncio.Task[Made | None] | None = None
+        try:
+            while not self._done:
+                changed = self._serving.changed
+                made = await (self._next(place) if ahead is None else ahead)
+                ahead = None
+                if self._end is not None:
+                    raise self._end
+                if made is None:
+                    await self._idle(place, changed)
+                    continue
+                place = made.behind
+                if made.block is None:
+                    continue
+                ahead = asyncio.create_task(self._next(place))
+                await self._send(made.block)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _next(self, place: Place) -> Made | None:
+        views, borders = self._views(place)
+        head = self._serving.head
+        return await self._serving.blocks.next(place, views, head, borders, self.progress.sent)
+
+    def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
+        """What is published behind a place, and where that changes."""
+        position = place.counted.position
+        publications = self._serving.publications
+        chosen = named(publications.at(position), self._options.publications)
+        later = frozenset(v.position for v in publications.versions if v.position > position)
+        return self._serving.views(chosen, messages=self._options.messages), later
+
+    async def _send(self, block: Block) -> None:
+        """A block, from the first transaction on that the client does not have."""
+        start = block.start_behind(self.progress.sent)
+        self._reach = max(
+            self._reach, block.position, int(block.ends[-1]) if len(block.ends) else 0
+        )
+        data = memoryview(block.data)
+        shapes = {shape.table: shape for shape in block.shapes if shape.offset <= start}
+        later = [shape for shape in block.shapes if shape.offset > start]
+        if start < len(data):
+            for shape in shapes.values():
+                self._announce(shape.table, shape.message)
+        stops = sorted({*block.cuts, *(shape.offset for shape in later), len(data)})
+        for stop in stops:
+            if stop <= start:
+                continue
+            while later and later[0].offset <= start:
+                shape = later.pop(0)
+                self._announce(shape.table, shape.message)
+            self._wire.write(data[start:stop])
+            start = stop
+            await self._wire.drain()
+            if self._done or self._end is not None:
+                return
+            if self._reply_wanted:
+                self._keepalive()
+        if block.position:
+            self.progress.sent = max(self.progress.sent, block.position)
+
+    def _announce(self, table: int, message: bytes) -> None:
+        if self._known.get(table) != message:
+            self._known[table] = message
+            self._wire.write(write.xlog_data(message, 0, REAL_CLOCK.now_us()))
+
+    async def _idle(self, place: Place, changed: asyncio.Event) -> None:
+        """The client has everything: tell it so, and wait for more."""
+        position = place.counted.position
+        if position > self.progress.sent:
+            self.progress.sent = position
+        if self._slot.saved.confirmed < self.progress.sent or self._reply_wanted:
+            # Also where nothing was for this client: it confirms, and its slot moves on.
+            self._reach = max(self._reach, self.progress.sent)
+            self._keepalive()
+        await self._wire.drain()
+        waiting = [asyncio.create_task(one.wait()) for one in (changed, self._changed)]
+        try:
+            await asyncio.wait(
+                waiting, timeout=self._timeout_s / 4, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in waiting:
+                task.cancel()
+        self._changed.clear()
+
+    def _keepalive(self) -> None:
+        asks, self._asked, self._reply_wanted = self._asked, False, False
+        now_us = REAL_CLOCK.now_us()
+        self._wire.write(write.keepalive(self.progress.sent, now_us, reply_now=asks))
+
+    async def _watch(self) -> None:
+        """Ask a client that is silent, and send it away when it stays so."""
+        while True:
+            silent_s = time.monotonic() - self._wire.heard_s
+            if silent_s > self._timeout_s:
+                logger.warning("client is silent", slot=self._slot.saved.name, seconds=silent_s)
+                self._wire.abort()
+                self._stop()
+                return
+            if silent_s > self._timeout_s * _ASK_AFTER:
+                # Into a writer that waits for the client nothing can be put; it is waited for.
+                self._asked = self._reply_wanted = True
+                self._changed.set()
+            await asyncio.sleep(self._timeout_s / 8)
+
+    def _stop(self) -> None:
+        self._done = True
+        self._changed.set()
+
+    async def _read(self) -> None:
+        """The client's messages until it ends the stream. Raises Refused, Gone."""
+        try:
+            while True:
+                message = await self._wire.message(STATUS_BYTES_MAX)
+                if message.kind == b"d":
+                    status = standby_status(message.body)
+                    if status is not None:
+                        self._status(status)
+                elif message.kind == b"c":
+                    return
+                elif message.kind == b"X":
+                    raise Gone
+                elif message.kind not in (b"H", b"S"):
+                    raise Refused(
+                        "08P01", f"unexpected message type 0x{message.kind[0]:02X} in a stream"
+                    )
+        finally:
+            self._stop()
+
+    def _status(self, status: StandbyStatus) -> None:
+        progress = self.progress
+        progress.write, progress.apply = status.write, status.apply
+        progress.flush, progress.reply_us = status.flush, status.time_us
+        self._serving.slots.confirm(self._slot, min(status.flush, self._reach))
+        self._serving.save_soon()
+        if status.reply_now:
+            self._reply_wanted = True
+            self._changed.set()
+
+
+def _lost(slot: Slot, error: SegmentGone) -> Refused:
+    name, position = slot.saved.name, Lsn(slot.saved.confirmed)
+    return Refused(
+        "55000",
+        f'can no longer get changes from replication slot "{name}": what follows {position} is '
+        "not in the log any more",
+        hint=error.hint,
+    )

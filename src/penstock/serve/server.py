@@ -1,0 +1,276 @@
+"""The sockets: who may come in, how long logging in may take, and how all is ended.
+
+One event loop. A connection that has not proved its password costs a few kilobytes, and the oldest
+of them goes when there are too many, so that nobody who is silent keeps others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import secrets
+import ssl
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.codec.postgres import pgwire_server as protocol
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS
+from penstock.codec.postgres.scram_server import ScramServer, Verifier
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.listen import listening_socket
+from penstock.serve.asked import Answers
+from penstock.serve.catalog.answers import Session
+from penstock.serve.serving import Serving
+from penstock.serve.session import ClientSession
+from penstock.serve.statistics import Client
+from penstock.serve.wire import LOGIN_MESSAGE_BYTES, READ_LIMIT_BYTES, Gone, Wire
+
+_SHUTDOWN_S = 5.0
+
+logger = structlog.get_logger(__name__)
+
+
+class Welcome(Protocol):
+    """What the catalogue says at the start of a session."""
+
+    def answers(self) -> Answers:
+        """What answers the session's SQL."""
+        ...
+
+    def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
+        """Take the settings of the start-up packet; what is reported. Raises Refused."""
+        ...
+
+
+class Server:
+    """Accepts connections from `start` to `stop`."""
+
+    def __init__(self, serving: Serving, welcome: Welcome) -> None:
+        self._serving, self._welcome = serving, welcome
+        self._settings = serving.settings
+        self._pending: dict[Wire, None] = {}
+        self._sessions: dict[int, ClientSession] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wires: dict[int, Wire] = {}
+        self._server: asyncio.Server | None = None
+        self._secret = secrets.token_bytes(32)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; gives the port. Raises PortTaken, ListenFailed."""
+        found = listening_socket(host, port)
+        found.setblocking(False)
+        self._server = await asyncio.start_server(
+            self._accepted, sock=found, limit=READ_LIMIT_BYTES, backlog=512
+        )
+        return int(found.getsockname()[1])
+
+    async def stop(self) -> None:
+        """Let nobody in any more, and tell those who are here to go."""
+        if self._server is not None:
+            self._server.close()
+        reason = Refused("57P01", "terminating connection due to administrator command")
+        for session in list(self._sessions.values()):
+            session.end(reason)
+        for process_id, wire in list(self._wires.items()):
+            client = self._serving.clients.get(process_id)
+            if client is not None and client.state == "idle":
+                _tell(wire, reason)
+                wire.writer.close()
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=_SHUTDOWN_S)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    @property
+    def pending_count(self) -> int:
+        """Connections that have not said a password yet."""
+        return len(self._pending)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        wire = Wire(reader, writer)
+        self._pending[wire] = None
+        if len(self._pending) > self._settings.limits.pending:
+            oldest = next(iter(self._pending))
+            del self._pending[oldest]
+            oldest.abort()
+        client: Client | None = None
+        try:
+            try:
+                async with asyncio.timeout(self._settings.limits.login_s):
+                    client = await self._log_in(wire)
+            finally:
+                self._pending.pop(wire, None)
+            if client is not None:
+                await self._serve(wire, client)
+        except Refused as refused:
+            _tell(wire, refused)
+        except (Gone, TimeoutError):
+            pass
+        except ssl.SSLError as error:
+            logger.info("TLS refused", error=str(error))
+        except Exception:
+            logger.exception("connection failed")
+            _tell(wire, Refused("XX000", "internal error"))
+        finally:
+            await wire.close()
+
+    async def _serve(self, wire: Wire, client: Client) -> None:
+        serving = self._serving
+        if len(serving.clients) >= self._settings.limits.connections:
+            raise Refused("53300", "sorry, too many clients already")
+        session = Session(
+            user=client.user,
+            database=client.database,
+            process_id=client.process_id,
+            replication=client.replication,
+        )
+        reported = await serving.answered(self._welcome.begin, session, dict(client.parameters))
+        running = ClientSession(serving, wire, client, session, self._welcome.answers())
+        pid = client.process_id
+        serving.clients[pid], self._sessions[pid], self._wires[pid] = client, running, wire
+        try:
+            for name, value in reported.items():
+                wire.write(protocol.parameter_status(name, value))
+            wire.write(protocol.backend_key(pid, client.secret) + protocol.ready())
+            await running.run()
+        finally:
+            del serving.clients[pid], self._sessions[pid], self._wires[pid]
+
+    # -- the start -------------------------------------------------------------------------------
+
+    async def _log_in(self, wire: Wire) -> Client | None:
+        """Until the client has proved who it is; None: it only wanted to cancel something."""
+        startup, is_encrypted = await self._startup(wire)
+        if startup is None:
+            return None
+        parameters = startup.parameters
+        if startup.minor or startup.unknown_options:
+            wire.write(protocol.negotiate(startup.unknown_options))
+        host, port = _peer(wire)
+        if self._settings.tls is not None and not is_encrypted and not _is_loopback(host):
+            raise Refused(
+                "28000",
+                "no encryption",
+                hint="This server wants TLS: connect with sslmode=require.",
+            )
+        await self._prove(wire, parameters["user"], is_encrypted=is_encrypted)
+        if parameters["database"] != self._settings.database:
+            raise Refused(
+                "3D000",
+                f'database "{parameters["database"]}" does not exist',
+                hint=f'The pipeline served here is "{self._settings.database}".',
+            )
+        wire.write(protocol.AUTHENTICATED)
+        return Client(
+            process_id=self._serving.next_process_id(),
+            secret=secrets.token_bytes(4),
+            user=parameters["user"],
+            database=parameters["database"],
+            application=parameters.get("application_name", ""),
+            address=host,
+            port=port,
+            began_us=REAL_CLOCK.now_us(),
+            replication=_replication(parameters.get("replication", "")),
+            parameters=parameters,
+        )
+
+    async def _startup(self, wire: Wire) -> tuple[protocol.Startup | None, bool]:
+        is_encrypted = False
+        asked: set[str] = set()
+        while True:
+            packet = await wire.start_packet()
+            if isinstance(packet, protocol.Startup):
+                return packet, is_encrypted
+            if isinstance(packet, protocol.CancelRequest):
+                self._cancel(packet)
+                return None, is_encrypted
+            if packet.kind in asked:
+                raise Refused("08P01", "the client asks twice for an encrypted connection")
+            asked.add(packet.kind)
+            if packet.kind == "tls" and self._settings.tls is not None and not is_encrypted:
+                await self._encrypt(wire, self._settings.tls)
+                is_encrypted = True
+            else:
+                wire.write(protocol.NO_ENCRYPTION)
+
+    async def _encrypt(self, wire: Wire, context: ssl.SSLContext) -> None:
+        # What came before the handshake was not encrypted and must not count as if it were.
+        if wire.has_unread:
+            raise Refused("08P01", "received unencrypted data after SSL request")
+        wire.write(protocol.ENCRYPTION)
+        try:
+            await wire.writer.start_tls(context)
+        except OSError as error:
+            raise Gone from error
+
+    def _cancel(self, asked: protocol.CancelRequest) -> None:
+        client = self._serving.clients.get(asked.process_id)
+        if client is not None and hmac.compare_digest(client.secret, asked.secret_key):
+            self._sessions[asked.process_id].cancel()
+
+    async def _prove(self, wire: Wire, user: str, *, is_encrypted: bool) -> None:
+        """SCRAM. A user that there is not fails like a wrong password, and as late."""
+        known = self._settings.users.get(user)
+        verifier = known if known is not None else Verifier.unknown(user, self._secret)
+        binding = self._settings.binding if is_encrypted else None
+        exchange = ScramServer(verifier, binding=binding)
+        names = [SCRAM] if binding is None else [SCRAM_PLUS, SCRAM]
+        wire.write(protocol.sasl_mechanisms(names))
+        mechanism, first = protocol.sasl_initial(await _password(wire))
+        if mechanism not in names:
+            raise Refused("08P01", "client selected an invalid SASL authentication mechanism")
+        challenge = exchange.challenge(first, plus=mechanism == SCRAM_PLUS)
+        wire.write(protocol.sasl_continue(challenge))
+        try:
+            final = exchange.finish(await _password(wire))
+        except Refused as refused:
+            if refused.sqlstate != "28P01":
+                raise
+            raise Refused("28P01", f'password authentication failed for user "{user}"') from None
+        wire.write(protocol.sasl_final(final))
+
+
+async def _password(wire: Wire) -> bytes:
+    incoming = await wire.message(LOGIN_MESSAGE_BYTES)
+    if incoming.kind != b"p":
+        raise Refused("08P01", f"expected SASL response, got message type {incoming.kind[0]}")
+    return incoming.body
+
+
+def _replication(value: str) -> bool:
+    text = value.lower()
+    if text in ("", "off", "false", "no", "0"):
+        return False
+    if text != "database":
+        raise Refused(
+            "0A000",
+            "physical replication is not supported",
+            hint="Connect with replication=database.",
+        )
+    return True
+
+
+def _peer(wire: Wire) -> tuple[str | None, int | None]:
+    found: Any = wire.writer.get_extra_info("peername")
+    return (found[0], found[1]) if isinstance(found, tuple) else (None, None)
+
+
+def _is_loopback(host: str | None) -> bool:
+    return host is None or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def _tell(wire: Wire, refused: Refused) -> None:
+    """Tell a client why its connection ends, if it still listens."""
+    try:
+        wire.write(protocol.error_response(refused, severity="FATAL"))
+    except Gone:
+        return

@@ -1,0 +1,292 @@
+"""What all connections of one server share: the log, slots, blocks, publications, who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import structlog
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import PenstockError, TableName
+from penstock.serve.blocks import Blocks
+from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
+from penstock.serve.catalog.publications import Publication, Publications
+from penstock.serve.encode import Views
+from penstock.serve.retention import Retention
+from penstock.serve.sender import Sender
+from penstock.serve.settings import YUGABYTE, ServeSettings
+from penstock.serve.shapes import Shapes
+from penstock.serve.slots import Slot, Slots
+from penstock.serve.source_log import Head, SegmentGone, SourceLog
+from penstock.serve.statistics import Client, connection_row, sender_row, slot_row
+
+_VIEWS_KEPT = 64
+_TAIL_S = 0.5
+_LOOK_S = 5.0
+T = TypeVar("T")
+logger = structlog.get_logger(__name__)
+
+
+class Serving:
+    """Everything but the sockets. Used by the event loop's thread, where nothing else is said."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        log: SourceLog,
+        slots: Slots,
+        retention: Retention,
+        publications: Publications,
+        *,
+        shapes: Shapes,
+        table_oid: Callable[[TableName], int],
+        on_shapes: Callable[[], None] = lambda: None,
+        answering: ThreadPoolExecutor | None = None,
+    ) -> None:
+        """shapes: the newest ones; learnt from the log as it grows. on_shapes: told of new ones.
+
+        table_oid: the number of a table, the catalogue's; asked from any thread.
+        answering: the catalogue's one thread, in which all is asked of it.
+        """
+        self.settings, self.log, self.slots = settings, log, slots
+        self.retention, self.publications = retention, publications
+        self.blocks = Blocks(log)
+        self.head: Head = log.head()
+        self.changed = asyncio.Event()
+        self.senders: dict[int, Sender] = {}
+        self.clients: dict[int, Client] = {}
+        self._shapes, self._on_shapes = shapes, on_shapes
+        self._table_oid = table_oid
+        self._views: OrderedDict[tuple[tuple[Publication, ...], bool], Views] = OrderedDict()
+        self._process_ids = itertools.count(1)
+        self._save_wanted = asyncio.Event()
+        self._linking = asyncio.Lock()
+        self._answering = answering or ThreadPoolExecutor(1, thread_name_prefix="catalog")
+        self._ended = threading.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tail: threading.Thread | None = None
+        self._learnt = 0  # the last segment that shapes were looked for in
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> Serving:
+        """Begin to follow the log."""
+        await self.in_thread(self._settle_links)
+        if await self.in_thread(self._learn_kept):
+            await self.answered(self._on_shapes)
+        loop = asyncio.get_running_loop()
+        self._tail = threading.Thread(target=self._follow, args=(loop,), name="tail", daemon=True)
+        self._tail.start()
+        for work in (self._save_again, self._look_again):
+            task = asyncio.create_task(work())
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End: what was confirmed is saved."""
+        self._ended.set()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.slots.save()
+        if self._tail is not None:
+            await self.in_thread(self._tail.join)
+        await self.in_thread(self.blocks.close)
+        await self.in_thread(self._answering.shutdown)
+        await self.in_thread(self.slots.close)
+        self.log.close()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do something that blocks."""
+        return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+    async def answered(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Have the catalogue do something: one thing at a time, in a thread of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._answering, work, *arguments)
+
+    def next_process_id(self) -> int:
+        """One that no connection has had."""
+        return next(self._process_ids)
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread: wait for more of the log, and say so."""
+        seen: Head | None = None
+        while not self._ended.is_set():
+            try:
+                head = self.log.head()
+            except PenstockError as error:
+                logger.warning("the log's end is not readable", error=error.message)
+                self._ended.wait(_TAIL_S)
+                continue
+            if head != seen:
+                seen = head
+                loop.call_soon_threadsafe(self._grown, head)
+                self._learn(loop)
+            self.log.wait(_TAIL_S)
+
+    def _learn_kept(self) -> bool:
+        """What the segments say that are there at the start."""
+        first = self.log.first_kept()
+        head = self.log.head()
+        new = False
+        for number in range(head.number if first is None else first, head.number + 1):
+            with suppress(SegmentGone), self.log.segment(number, head) as segment:
+                new |= self._shapes.learn(segment)
+            self._learnt = number
+        return new
+
+    def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the tail's thread: shapes that are new in the log, before their rows are asked for."""
+        head, new = self.log.head(), False
+        for number in range(self._learnt, head.number + 1):
+            # One that was removed meanwhile is none that a slot needs.
+            with suppress(SegmentGone), self.log.segment(number, head) as segment:
+                new |= self._shapes.learn(segment)
+            self._learnt = number
+        if new:
+            loop.call_soon_threadsafe(self._show_shapes)
+
+    def _show_shapes(self) -> None:
+        task = asyncio.create_task(self.answered(self._on_shapes))
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _grown(self, head: Head) -> None:
+        self.head = head
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    async def look(self) -> Head:
+        """The log's end as it is now."""
+        head = await self.in_thread(self.log.head)
+        if head != self.head:
+            self._grown(head)
+        return head
+
+    def views(self, publications: Sequence[Publication], *, messages: bool) -> Views:
+        """The views of some publications, the same for all who ask."""
+        key = (tuple(publications), messages)
+        found = self._views.get(key)
+        if found is None:
+            found = Views(
+                publications,
+                self.head.engine,
+                messages=messages,
+                choices=self.settings.choices,
+                last_known=self._shapes.of,
+                table_oid=self._table_oid,
+            )
+            self._views[key] = found
+            if len(self._views) > _VIEWS_KEPT:
+                _, old = self._views.popitem(last=False)
+                self.blocks.forget(old)
+        self._views.move_to_end(key)
+        return found
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    def save_soon(self) -> None:
+        """Something was confirmed."""
+        self._save_wanted.set()
+
+    async def _save_again(self) -> None:
+        while True:
+            await self._save_wanted.wait()
+            self._save_wanted.clear()
+            await self.slots.save()
+            await self.release()
+            await asyncio.sleep(0.05)  # one write for what many confirm
+
+    async def release(self) -> None:
+        """Let go of segments that no slot needs; what is confirmed is saved."""
+        async with self._linking:
+            lowest = self.slots.lowest()
+            if lowest is None:
+                await self.in_thread(self.retention.let_go)
+            else:
+                await self.in_thread(self.retention.release, lowest)
+
+    async def create_slot(self, name: str, plugin: str, *, failover: bool, temporary: int) -> Slot:
+        """A slot at the log's end, durable when this returns. Raises Refused."""
+        async with self._linking:
+            # First the links: what is closed from here on stays. Then the end is looked at.
+            await self.in_thread(self.retention.hold)
+            head = await self.look()
+            slot = self.slots.create(
+                name, plugin, head.position, failover=failover, temporary=temporary
+            )
+            await self.slots.save()
+        return slot
+
+    def _settle_links(self) -> None:
+        if self.slots.lowest() is None:
+            self.retention.let_go()
+        else:
+            self.retention.hold()
+
+    async def _look_again(self) -> None:
+        """Now and then: slots that have lost what they need, and orphans of tables' copies."""
+        while True:
+            for slot in await self.in_thread(self.retention.over, self.slots):
+                if slot.dropped or slot.saved.lost:
+                    continue
+                self.slots.lose(slot, "wal_removed")
+                sender = self.senders.get(slot.owner)
+                if sender is not None:
+                    sender.end(Refused("55000", "terminating: the slot has held too much"))
+            limit_us = round(self.settings.sync_slot_s * 1e6)
+            now_us = REAL_CLOCK.now_us()
+            for slot in self.slots.all():
+                unasked_us = now_us - slot.saved.asked_us
+                if slot.is_sync and not slot.owner and unasked_us > limit_us:
+                    logger.warning("slot of an abandoned copy dropped", slot=slot.saved.name)
+                    self.slots.remove(slot)
+            if not self.slots.is_saved:
+                await self.slots.save()
+                await self.release()
+            await asyncio.sleep(_LOOK_S)
+
+    # -- what a DBA asks: `answers.ServerState`, from any thread -----------------------------------
+
+    def slot_rows(self) -> Sequence[SlotRow]:
+        """All slots."""
+        is_yugabyte = self.settings.dialect == YUGABYTE
+        keep = self.settings.keep_bytes
+        return [
+            slot_row(
+                slot,
+                held_bytes=self.retention.held_bytes(slot.saved.confirmed),
+                keep_bytes=keep,
+                is_yugabyte=is_yugabyte,
+            )
+            for slot in self.slots.all()
+        ]
+
+    def sender_rows(self) -> Sequence[SenderRow]:
+        """All clients that stream."""
+        return [
+            sender_row(self.clients[pid], sender.progress)
+            for pid, sender in list(self.senders.items())
+            if pid in self.clients
+        ]
+
+    def connection_rows(self) -> Sequence[ConnectionRow]:
+        """All connections."""
+        return [connection_row(client) for client in list(self.clients.values())]

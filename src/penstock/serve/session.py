@@ -1,0 +1,323 @@
+"""A client that has logged in: its queries and replication commands, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import structlog
+
+from penstock.codec.postgres import pgwire_extended as extended
+from penstock.codec.postgres import replication_commands as commands
+from penstock.codec.postgres.lsn import Lsn
+from penstock.codec.postgres.pgwire_server import (
+    EMPTY_QUERY,
+    Refused,
+    command_complete,
+    data_row,
+    error_response,
+    message,
+    parameter_status,
+    query_text,
+    ready,
+    row_description,
+)
+from penstock.model import PenstockError
+from penstock.serve.asked import Answers
+from penstock.serve.catalog.answers import Answer, Notice, Session
+from penstock.serve.extended import Extended
+from penstock.serve.options import check_plugin, stream_options
+from penstock.serve.sender import Sender
+from penstock.serve.serving import Serving
+from penstock.serve.slots import Slot
+from penstock.serve.statistics import Client
+from penstock.serve.wire import Gone, Wire
+
+_TEXT, _INT4, _INT8 = 25, 23, 20
+_ROWS_BETWEEN_DRAINS = 200
+_SYSTEM_IDS = 1 << 63
+_LEFT_OVERS = (b"d", b"c", b"f")  # of a copy that has failed: the protocol says to ignore them
+
+T = TypeVar("T")
+logger = structlog.get_logger(__name__)
+
+
+class ClientSession:
+    """One client, until it goes."""
+
+    def __init__(
+        self, serving: Serving, wire: Wire, client: Client, session: Session, answers: Answers
+    ) -> None:
+        self._serving, self._wire, self._client = serving, wire, client
+        self.session, self._answers = session, answers
+        self._extended = Extended(self)
+        self._sender: Sender | None = None
+        self._cancelled: Refused | None = None
+
+    def cancel(self) -> None:
+        """Give up the command that is at work, if there is one."""
+        self.end(Refused("57014", "canceling statement due to user request"))
+
+    def end(self, reason: Refused) -> None:
+        """Give it up for this reason."""
+        if self._sender is not None:
+            self._sender.end(reason)
+        elif self._client.state == "active":
+            self._cancelled = reason
+
+    async def run(self) -> None:
+        """Answer until the client goes. Raises Gone, Refused where that ends the connection."""
+        try:
+            while True:
+                await self._wire.drain()
+                incoming = await self._wire.message()
+                if incoming.kind == b"X":
+                    return
+                if incoming.kind in _LEFT_OVERS:
+                    continue
+                if incoming.kind == b"Q":
+                    if self._extended.skips:
+                        continue
+                    await self._simple(incoming.body)
+                    self._wire.write(ready(self.session.transaction))
+                elif not await self._extended.take(incoming):
+                    raise Refused("08P01", f"invalid frontend message type {incoming.kind[0]}")
+        finally:
+            self._drop_temporary()
+
+    def write(self, data: bytes) -> None:
+        """To the client. Raises Gone."""
+        self._wire.write(data)
+
+    def refuse(self, refused: Refused) -> None:
+        """Tell the client of an error; a transaction has failed with it."""
+        if self.session.transaction != "I":
+            self.session.transaction = "E"
+        self.write(error_response(refused))
+
+    async def ask(self, work: Callable[..., T], *arguments: object) -> T:
+        """Have the catalogue do something. Raises Refused."""
+        self._client.state, self._cancelled = "active", None
+        try:
+            found = await self._serving.answered(work, *arguments)
+            if self._cancelled is not None:
+                raise self._cancelled
+            return found
+        except (Refused, Gone):
+            raise
+        except Exception as error:
+            # A defect in the catalogue is this client's trouble alone, and no wrong answer.
+            logger.exception("a query failed", query=self._client.query)
+            raise Refused("XX000", f"internal error: {type(error).__name__}: {error}") from error
+        finally:
+            self._client.state = "idle"
+
+    @property
+    def answers(self) -> Answers:
+        """The catalogue."""
+        return self._answers
+
+    @property
+    def is_replication(self) -> bool:
+        """Whether it takes replication commands, and no extended protocol."""
+        return self._client.replication
+
+    def note_query(self, text: str) -> None:
+        """What pg_stat_activity shows."""
+        self._client.query = text
+
+    # -- the simple protocol ---------------------------------------------------------------------
+
+    async def _simple(self, body: bytes) -> None:
+        try:
+            text = query_text(body)
+            self.note_query(text)
+            command = commands.parse(text) if self.is_replication else None
+            if command is None or isinstance(command, commands.Show):
+                await self._sql(text)
+            else:
+                await self._command(command)
+        except Refused as refused:
+            if refused.sqlstate == "0A000":
+                logger.warning("not answered", query=self._client.query, reason=refused.message)
+            self.refuse(refused)
+        except PenstockError as error:
+            logger.warning("command failed", query=self._client.query, error=error.message)
+            self.refuse(Refused("58000", error.message, hint=error.hint))
+
+    async def _sql(self, text: str) -> None:
+        statements = await self.ask(self._answers.split, text)
+        if not statements:
+            self.write(EMPTY_QUERY)
+        for statement in statements:
+            answer = await self.ask(self._answers.answer, statement, self.session)
+            self.tell(answer)
+            if answer.columns is not None:
+                self.write(extended.row_description(answer.columns))
+                formats = [extended.TEXT] * len(answer.columns)
+                for count, row in enumerate(answer.rows, 1):
+                    self.write(extended.data_row(row, answer.columns, formats))
+                    if count % _ROWS_BETWEEN_DRAINS == 0:
+                        await self._wire.drain()
+            self.write(command_complete(answer.tag) if answer.tag else EMPTY_QUERY)
+
+    def tell(self, answer: Answer) -> None:
+        """What goes before an answer: notices, and settings that have changed."""
+        for notice in answer.notices:
+            self.write(_notice(notice))
+        for name, value in answer.reports.items():
+            self.write(parameter_status(name, value))
+
+    # -- replication commands --------------------------------------------------------------------
+
+    async def _command(self, command: commands.Command) -> None:
+        if self.session.transaction == "E":
+            raise Refused(
+                "25P02",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
+        if isinstance(command, commands.IdentifySystem):
+            await self._identify()
+        elif isinstance(command, commands.CreateSlot):
+            await self._create(command)
+        elif isinstance(command, commands.AlterSlot):
+            await self._alter(command)
+        elif isinstance(command, commands.DropSlot):
+            await self._drop(command)
+        elif isinstance(command, commands.ReadSlot):
+            self._read_slot(command)
+        elif isinstance(command, commands.StartReplication):
+            await self._start(command)
+        elif isinstance(command, commands.TimelineHistory):
+            name = f"pg_wal/{command.timeline:08X}.history"
+            raise Refused("58P01", f'could not open file "{name}": No such file or directory')
+
+    async def _identify(self) -> None:
+        head = await self._serving.look()
+        values = [str(system_id(head.log_id)), "1", str(Lsn(head.position)), self._client.database]
+        # The version that is claimed decides the type of the timeline's number.
+        timeline = (
+            _INT8 if int(self._serving.settings.server_version.split(".")[0]) >= 16 else _INT4
+        )
+        columns = [("systemid", _TEXT), ("timeline", timeline), ("xlogpos", _TEXT)]
+        self._rows([*columns, ("dbname", _TEXT)], values, "IDENTIFY_SYSTEM")
+
+    def _rows(
+        self, columns: Sequence[tuple[str, int]], values: Sequence[str | None], tag: str
+    ) -> None:
+        self.write(row_description(columns) + data_row(values) + command_complete(tag))
+
+    async def _create(self, command: commands.CreateSlot) -> None:
+        check_plugin(command.plugin, dialect=self._serving.settings.dialect)
+        if command.two_phase:
+            raise Refused(
+                "0A000",
+                "two_phase is not served: the log holds a prepared transaction when it is "
+                "committed",
+            )
+        if command.snapshot != "nothing":
+            raise Refused(
+                "0A000",
+                f"SNAPSHOT '{command.snapshot}' is not served: the log has no base of its tables "
+                "yet that could be read at the slot's position",
+                hint="Create the slot with SNAPSHOT 'nothing', a subscription with copy_data = "
+                "false.",
+            )
+        slot = await self._serving.create_slot(
+            command.slot,
+            command.plugin,
+            failover=command.failover,
+            temporary=self._client.process_id if command.temporary else 0,
+        )
+        names = ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
+        values = [command.slot, str(Lsn(slot.saved.confirmed)), None, command.plugin]
+        self._rows([(name, _TEXT) for name in names], values, "CREATE_REPLICATION_SLOT")
+
+    async def _alter(self, command: commands.AlterSlot) -> None:
+        if command.two_phase:
+            raise Refused("0A000", "two_phase is not served")
+        self._serving.slots.alter(command.slot, failover=command.failover)
+        await self._serving.slots.save()
+        self.write(command_complete("ALTER_REPLICATION_SLOT"))
+
+    async def _drop(self, command: commands.DropSlot) -> None:
+        await self._serving.slots.drop(command.slot, self._client.process_id, wait=command.wait)
+        await self._serving.release()
+        self.write(command_complete("DROP_REPLICATION_SLOT"))
+
+    def _read_slot(self, command: commands.ReadSlot) -> None:
+        if any(slot.saved.name == command.slot for slot in self._serving.slots.all()):
+            raise Refused(
+                "0A000", "cannot use READ_REPLICATION_SLOT with a logical replication slot"
+            )
+        columns = [("slot_type", _TEXT), ("restart_lsn", _TEXT), ("restart_tli", _INT8)]
+        self._rows(columns, [None, None, None], "READ_REPLICATION_SLOT")
+
+    async def _start(self, command: commands.StartReplication) -> None:
+        options = stream_options(command.options)
+        serving, process_id = self._serving, self._client.process_id
+        if len(serving.senders) >= serving.settings.limits.senders:
+            raise Refused(
+                "53300", "number of requested standby connections exceeds max_wal_senders"
+            )
+        slot = serving.slots.own(command.slot, process_id)
+        try:
+            if slot.saved.lost:
+                raise Refused(
+                    "55000",
+                    f'can no longer get changes from replication slot "{command.slot}"',
+                    hint="It has lost what it needs. Drop it, and let the client copy again.",
+                )
+            head = await serving.look()
+            if command.position > head.position:
+                raise Refused(
+                    "55000",
+                    f"requested starting point {Lsn(command.position)} is ahead of the log's end "
+                    f"{Lsn(head.position)}",
+                    hint="The log was made anew, or the client followed another server: let it "
+                    "copy again.",
+                )
+            start = max(command.position, slot.saved.confirmed)
+            timeout_s = serving.settings.limits.sender_s
+            sender = Sender(serving, self._wire, slot, start, options, timeout_s=timeout_s)
+            await self._stream(slot, sender)
+        finally:
+            serving.slots.disown(slot)
+
+    async def _stream(self, slot: Slot, sender: Sender) -> None:
+        process_id = self._client.process_id
+        self._sender = self._serving.senders[process_id] = sender
+        self._client.state = "active"
+        try:
+            await sender.run()
+        finally:
+            self._sender = None
+            self._client.state = "idle"
+            del self._serving.senders[process_id]
+            self._serving.save_soon()
+            logger.info("stream ended", slot=slot.saved.name, sent=str(Lsn(sender.progress.sent)))
+
+    def _drop_temporary(self) -> None:
+        for slot in self._serving.slots.all():
+            if slot.temporary == self._client.process_id:
+                self._serving.slots.remove(slot)
+                self._serving.save_soon()
+
+
+def system_id(log_id: str) -> int:
+    """The number under which a log is known to clients: always the same, of no other log."""
+    return UUID(log_id).int % _SYSTEM_IDS
+
+
+def _notice(notice: Notice) -> bytes:
+    fields = {
+        "S": notice.severity,
+        "V": notice.severity,
+        "C": notice.sqlstate,
+        "M": notice.message,
+    }
+    body = b"".join(
+        key.encode() + value.replace("\0", "?").encode() + b"\0" for key, value in fields.items()
+    )
+    return message(b"N", body + b"\0")

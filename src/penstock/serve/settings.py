@@ -1,0 +1,55 @@
+"""What a server of the log is told: names, passwords as verifiers, limits. No I/O."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.codec.postgres.scram_server import Verifier
+from penstock.codec.types.losses import NO_CHOICES, Choices
+
+POSTGRES, YUGABYTE = "postgres", "yugabyte"
+
+
+def verifiers(passwords: Mapping[str, str]) -> dict[str, Verifier]:
+    """What is kept of passwords, by user: each can be checked, and nobody log in with it."""
+    return {name: Verifier.of(password) for name, password in passwords.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one server bears.
+
+    pending: connections that have not said a password yet; the oldest goes when one more comes.
+    connections: those that have. senders: streams at once. slots: also those that nobody uses.
+    login_s: for all from the first byte to the password. sender_s: see `sender.SENDER_TIMEOUT_S`.
+    """
+
+    pending: int = 300
+    connections: int = 200
+    senders: int = 64
+    slots: int = 100
+    login_s: float = 20.0
+    sender_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """One server. database: the name that clients must ask for. users: name to verifier.
+
+    tls: None for plain connections. binding: the hash of the certificate that passwords are bound
+    to; None where there is none. keep_bytes: what one slot may hold, None: no limit. sync_slot_s: a
+    slot of a table's copy that no client has asked for so long is dropped.
+    """
+
+    database: str
+    users: Mapping[str, Verifier]
+    server_version: str = "15"
+    dialect: str = POSTGRES
+    tls: ssl.SSLContext | None = None
+    binding: bytes | None = None
+    keep_bytes: int | None = None
+    sync_slot_s: float = 86_400.0
+    choices: Choices = NO_CHOICES
+    limits: Limits = field(default_factory=Limits)

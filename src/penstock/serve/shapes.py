@@ -1,0 +1,94 @@
+"""The newest shape of each table, remembered: segments go, and a table may not change for months.
+
+Learnt from the source's catalogue when the server starts, and from the log as it grows. For several
+threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.codec.ckt import FrameKind
+from penstock.host import checkpoint
+from penstock.host.files import REAL_FILES, Files
+from penstock.log.segment import Segment
+from penstock.model import DROP_TABLE, MarkerKind, Relation, TableName
+
+FILE_NAME = "shapes.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedShapes:
+    """The state file. log_id: of the log that they are of."""
+
+    log_id: str
+    relations: list[Relation] = field(default_factory=list)
+
+
+class Shapes:
+    """By table."""
+
+    def __init__(self, directory: Path, *, log_id: str, files: Files = REAL_FILES) -> None:
+        """Raises CheckpointCorrupt."""
+        self._path, self._log_id, self._files = directory / FILE_NAME, log_id, files
+        self._lock = threading.Lock()
+        saved = checkpoint.load(self._path, SavedShapes, files)
+        known = saved.relations if saved is not None and saved.log_id == log_id else []
+        self._found = {TableName(one.schema, one.name): one for one in known}
+        self._seen = (-1, 0)  # the last segment that was looked at, and how many entries of it
+
+    def of(self, name: TableName) -> Relation | None:
+        """A table's newest shape; None where none is known."""
+        with self._lock:
+            return self._found.get(name)
+
+    def all(self) -> list[Relation]:
+        """All of them, by name."""
+        with self._lock:
+            return [self._found[name] for name in sorted(self._found)]
+
+    def begin(self, relations: Iterable[Relation]) -> bool:
+        """What the source says its tables are; counts where the log has had nothing of them."""
+        with self._lock:
+            new = {
+                name: one
+                for one in relations
+                if (name := TableName(one.schema, one.name)) not in self._found
+            }
+            self._found |= new
+        return self._changed(bool(new))
+
+    def learn(self, segment: Segment) -> bool:
+        """What a segment says; True where something is new. Segments come in their order."""
+        number, count = self._seen
+        if segment.number < number or (segment.number, len(segment.entries)) == self._seen:
+            return False
+        first = count if segment.number == number else 0
+        self._seen = (segment.number, len(segment.entries))
+        before = dict(self._found)
+        with self._lock:
+            told: list[tuple[int, Relation | tuple[TableName, ...]]] = [
+                (gsn, relation) for gsn, relation in segment.relations()
+            ]
+            for entry in segment.entries[first:]:
+                if entry.kind != FrameKind.MARKER:
+                    continue
+                marker = segment.read_marker(entry)
+                if marker.kind is MarkerKind.DDL and marker.data == DROP_TABLE:
+                    told.append((marker.gsn, tuple(TableName(*one) for one in marker.tables)))
+            for _, what in sorted(told, key=lambda one: one[0]):
+                if isinstance(what, Relation):
+                    self._found[TableName(what.schema, what.name)] = what
+                else:
+                    for name in what:
+                        self._found.pop(name, None)
+        return self._changed(before != self._found)
+
+    def _changed(self, changed: bool) -> bool:
+        if changed:
+            saved = SavedShapes(log_id=self._log_id, relations=self.all())
+            checkpoint.save(self._path, saved, self._files)
+        return changed

@@ -1,0 +1,245 @@
+"""Replication slots: how far each client has confirmed, and which segments are held for it.
+
+One state file has all slots. It is replaced whole and durably: before a slot that is made or
+dropped is acknowledged, and before a segment that a client has confirmed is let go. Used by one
+thread, the event loop's, but for `save`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import structlog
+
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.host import checkpoint, faults
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES, Files
+from penstock.model import PenstockError
+
+FILE_NAME = "slots.json"
+_SYNC_SLOT = re.compile(r"pg_\d+_sync_\d+_\d+")
+faults.declare("serve.slots.before", "serve.slots.after")
+logger = structlog.get_logger(__name__)
+
+
+class SlotsOfOtherLog(PenstockError):
+    """The slots were made on another change log: their positions mean nothing in this one."""
+
+    code = "SV04"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSlot:
+    """A slot as the state file has it. Positions are LSNs.
+
+    confirmed: all before it is the client's; never goes back. lost: why it cannot be streamed from
+    any more; empty: it can. asked_us: when a client asked for it last.
+    """
+
+    name: str
+    plugin: str
+    confirmed: int
+    failover: bool = False
+    lost: str = ""
+    asked_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSlots:
+    """The state file."""
+
+    log_id: str
+    slots: list[SavedSlot] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A slot. owner: process id of the connection that streams from it, 0 for none.
+
+    temporary: process id of the connection that it ends with, 0 for one that stays. free: set
+    while it has no owner. dropped: it is gone, and whoever waits for it finds out so.
+    """
+
+    saved: SavedSlot
+    owner: int = 0
+    temporary: int = 0
+    inactive_us: int = 0
+    dropped: bool = False
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_sync(self) -> bool:
+        """Whether a subscriber made it to copy one table."""
+        return _SYNC_SLOT.fullmatch(self.saved.name) is not None
+
+
+class Slots:
+    """All slots of one log."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        log_id: str,
+        slots_max: int,
+        files: Files = REAL_FILES,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Raises SlotsOfOtherLog, CheckpointCorrupt."""
+        self._path, self._files, self._clock = directory / FILE_NAME, files, clock
+        self._log_id, self._slots_max = log_id, slots_max
+        saved = checkpoint.load(self._path, SavedSlots, files) or SavedSlots(log_id=log_id)
+        if saved.slots and saved.log_id != log_id:
+            raise SlotsOfOtherLog(
+                f"the slots in {self._path} are of another change log",
+                hint="The log was made anew, and clients must copy anew: move the file away, and "
+                "drop and make the subscriptions again.",
+                path=str(self._path),
+            )
+        now = clock.now_us()
+        # While nobody listened no client could ask, so no age counts.
+        self._slots = {
+            one.name: Slot(saved=replace(one, asked_us=now), inactive_us=now) for one in saved.slots
+        }
+        for slot in self._slots.values():
+            slot.free.set()
+        self._saving = asyncio.Lock()
+        # One at a time, also when who waits for it has been cancelled.
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="slots")
+        self._changes, self._written = 0, 0
+
+    def all(self) -> list[Slot]:
+        """All of them, by name."""
+        return [self._slots[name] for name in sorted(self._slots)]
+
+    def get(self, name: str) -> Slot:
+        """A slot, which is asked for now. Raises Refused: 42704."""
+        slot = self._slots.get(name)
+        if slot is None:
+            raise Refused("42704", f'replication slot "{name}" does not exist')
+        slot.saved = replace(slot.saved, asked_us=self._clock.now_us())
+        return slot
+
+    def create(
+        self, name: str, plugin: str, position: int, *, failover: bool = False, temporary: int = 0
+    ) -> Slot:
+        """A new slot at a position; `save` makes it durable. Raises Refused: 42710, 53400."""
+        if name in self._slots:
+            raise Refused("42710", f'replication slot "{name}" already exists')
+        if len(self._slots) >= self._slots_max:
+            raise Refused("53400", "all replication slots are in use", hint="Free one.")
+        now = self._clock.now_us()
+        saved = SavedSlot(
+            name=name, plugin=plugin, confirmed=position, failover=failover, asked_us=now
+        )
+        slot = Slot(saved=saved, temporary=temporary, inactive_us=now)
+        slot.free.set()
+        self._slots[name] = slot
+        self._changes += 1
+        return slot
+
+    def own(self, name: str, process_id: int) -> Slot:
+        """Stream from a slot, alone. Raises Refused: 42704, 55006."""
+        slot = self.get(name)
+        self._check_mine(slot, process_id)
+        if slot.owner:
+            raise Refused("55006", f'replication slot "{name}" is active for PID {slot.owner}')
+        slot.owner = process_id
+        slot.free.clear()
+        return slot
+
+    def disown(self, slot: Slot) -> None:
+        """The stream has ended."""
+        slot.owner, slot.inactive_us = 0, self._clock.now_us()
+        slot.saved = replace(slot.saved, asked_us=slot.inactive_us)
+        slot.free.set()
+
+    async def drop(self, name: str, process_id: int, *, wait: bool) -> None:
+        """Drop a slot, durably. wait: until nobody streams from it.
+
+        Raises Refused: 42704, 55006.
+        """
+        slot = self.get(name)
+        self._check_mine(slot, process_id)
+        while slot.owner:
+            if not wait:
+                raise Refused("55006", f'replication slot "{name}" is active for PID {slot.owner}')
+            await slot.free.wait()
+            if slot.dropped:
+                raise Refused("42704", f'replication slot "{name}" does not exist')
+        self.remove(slot)
+        await self.save()
+
+    def _check_mine(self, slot: Slot, process_id: int) -> None:
+        if slot.temporary and slot.temporary != process_id:
+            raise Refused(
+                "55006",
+                f'replication slot "{slot.saved.name}" is active for PID {slot.temporary}',
+            )
+
+    def remove(self, slot: Slot) -> None:
+        """Take it out; `save` makes that durable."""
+        slot.dropped = True
+        del self._slots[slot.saved.name]
+        slot.free.set()
+        self._changes += 1
+
+    def alter(self, name: str, *, failover: bool | None) -> None:
+        """Change a slot; `save` makes it durable. Raises Refused: 42704, 55006."""
+        slot = self.get(name)
+        if slot.owner:
+            raise Refused("55006", f'replication slot "{name}" is active for PID {slot.owner}')
+        if failover is not None:
+            slot.saved = replace(slot.saved, failover=failover)
+            self._changes += 1
+
+    def confirm(self, slot: Slot, position: int) -> None:
+        """The client has all before a position. It never goes back."""
+        if position > slot.saved.confirmed:
+            slot.saved = replace(slot.saved, confirmed=position)
+            self._changes += 1
+
+    def lose(self, slot: Slot, reason: str) -> None:
+        """What a slot needs is gone, or it has held too much."""
+        slot.saved = replace(slot.saved, lost=reason)
+        self._changes += 1
+        logger.warning("slot lost", slot=slot.saved.name, reason=reason)
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file has all that is known here."""
+        return self._written == self._changes
+
+    async def save(self) -> None:
+        """Write the file, durably, unless it has everything. Raises DiskFull, FileFailed."""
+        async with self._saving:
+            if self.is_saved:
+                return
+            changes = self._changes
+            saved = SavedSlots(
+                log_id=self._log_id,
+                slots=[one.saved for one in self.all() if not one.temporary],
+            )
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._write, saved)
+            self._written = changes
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._writer.shutdown()
+
+    def _write(self, saved: SavedSlots) -> None:
+        faults.point("serve.slots.before")
+        checkpoint.save(self._path, saved, self._files)
+        faults.point("serve.slots.after")
+
+    def lowest(self, slots: Iterable[Slot] | None = None) -> int | None:
+        """The lowest position that a slot needs; None: nothing is needed."""
+        wanted = self._slots.values() if slots is None else slots
+        return min((one.saved.confirmed for one in wanted if not one.saved.lost), default=None)

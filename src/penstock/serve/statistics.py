@@ -1,0 +1,132 @@
+"""Slots, streams and connections as rows of the views that a DBA reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
+
+if TYPE_CHECKING:
+    from penstock.serve.sender import Progress
+    from penstock.serve.serving import Serving
+    from penstock.serve.slots import Slot
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """Who is connected. parameters: of its start-up packet.
+
+    state, query: what it does, as pg_stat_activity says it.
+    """
+
+    process_id: int
+    secret: bytes
+    user: str
+    database: str
+    application: str
+    address: str | None
+    port: int | None
+    began_us: int
+    replication: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    state: str = "idle"
+    query: str = ""
+
+
+def time_text(time_us: int) -> str | None:
+    """A time as the server prints it; None for none. time_us: microseconds since 1970 UTC."""
+    if not time_us:
+        return None
+    return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(" ").replace("+00:00", "+00")
+
+
+def slot_row(slot: Slot, *, held_bytes: int, keep_bytes: int | None, is_yugabyte: bool) -> SlotRow:
+    """Of pg_replication_slots. held_bytes: of segments."""
+    saved = slot.saved
+    status = "lost" if saved.lost else "reserved"
+    return SlotRow(
+        slot_name=saved.name,
+        plugin=saved.plugin,
+        confirmed_flush_lsn=saved.confirmed,
+        restart_lsn=None if saved.lost else saved.confirmed,
+        active_pid=slot.owner or None,
+        temporary=bool(slot.temporary),
+        failover=saved.failover,
+        wal_status=status,
+        safe_wal_size=None if keep_bytes is None else max(keep_bytes - held_bytes, 0),
+        invalidation_reason=saved.lost or None,
+        inactive_since=None if slot.owner else time_text(slot.inactive_us),
+        yb_stream_id=saved.name if is_yugabyte else None,
+    )
+
+
+def sender_row(client: Client, progress: Progress) -> SenderRow:
+    """Of pg_stat_replication."""
+    return SenderRow(
+        pid=client.process_id,
+        usename=client.user,
+        application_name=client.application,
+        client_addr=client.address,
+        client_port=client.port,
+        backend_start=time_text(client.began_us) or "",
+        sent_lsn=progress.sent,
+        write_lsn=progress.write or None,
+        flush_lsn=progress.flush or None,
+        replay_lsn=progress.apply or None,
+        reply_time=time_text(progress.reply_us),
+    )
+
+
+def connection_row(client: Client) -> ConnectionRow:
+    """Of pg_stat_activity."""
+    return ConnectionRow(
+        pid=client.process_id,
+        usename=client.user,
+        application_name=client.application,
+        client_addr=client.address,
+        client_port=client.port,
+        backend_start=time_text(client.began_us) or "",
+        state=client.state,
+        query=client.query,
+        backend_type="walsender" if client.replication else "client backend",
+    )
+
+
+class State:
+    """What the catalogue asks while it answers: `answers.ServerState`."""
+
+    def __init__(self, serving: Serving | None = None) -> None:
+        """serving: told later by `of` where the catalogue is there first."""
+        self._known = serving
+
+    def of(self, serving: Serving) -> None:
+        """Whose state it is."""
+        self._known = serving
+
+    @property
+    def _serving(self) -> Serving:
+        assert self._known is not None, "nobody asks before the server has begun"
+        return self._known
+
+    def slots(self) -> Sequence[SlotRow]:
+        """All slots."""
+        return self._serving.slot_rows()
+
+    def senders(self) -> Sequence[SenderRow]:
+        """All clients that stream."""
+        return self._serving.sender_rows()
+
+    def connections(self) -> Sequence[ConnectionRow]:
+        """All connections."""
+        return self._serving.connection_rows()
+
+    def position(self) -> int:
+        """The end of what is durable, as an LSN."""
+        return self._serving.head.position
+
+    def transaction_id(self) -> int:
+        """The number of the next transaction."""
+        return self._serving.head.end.trx + 1

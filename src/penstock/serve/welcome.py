@@ -1,0 +1,124 @@
+"""The catalogue as the server's connections ask it, and what begins a session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from penstock.codec.types.losses import NO_CHOICES, Choices
+from penstock.model import Relation, TableName
+from penstock.serve.catalog.answers import Answer, Session
+from penstock.serve.catalog.catalog import Catalog, Prepared
+from penstock.serve.catalog.grammar import split
+from penstock.serve.catalog.model import Model
+from penstock.serve.catalog.publications import Publication
+from penstock.serve.entries import parse_entries
+from penstock.serve.tables import served_relation
+
+_NO_SETTINGS = ("user", "database", "options", "replication")
+_WORD = re.compile(r"(?:[^\s\\]|\\.)+", re.DOTALL)
+_ASSIGNED = re.compile(r"(?:-c\s*|--)([^=]+)=(.*)", re.DOTALL)
+
+
+class CatalogAnswers:
+    """See `asked.Answers`."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def split(self, sql: str) -> Sequence[Any]:
+        """The statements of a simple query. Raises Refused."""
+        return split(sql)
+
+    def answer(self, statement: Any, session: Session) -> Answer:
+        """The answer to one of them. Raises Refused."""
+        return self._catalog.answer(statement, session)
+
+    def prepare(self, sql: str, types: Sequence[int], session: Session) -> Prepared:
+        """One statement. Raises Refused."""
+        return self._catalog.prepare(sql, session, types)
+
+
+class CatalogWelcome:
+    """See `server.Welcome`."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog, self._answers = catalog, CatalogAnswers(catalog)
+
+    def answers(self) -> CatalogAnswers:
+        """What answers a session's SQL."""
+        return self._answers
+
+    def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
+        """Take the settings of the start-up packet; what is reported. Raises Refused."""
+        given = _options(parameters.get("options", ""))
+        given |= {name: value for name, value in parameters.items() if name not in _NO_SETTINGS}
+        self._catalog.set_startup(session, given)
+        return self._catalog.reports(session)
+
+
+class TableOids:
+    """The catalogue's numbers of tables. For several threads, but the catalogue's own."""
+
+    def __init__(self, model: Model, answering: ThreadPoolExecutor) -> None:
+        """answering: the catalogue's thread."""
+        self._model, self._answering = model, answering
+        self._known: dict[TableName, int] = {}
+
+    def of(self, name: TableName) -> int:
+        """Of a table, durably where it is given now. Raises DiskFull, FileFailed."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._answering.submit(self._given, name).result()
+        return found
+
+    def _given(self, name: TableName) -> int:
+        before = self._model.next_oid
+        found = self._model.oid("table", name.schema, name.name)
+        if self._model.next_oid != before:
+            self._model.save()
+        return found
+
+
+def _options(text: str) -> dict[str, str]:
+    """Settings as a command line of the server has them: `-c name=value`, `--name=value`."""
+    words = _WORD.findall(text)
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word == "-c" and words:
+            word += words.pop(0)
+        match = _ASSIGNED.fullmatch(re.sub(r"\\(.)", r"\1", word))
+        if match is not None:
+            found[match[1].strip().replace("-", "_")] = match[2]
+    return found
+
+
+def set_relations(
+    catalog: Catalog, relations: Sequence[Relation], engine: str, choices: Choices = NO_CHOICES
+) -> None:
+    """Show tables as the stream sends them. Raises DiskFull, FileFailed."""
+    catalog.set_relations(
+        [served_relation(relation, engine, choices).relation for relation in relations]
+    )
+
+
+def take_publications(
+    catalog: Catalog, given: Mapping[str, Sequence[str]], *, owner: str, position: int
+) -> None:
+    """Publications of the pipeline file, by name. Raises PublicationInvalid."""
+    model = catalog.model
+    made = {}
+    for name, texts in given.items():
+        entries = parse_entries(texts)
+        made[name] = Publication(
+            name=name,
+            oid=model.oid("publication", "", name),
+            owner=owner,
+            patterns=entries.patterns,
+            tables=entries.tables,
+        )
+    wanted = {name: tuple(texts) for name, texts in given.items()}
+    model.take_from_file(wanted, made, position)

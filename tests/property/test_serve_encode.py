@@ -1,0 +1,202 @@
+"""What clients are sent: every transaction whole and once, under the same numbers for ever."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fix_log import RELATIONS, Row, numbered, run_of, transactions
+from fix_serve import Sent, all_blocks, opened, sent, table_oid, views_of, write_log
+from penstock.codec.postgres import pgoutput_write as write
+from penstock.log import Writer
+from penstock.model import Op, TableName
+from penstock.serve import chunks, numbers
+from penstock.serve.catalog.publications import Publication, PublishedTable
+
+ITEMS = Publication(
+    name="items", oid=1, owner="r", tables=(PublishedTable(schema="public", name="item"),)
+)
+LETTERS = {Op.INSERT: "I", Op.UPDATE: "U", Op.DELETE: "D"}
+
+
+def expected(rows: Sequence[Sequence[Row]], *, after: int = 0) -> list[tuple[str, int]]:
+    """Letters and LSNs of what a client of everything is sent whose position is `after`."""
+    found: list[tuple[str, int]] = []
+    gsn = 0
+    for trx, group in enumerate(rows, 1):
+        begin = numbers.begin_of(gsn, trx)
+        gsn = group[-1].gsn
+        end = numbers.end_of(gsn, trx)
+        if end > after:
+            found.append(("B", begin))
+            found += [(LETTERS[r.change.op], numbers.row_of(r.gsn, trx)) for r in group]
+            found.append(("C", end))
+    return found
+
+
+def plain(messages: Sequence[Sent]) -> list[tuple[str, int]]:
+    """Letters and LSNs."""
+    return [(one.kind, one.position) for one in messages]
+
+
+def head_of(root: Path) -> int:
+    """The log's end as an LSN."""
+    with opened(root) as log:
+        return log.head().position
+
+
+def skipped(root: Path, position: int) -> list[Sent]:
+    """What a client that has all up to an LSN is sent."""
+    found: list[Sent] = []
+    for block in all_blocks(root, views_of(), position):
+        found += sent(block.data[block.start_behind(position) :])
+    return found
+
+
+@given(transactions(max_size=8), st.data())
+def test_every_transaction_once_from_every_position(
+    committed: list[list], data: st.DataObject
+) -> None:
+    """However flushed and rotated, and wherever a client goes on; LSNs rise and are unique."""
+    rows = numbered(committed, keys_have_two=True)
+    per_flush = data.draw(st.integers(1, 4))
+    per_segment = data.draw(st.integers(1, 4))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_log(root / "log", rows, per_flush=per_flush, per_segment=per_segment)
+        whole = expected(rows)
+        assert plain(skipped(root, 0)) == whole
+        positions = [position for kind, position in whole if kind != "C"]
+        assert positions == sorted(set(positions))
+        ends = [position for kind, position in whole if kind == "C"]
+        for end in ends:
+            assert plain(skipped(root, end)) == expected(rows, after=end)
+            # In the middle of a transaction: all of it comes again.
+            assert plain(skipped(root, end - 1)) == expected(rows, after=end - 1)
+        assert head_of(root) == ends[-1]
+
+
+@given(transactions(max_size=6), st.integers(1, 3))
+def test_commits_name_their_own_end(committed: list[list], per_flush: int) -> None:
+    """B says the LSN of its COMMIT, C the same and its END: and END(n) is below BEGIN(n + 1)."""
+    rows = numbered(committed, keys_have_two=True)
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(Path(folder) / "log", rows, per_flush=per_flush)
+        begun = last = 0
+        for one in skipped(Path(folder), 0):
+            if one.kind == "B":
+                (begun,) = struct.unpack_from(">Q", one.body)
+                assert last < one.position < begun
+            elif one.kind == "C":
+                _, commit, end = struct.unpack_from(">BQQ", one.body)
+                assert (commit, end) == (begun, one.position)
+                last = end
+
+
+@given(transactions(max_size=8), st.integers(1, 3), st.integers(1, 3))
+def test_what_is_not_published_moves_the_position_and_sends_nothing(
+    committed: list[list], per_flush: int, per_segment: int
+) -> None:
+    """Of one table only its rows come, under the numbers that they have for everybody."""
+    rows = numbered(committed, keys_have_two=True)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write_log(root / "log", rows, per_flush=per_flush, per_segment=per_segment)
+        found: list[tuple[str, int]] = []
+        position = 0
+        for block in all_blocks(root, views_of(ITEMS)):
+            found += plain(sent(block.data))
+            position = block.position
+        assert position == head_of(root)
+        wanted = []
+        for trx, group in enumerate(rows, 1):
+            of_item = [row for row in group if row.change.relation.name == "item"]
+            if of_item:
+                before = rows[trx - 2][-1].gsn if trx > 1 else 0
+                wanted.append(("B", numbers.begin_of(before, trx)))
+                wanted += [(LETTERS[r.change.op], numbers.row_of(r.gsn, trx)) for r in of_item]
+                wanted.append(("C", numbers.end_of(group[-1].gsn, trx)))
+        assert found == wanted
+
+
+@given(transactions(max_size=5), st.data())
+def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataObject) -> None:
+    """Parts of it are blocks of their own; joined they are what one block would be."""
+    rows = numbered(committed, keys_have_two=True)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        root = Path(folder)
+        with Writer.open(root / "log", log_id=None, source={"engine": "postgresql"}) as writer:
+            flat = [row for group in rows for row in group]
+            at = 0
+            while at < len(flat):
+                size = data.draw(st.integers(1, 4))
+                piece = flat[at : at + size]
+                at += size
+                is_last = at >= len(flat)
+                writer.write(_piece(piece, flat[at] if not is_last else None, ended=is_last))
+            writer.flush()
+        patch.setattr(chunks, "ROWS_MAX", 2)
+        patch.setattr(chunks, "ROWS_WANTED", 1)
+        blocks = all_blocks(root, views_of())
+        joined = b"".join(block.data for block in blocks)
+        assert plain(sent(joined)) == expected(rows)
+        assert [block.position for block in blocks[:-1]] == [0] * (len(blocks) - 1)
+        for end in [position for kind, position in expected(rows) if kind == "C"]:
+            rest = b"".join(block.data[block.start_behind(end) :] for block in blocks)
+            assert plain(sent(rest)) == expected(rows, after=end)
+        only = all_blocks(root, views_of(ITEMS))
+        # A transaction of no row that is published may come empty, never in halves.
+        kinds = "".join(one.kind for block in only for one in sent(block.data))
+        assert kinds.count("B") == kinds.count("C")
+        assert kinds.count("I") + kinds.count("U") + kinds.count("D") == sum(
+            row.change.relation.name == "item" for row in flat
+        )
+
+
+def _piece(rows: Sequence[Row], following: Row | None, *, ended: bool) -> object:
+    """A run that ends inside a transaction, or where all end."""
+    from dataclasses import replace
+
+    from fix_log import announced_batch
+
+    run = run_of(rows, ended=ended)
+    known = list(dict.fromkeys(row.trx for row in rows))
+    if not ended and following is not None and following.trx == rows[-1].trx:
+        known = known[:-1]
+    return replace(run, transactions=announced_batch(known))
+
+
+def test_shapes_are_told_where_they_change() -> None:
+    """Each shape in front of the first row that has it, and again when another came between."""
+    item, item_2, _ = RELATIONS
+    from fix_log import Change
+
+    made = [
+        [Change(relation=one, op=Op.INSERT, after=(1, "a", *(() if one is item else (None,))))]
+        for one in (item, item, item_2, item)
+    ]
+    rows = numbered(made)
+    with tempfile.TemporaryDirectory() as folder:
+        write_log(Path(folder) / "log", rows, per_flush=4)
+        (block,) = all_blocks(Path(folder), views_of())
+        starts = [at for at, kind in _places(block.data) if kind == "I"]
+        assert [shape.offset for shape in block.shapes] == [starts[0], starts[2], starts[3]]
+        told = [shape.message for shape in block.shapes]
+        assert told[0] == told[2] != told[1]
+        oid = table_oid(TableName(item.schema, item.name))
+        assert told[0] == write.relation(item, oid)
+
+
+def _places(data: bytes) -> list[tuple[int, str]]:
+    found, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from(">I", data, at + 1)
+        found.append((at, chr(data[at + 30])))
+        at += 1 + length
+    return found

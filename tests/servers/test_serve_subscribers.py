@@ -1,0 +1,132 @@
+"""Stock subscribers follow a served log, whatever the source: their tables become equal."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_engines import ENGINES, Place, insert, new_place
+from fix_postgres import Server
+from fix_shared import SharedServers
+from fix_subscribers import Served, Subscriber
+
+ITEM = "create table {}item (id int primary key, n int, note varchar(200))"
+OTHER = "create table {}other (k varchar(40) primary key, v bigint)"
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iterator[Place]:
+    """A source with two tables."""
+    with new_place(shared_servers, request.param) as found:
+        found.run(ITEM.format(""))
+        found.run(OTHER.format(""))
+        yield found
+
+
+@pytest.fixture
+def served(place: Place, tmp_path: Path) -> Iterator[Served]:
+    """It is extracted and served."""
+    made = Served(place, tmp_path)
+    try:
+        made.extract()
+        made.serve()
+        yield made
+    finally:
+        made.close()
+        place.forget_log()
+
+
+@pytest.fixture
+def subscriber(postgres: Server, served: Served) -> Iterator[Subscriber]:
+    """With a subscription."""
+    prefix = f"{served.place.namespace}."
+    made = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    try:
+        yield made
+    finally:
+        made.drop()
+
+
+def rows(place: Place, table: str) -> list[tuple[object, ...]]:
+    """The rows of a source's table."""
+    return sorted(place.run(f"select * from {table}"))
+
+
+def followed(subscriber: Subscriber) -> None:
+    """Wait until the subscriber has what the source has."""
+    place = subscriber.served.place
+
+    def equal() -> bool:
+        return all(
+            rows(place, table) == sorted(subscriber.run(f"select * from {place.namespace}.{table}"))
+            for table in ("item", "other")
+        )
+
+    subscriber.until(equal, "tables are equal")
+
+
+def change(place: Place, first: int, count: int = 20) -> None:
+    """Rows inserted, updated, moved and deleted, in several transactions."""
+    insert(place, "item", [(n, n * n, f"note {n}") for n in range(first, first + count)])
+    insert(place, "other", [(f"k{n}", n * 10_000_000_000) for n in range(first, first + count)])
+    place.run(
+        f"update item set note = null where id = {first}",
+        f"update item set id = id + 1000000 where id = {first + 1}",
+        f"delete from item where id = {first + 2}",
+        f"update other set v = v + 1 where k = 'k{first + 3}'",
+        f"delete from other where k = 'k{first + 4}'",
+    )
+
+
+def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
+    """Rows, keys, TRUNCATE; restarts and kills of the server; enable and disable; DROP."""
+    place = served.place
+    subscriber.subscribe()
+    change(place, 1)
+    followed(subscriber)
+    place.run("truncate table other")
+    change(place, 101)
+    followed(subscriber)
+    assert served.server is not None
+    served.server.stop()
+    change(place, 201)
+    served.serve()
+    change(place, 301)
+    followed(subscriber)
+    for at in range(3):
+        served.server.send(signal.SIGKILL)
+        served.server.ended()
+        change(place, 401 + 100 * at)
+        served.serve()
+        followed(subscriber)
+    subscriber.run(f"alter subscription {subscriber.name} disable")
+    change(place, 801)
+    subscriber.run(f"alter subscription {subscriber.name} enable")
+    followed(subscriber)
+    assert served.asked("select slot_name, active from pg_replication_slots") == [
+        (subscriber.name, True)
+    ]
+    subscriber.run(f"drop subscription {subscriber.name}")
+    assert served.asked("select count(*) from pg_replication_slots") == [(0,)]
+
+
+def test_two_subscribers(served: Served, subscriber: Subscriber, postgres: Server) -> None:
+    """Each at its own pace, with what they may ask for."""
+    prefix = f"{served.place.namespace}."
+    other = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    try:
+        subscriber.subscribe("p", "binary = true", "streaming = on")
+        other.subscribe()
+        change(served.place, 1)
+        followed(subscriber)
+        followed(other)
+        other.run(f"alter subscription {other.name} disable")
+        change(served.place, 101)
+        followed(subscriber)
+        other.run(f"alter subscription {other.name} enable")
+        followed(other)
+    finally:
+        other.drop()

@@ -1,0 +1,167 @@
+"""`penstock serve` before it serves, and the files that it finds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_log import inserts, numbered
+from fix_pipeline import pipeline
+from fix_serve import opened, write_log
+from penstock.consume.lock import LOCK_FILE
+from penstock.control import serve_process
+from penstock.control.serve_process import (
+    ServeNotInstalled,
+    ServeRunning,
+    ServeSectionMissing,
+    TlsUnusable,
+    serve,
+)
+from penstock.host.files import REAL_FILES
+from penstock.ports.config import Config
+from penstock.ports.serve_config import ServeSection
+from penstock.serve.blocks import find_place
+from penstock.serve.numbers import BEFORE_ALL, end_of
+from penstock.serve.retention import NAME, Retention
+from penstock.serve.slots import Slots, SlotsOfOtherLog
+from penstock.serve.source_log import LogNotBegun, SegmentGone
+
+
+def config(folder: Path, **section: Any) -> Config:
+    """A pipeline with a log of its own, and this [serve]."""
+    found = pipeline(folder, "postgresql://u@127.0.0.1:1/d", None)
+    wanted = {"users": {"repl": "s3cret"}, "listen": "127.0.0.1:0", **section}
+    return replace(found, serve=ServeSection(**wanted))
+
+
+def refused(config: Config, error: type[Exception]) -> None:
+    """It does not begin."""
+    with pytest.raises(error):
+        serve(config, on_served=lambda _: pytest.fail("it serves"))
+
+
+def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A section, a library, a certificate."""
+    refused(replace(config(tmp_path), serve=None), ServeSectionMissing)
+    refused(config(tmp_path, tls={"certificate": "no.pem", "key": "no.key"}), TlsUnusable)
+    monkeypatch.setattr(serve_process, "find_spec", lambda _: None)
+    refused(config(tmp_path), ServeNotInstalled)
+
+
+def test_one_server_for_a_log(tmp_path: Path) -> None:
+    """The second is refused, and changes nothing."""
+    one = config(tmp_path)
+    links = one.layout.consumers / NAME
+    REAL_FILES.make_directory(links)
+    lock = REAL_FILES.lock(links, LOCK_FILE)
+    try:
+        refused(one, ServeRunning)
+    finally:
+        lock.release()
+
+
+def test_slots_of_a_log_that_was_made_anew(tmp_path: Path) -> None:
+    """Their positions would mean other rows."""
+    import asyncio
+
+    async def made() -> None:
+        slots = Slots(tmp_path, log_id="a", slots_max=10)
+        slots.create("s", "pgoutput", BEFORE_ALL)
+        await slots.save()
+        slots.close()
+        Slots(tmp_path, log_id="a", slots_max=10).close()
+
+    asyncio.run(made())
+    with pytest.raises(SlotsOfOtherLog):
+        Slots(tmp_path, log_id="b", slots_max=10)
+
+
+def test_a_log_that_has_not_begun(tmp_path: Path) -> None:
+    """It is waited for."""
+    with opened(tmp_path) as log, pytest.raises(LogNotBegun):
+        log.head()
+
+
+def test_segments_that_are_gone(tmp_path: Path) -> None:
+    """What a slot needs and nobody has is an error, not a gap."""
+    rows = numbered([inserts(2), inserts(2, first=2), inserts(2, first=4)])
+    write_log(tmp_path / "log", rows, per_segment=1)
+    (tmp_path / "log" / "0.ckt").unlink()
+    with opened(tmp_path) as log:
+        with pytest.raises(SegmentGone):
+            find_place(log, BEFORE_ALL)
+        assert find_place(log, end_of(2, 1)).number == 1
+        assert find_place(log, end_of(3, 1)).number == 1
+        assert find_place(log, end_of(4, 2)).number == 2
+        assert find_place(log, end_of(6, 3)).number == 3
+
+
+def test_links_hold_what_a_slot_needs_and_no_more(tmp_path: Path) -> None:
+    """While there is one; what the log itself removes is read from the links."""
+    links = tmp_path / "cdc"
+    write_log(tmp_path / "log", numbered([inserts(1)]), per_segment=1, links=links)
+    with opened(tmp_path) as log:
+        retention = Retention(log, keep_bytes=None)
+        retention.hold()
+        begun = numbered([inserts(1), inserts(2, first=1), inserts(2, first=3)])
+        write_log(tmp_path / "log", begun[1:], per_segment=1, links=links)
+        assert sorted(p.name for p in (links / NAME).glob("*.ckt")) == ["0.ckt", "1.ckt", "2.ckt"]
+        for name in ("1.ckt", "2.ckt"):
+            (tmp_path / "log" / name).unlink()
+        head = log.head()
+        with log.segment(1, head) as segment:
+            assert segment.row_frames()
+        retention.release(end_of(2, 1))
+        retention.release(end_of(3, 2) - 1)
+        assert sorted(p.name for p in (links / NAME).glob("*.ckt")) == ["1.ckt", "2.ckt"]
+        assert retention.held_bytes(end_of(1, 1)) > retention.held_bytes(end_of(3, 2)) > 0
+        retention.release(end_of(3, 2))
+        assert sorted(p.name for p in (links / NAME).glob("*.ckt")) == ["2.ckt"]
+        retention.let_go()
+        assert list((links / NAME).glob("*.ckt")) == []
+
+
+def test_it_waits_until_the_log_begins_and_ends_when_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And serves then, at a port of its own."""
+    stops: list[Any] = []
+    real = serve_process.StopRequest
+
+    def stop_request() -> Any:
+        stops.append(real())
+        return stops[-1]
+
+    monkeypatch.setattr(serve_process, "StopRequest", stop_request)
+    monkeypatch.setattr(serve_process, "_LOOK_S", 0.05)
+    one = config(tmp_path)
+    served: list[str] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serve(one, on_served=served.append)
+        except BaseException as error:
+            failed.append(error)
+
+    # Signals belong to the main thread.
+    from contextlib import nullcontext
+
+    monkeypatch.setattr(serve_process, "stop_on_signals", lambda *_, **__: nullcontext())
+    thread = threading.Thread(target=run)
+    thread.start()
+    time.sleep(0.2)
+    assert served == []
+    write_log(one.layout.log, numbered([inserts(1)]))
+    deadline = time.monotonic() + 20
+    while not served and not failed and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stops[0].ask()
+    thread.join(20)
+    assert failed == []
+    assert served[0].startswith("127.0.0.1:")

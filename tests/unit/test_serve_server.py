@@ -1,0 +1,364 @@
+"""A server of the log, asked by libpq: logging in, commands, streams, and what is refused."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_log import inserts, numbered
+from fix_serve import (
+    PASSWORD,
+    Patterns,
+    Running,
+    answer_of,
+    limits,
+    settings_of,
+    write_log,
+)
+from penstock.serve import numbers
+
+STATUS = psycopg.pq.ExecStatus
+DONE = (STATUS.TUPLES_OK, STATUS.COMMAND_OK, STATUS.EMPTY_QUERY)
+ROWS = numbered([inserts(3), inserts(2, first=3)])
+END = numbers.end_of(5, 2)
+
+
+def lsn(position: int) -> str:
+    """As text."""
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A server over two transactions."""
+    write_log(tmp_path / "log", ROWS)
+    given = {
+        "select 1": answer_of([("one", 23)], [("1",)]),
+        "select many": answer_of([("n", 23)], [(str(n),) for n in range(1000)]),
+    }
+    with Running(tmp_path, patterns=Patterns(given)) as found:
+        yield found
+
+
+def replication(running: Running, **more: str) -> psycopg.Connection:
+    """A connection for replication commands."""
+    return psycopg.connect(running.url(replication="database", **more), autocommit=True)
+
+
+def ask(connection: psycopg.Connection, text: str) -> list[tuple[Any, ...]]:
+    """The rows of a command of the simple protocol."""
+    result = connection.pgconn.exec_(text.encode())
+    if result.status not in DONE:
+        state = result.error_field(psycopg.pq.DiagnosticField.SQLSTATE)
+        raise AssertionError(f"{(state or b'').decode()} {result.error_message.decode()}")
+    rows = range(result.ntuples)
+    cells = [[result.get_value(row, at) for at in range(result.nfields)] for row in rows]
+    return [tuple(None if one is None else one.decode() for one in row) for row in cells]
+
+
+def refusal(connection: psycopg.Connection, text: str) -> str:
+    """The SQLSTATE of a command that fails."""
+    result = connection.pgconn.exec_(text.encode())
+    assert result.status == STATUS.FATAL_ERROR, result.status
+    return (result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) or b"").decode()
+
+
+def test_a_wrong_password_an_unknown_user_another_database(running: Running) -> None:
+    """Each is refused; the two first look alike."""
+    for changed, state in (
+        ({"password": "wrong"}, "28P01"),
+        ({"user": "nobody"}, "28P01"),
+        ({"dbname": "other"}, "3D000"),
+    ):
+        url = " ".join(
+            f"{k}={v}"
+            for k, v in {
+                "host": "127.0.0.1",
+                "port": str(running.port),
+                "user": "repl",
+                "dbname": "shop",
+                "password": PASSWORD,
+                **changed,
+            }.items()
+        )
+        with pytest.raises(psycopg.OperationalError) as caught:
+            psycopg.connect(url)
+        text = str(caught.value)
+        assert ("password authentication failed" in text) == (state == "28P01")
+        assert ("does not exist" in text) == (state == "3D000")
+
+
+def test_queries_of_both_protocols(running: Running) -> None:
+    """Simple, extended, in pieces, an error, and on from there."""
+    with psycopg.connect(running.url(), autocommit=True) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+        assert len(connection.execute("select many").fetchall()) == 1000
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            connection.execute("select unknown")
+        assert ask(connection, "select 1") == [("1",)]
+        assert refusal(connection, "select unknown") == "0A000"
+        assert ask(connection, "") == []
+        with connection.pipeline():
+            first = connection.execute("select 1")
+            second = connection.execute("select many")
+        assert (first.fetchone(), len(second.fetchall())) == ((1,), 1000)
+
+
+def test_binary_results(running: Running) -> None:
+    """An int in its binary form."""
+    with psycopg.connect(running.url(), autocommit=True) as connection:
+        cursor = connection.cursor(binary=True)
+        assert cursor.execute("select 1").fetchone() == (1,)
+
+
+def test_the_commands_of_a_replication_connection(running: Running) -> None:
+    """Who the server is, and slots from their making to their end."""
+    with replication(running) as connection:
+        ((system, timeline, position, database),) = ask(connection, "IDENTIFY_SYSTEM")
+        assert system.isdigit()
+        assert (timeline, position, database) == ("1", lsn(END), "shop")
+        made = ask(connection, "CREATE_REPLICATION_SLOT s LOGICAL pgoutput (SNAPSHOT 'nothing')")
+        assert made == [("s", lsn(END), None, "pgoutput")]
+        create = "CREATE_REPLICATION_SLOT {} LOGICAL {}"
+        assert refusal(connection, create.format("s", "pgoutput NOEXPORT_SNAPSHOT")) == "42710"
+        assert refusal(connection, create.format("t", "pgoutput")) == "0A000"
+        assert refusal(connection, create.format("t", "wal9json NOEXPORT_SNAPSHOT")) == "0A000"
+        two_phase = "pgoutput (TWO_PHASE, SNAPSHOT 'nothing')"
+        assert refusal(connection, create.format("t", two_phase)) == "0A000"
+        assert refusal(connection, "READ_REPLICATION_SLOT s") == "0A000"
+        assert ask(connection, "READ_REPLICATION_SLOT t") == [(None, None, None)]
+        assert ask(connection, "ALTER_REPLICATION_SLOT s (FAILOVER false)") == []
+        assert refusal(connection, "TIMELINE_HISTORY 1") == "58P01"
+        start = "START_REPLICATION SLOT {} LOGICAL {} (proto_version '{}', publication_names '{}')"
+        assert refusal(connection, start.format("t", "0/0", 1, "p")) == "42704"
+        assert refusal(connection, start.format("s", "0/0", 1, "q")) == "42704"
+        assert refusal(connection, start.format("s", "0/0", 9, "p")) == "0A000"
+        assert refusal(connection, start.format("s", lsn(END + 1), 1, "p")) == "55000"
+        assert refusal(connection, "DROP_REPLICATION_SLOT t") == "42704"
+        assert ask(connection, "DROP_REPLICATION_SLOT s WAIT") == []
+        assert refusal(connection, "SELECT") == "0A000"
+
+
+def test_slots_outlast_the_server_and_temporary_ones_do_not(tmp_path: Path) -> None:
+    """The state file has the one, and the connection's end is the other's."""
+    write_log(tmp_path / "log", ROWS)
+    with Running(tmp_path) as running, replication(running) as connection:
+        ask(connection, "CREATE_REPLICATION_SLOT kept LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        ask(connection, "CREATE_REPLICATION_SLOT t TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        with replication(running) as other:
+            assert refusal(other, "DROP_REPLICATION_SLOT t") == "55006"
+        assert [one.slot_name for one in running.serving.slot_rows()] == ["kept", "t"]
+    with Running(tmp_path) as running:
+        assert [one.slot_name for one in running.serving.slot_rows()] == ["kept"]
+        with replication(running) as connection:
+            ask(
+                connection, "CREATE_REPLICATION_SLOT t TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+            )
+        wait_until(lambda: len(running.serving.slot_rows()) == 1)
+
+
+def wait_until(what: Any) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Raw:
+    """A client that says bytes. Logged in where it is told to be."""
+
+    def __init__(self, running: Running, *, login: bool = True) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", running.port))
+        self.socket.settimeout(20)
+        self.buffer = b""
+        if login:
+            self.log_in(running)
+
+    def log_in(self, running: Running) -> None:
+        """As libpq does, for replication."""
+        from penstock.codec.postgres.scram import ScramClient
+
+        words = b"user\0repl\0database\0shop\0replication\0database\0\0"
+        body = struct.pack(">i", 196608) + words
+        self.socket.sendall(struct.pack(">i", len(body) + 4) + body)
+        assert self.message()[0] == b"R"
+        client = ScramClient(PASSWORD)
+        first = client.first()
+        name = client.mechanism.encode() + b"\0"
+        self.say(b"p", name + struct.pack(">i", len(first)) + first)
+        self.say(b"p", client.final(self.message()[1][4:]))
+        client.verify(self.message()[1][4:])
+        self.until(b"Z")
+
+    def say(self, kind: bytes, body: bytes = b"") -> None:
+        """Send a message."""
+        self.socket.sendall(kind + struct.pack(">i", len(body) + 4) + body)
+
+    def message(self) -> tuple[bytes, bytes]:
+        """The next one."""
+        while len(self.buffer) < 5 or len(self.buffer) < 1 + int.from_bytes(self.buffer[1:5]):
+            data = self.socket.recv(65536)
+            if not data:
+                raise EOFError
+            self.buffer += data
+        end = 1 + int.from_bytes(self.buffer[1:5])
+        found, self.buffer = (self.buffer[:1], self.buffer[5:end]), self.buffer[end:]
+        return found
+
+    def until(self, kind: bytes) -> list[tuple[bytes, bytes]]:
+        """All messages up to one of this kind."""
+        found = [self.message()]
+        while found[-1][0] != kind:
+            found.append(self.message())
+        return found
+
+    def query(self, text: str) -> None:
+        """Ask."""
+        self.say(b"Q", text.encode() + b"\0")
+
+    def status(self, flush: int, *, reply: bool = False) -> None:
+        """Confirm."""
+        self.say(b"d", struct.pack(">cQQQqB", b"r", flush, flush, flush, 0, reply))
+
+    def close(self) -> None:
+        """Go, without a word."""
+        self.socket.close()
+
+
+START = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')"
+
+
+def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
+    """Rows come as they are written; CopyDone is answered by three messages, and the slot keeps."""
+    write_log(tmp_path / "log", ROWS)
+    with Running(tmp_path) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        client.query(START)
+        assert client.message()[0] == b"W"
+        more = numbered([inserts(3), inserts(2, first=3), inserts(4, first=5)])
+        write_log(tmp_path / "log", more[2:])
+        found = streamed(client, until="C")
+        assert [kind for kind, _ in found] == ["B", "R", "I", "I", "I", "I", "C"]
+        assert found[-1][1] == numbers.end_of(9, 3)
+        other = Raw(running)
+        other.query(START)
+        assert other.message()[0] == b"E"
+        client.status(found[-1][1], reply=True)
+        while (message := client.message())[1][:1] != b"k":
+            pass
+        assert message[1][:1] == b"k"
+        client.say(b"c")
+        kinds = [kind for kind, body in client.until(b"Z") if not body.startswith(b"k")]
+        assert kinds == [b"c", b"C", b"C", b"Z"]
+        assert running.serving.slot_rows()[0].confirmed_flush_lsn == numbers.end_of(9, 3)
+        client.query(START)
+        assert client.message()[0] == b"W"
+        client.close()
+        other.close()
+
+
+def streamed(client: Raw, *, until: str) -> list[tuple[str, int]]:
+    """Letters and LSNs of what is sent, up to a letter."""
+    found: list[tuple[str, int]] = []
+    while not found or found[-1][0] != until:
+        kind, body = client.message()
+        assert kind == b"d", (kind, body)
+        if body[:1] == b"w":
+            found.append((chr(body[25]), struct.unpack_from(">Q", body, 1)[0]))
+    return found
+
+
+def test_confirming_more_than_was_sent_moves_nothing_further(tmp_path: Path) -> None:
+    """A client that lies loses nothing of what it has not been sent."""
+    write_log(tmp_path / "log", ROWS)
+    with Running(tmp_path) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        client.query(START)
+        assert client.message()[0] == b"W"
+        client.status(END + 1000, reply=True)
+        client.message()
+        assert running.serving.slot_rows()[0].confirmed_flush_lsn == END
+        client.status(0, reply=True)
+        client.message()
+        assert running.serving.slot_rows()[0].confirmed_flush_lsn == END
+        client.close()
+
+
+def test_a_silent_client_is_asked_and_sent_away(tmp_path: Path) -> None:
+    """A keepalive that wants an answer comes first."""
+    write_log(tmp_path / "log", ROWS)
+    settings = settings_of(limits=limits(sender_s=1.0))
+    with Running(tmp_path, settings=settings) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        client.query(START)
+        asked = False
+        with suppress(EOFError, ConnectionResetError):
+            while True:  # until it is sent away
+                kind, body = client.message()
+                asked = asked or (kind == b"d" and body[:1] == b"k" and body[-1] == 1)
+        assert asked
+        client.close()
+        wait_until(lambda: running.serving.slot_rows()[0].active_pid is None)
+
+
+def test_a_stream_is_cancelled(tmp_path: Path) -> None:
+    """By its key, as libpq does it; a wrong key does nothing."""
+    write_log(tmp_path / "log", ROWS)
+    with Running(tmp_path) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        client.query(START)
+        client.message()
+        ((pid, found),) = running.serving.clients.items()
+        for secret in (b"\0\0\0\0", found.secret):
+            other = Raw(running, login=False)
+            other.socket.sendall(struct.pack(">iiI", 16, 80877102, pid) + secret)
+            assert other.socket.recv(1) == b""
+            other.close()
+        messages = client.until(b"Z")
+        assert messages[-2][0] == b"E"
+        assert b"C57014\0" in messages[-2][1]
+        client.query("IDENTIFY_SYSTEM")
+        assert client.until(b"Z")[0][0] == b"T"
+        client.close()
+
+
+def test_dropping_waits_for_the_stream(running: Running) -> None:
+    """DROP ... WAIT returns when the other client has gone."""
+    client = Raw(running)
+    client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+    client.until(b"Z")
+    client.query(START)
+    client.message()
+    with replication(running) as other:
+        assert refusal(other, "DROP_REPLICATION_SLOT s") == "55006"
+        done = threading.Event()
+
+        def drop() -> None:
+            ask(other, "DROP_REPLICATION_SLOT s WAIT")
+            done.set()
+
+        thread = threading.Thread(target=drop)
+        thread.start()
+        assert not done.wait(0.3)
+        client.close()
+        assert done.wait(20)
+        thread.join()
+    assert running.serving.slot_rows() == []
