@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+
+from penstock.host.server_process import free_port
 
 MASTER = "local-cluster[2,1,512]"
 CLUSTER: dict[str, Any] = {"master": MASTER}
@@ -37,3 +43,29 @@ def cluster_home(spark_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.setenv("SPARK_HOME", os.fspath(spark_copy))
     yield spark_copy
     shutil.rmtree(spark_copy / "work", ignore_errors=True)
+
+
+@contextmanager
+def standalone_master(home: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """A standalone cluster's master, without workers; its URL."""
+    port = free_port()
+    command = [home / "bin" / "spark-class", "org.apache.spark.deploy.master.Master"]
+    command += ["--host", host, "--port", str(port), "--webui-port", "0"]
+    with (home / "master.log").open("ab") as log:
+        master = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        until_listening(host, port, master)
+        yield f"spark://{host}:{port}"
+    finally:
+        master.kill()
+        master.wait()
+
+
+def until_listening(host: str, port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until somebody listens at a port, as long as the process lives."""
+    while process.poll() is None:
+        with suppress(OSError):
+            socket.create_connection((host, port), 1.0).close()
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"ended with {process.returncode}")

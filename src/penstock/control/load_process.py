@@ -17,6 +17,7 @@ import structlog
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.actions import ActionWatch
 from penstock.control.bulk_load import bulk_load, bulk_options
+from penstock.control.cluster import check_cluster
 from penstock.control.deferred_keys import DeferredKeyMaker, unique_keys_wait
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
@@ -105,6 +106,9 @@ class _Load:
         """Bulk load and changes, as the mode says, until done or stopped."""
         mode = self.config.pipeline.mode
         loaded = BulkResult()
+        if not self.sessions.is_local and self.sessions.wait(self.ended):
+            executors = check_cluster(self.config, self.sessions.get())
+            logger.info("executors looked at", count=len(executors))
         if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
             return
         if mode.has_data:

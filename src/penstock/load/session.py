@@ -29,6 +29,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.load.java import Start, check_java, end, launch
+from penstock.load.java_words import first_failure, last_line, last_warning, text_of
 from penstock.model import PenstockError, Retry, TableName
 
 logger = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ STOP_WAIT_S = 10.0
 STOP_CHECK_S = 0.1
 LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_ATTEMPTS_MAX = 3
+EXECUTOR_WAIT_S = 120.0
 DYING_TIMEOUT_S = 5.0
 # What the JVM says of a Python worker, or of the process that forks them, that is gone.
 _WORKER_GONE = (
@@ -51,8 +53,7 @@ _EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|e
 # On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
 # at its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
-_FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
-JAVA_WORDS_BYTES_MAX = 65536
+_NO_PENSTOCK = r"No module named '?penstock"
 NAMES_SHOWN_MAX = 5
 
 
@@ -87,6 +88,12 @@ class ExecutorLost(PenstockError):
 
     code = "LD07"
     retry: ClassVar[Retry] = "backoff"
+
+
+class ExecutorMissing(PenstockError):
+    """No executor of the cluster could take a task."""
+
+    code = "LD09"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +222,7 @@ class Session:
                 hint="The session is started again by itself; if it goes on, look at spark.log "
                 "in the run directory and at the machine's memory.",
             )
-        text = _java_text(error)
+        text = text_of(error)
         if re.search(_WORKER_GONE, text):
             return WorkerLost(
                 "a Python worker of Spark died in the middle of a task",
@@ -229,7 +236,7 @@ class Session:
                 "their memory (spark.executor.memory, spark.executor.memoryOverhead).",
             )
         return SparkJobFailed(
-            f"the Spark job failed: {_last_line(text)}",
+            f"the Spark job failed: {last_line(text)}",
             hint="Look at spark.log in the run directory for the whole message.",
         )
 
@@ -406,7 +413,7 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
         session: Session | None = None
         try:
             session = _launch(conf, options, start, began)
-            session.run([[0]], _warm)
+            _first_job(session, options)
             return session
         except (SparkLost, WorkerLost, ExecutorLost, SparkJobFailed) as error:
             if session is not None:
@@ -416,6 +423,34 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
                 raise SparkStartFailed(_not_started(session, error), hint=error.hint) from error
             logger.warning("spark is started again", reason=error.message)
     raise AssertionError("not reached")
+
+
+def _first_job(session: Session, options: SessionOptions) -> None:
+    """Bring up a worker. On a cluster a job waits for ever where there is nobody to take it."""
+    if options.is_local:
+        session.run([[0]], _warm)
+        return
+    given_up = threading.Timer(EXECUTOR_WAIT_S, session.cancel)
+    given_up.start()
+    try:
+        session.run([[0]], _warm)
+    except SparkJobFailed as error:
+        if re.search(_NO_PENSTOCK, error.message):
+            raise ExecutorMissing(
+                f"the cluster's Python has no penstock: {error.message}",
+                hint="Install the same version of penstock on its machines, or have Spark carry "
+                "it: docs/cluster.md.",
+            ) from error
+        if given_up.is_alive():
+            raise
+        said = last_warning(options.work_directory / "spark.log")
+        raise ExecutorMissing(
+            f"no executor took a task within {EXECUTOR_WAIT_S:.0f} s: {said}",
+            hint="Look at the cluster's web page: there must be workers with a free core and "
+            "spark.executor.memory, and they must reach spark.driver.host.",
+        ) from error
+    finally:
+        given_up.cancel()
 
 
 def _not_started(session: Session | None, error: PenstockError) -> str:
@@ -440,9 +475,9 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
         )
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
-        said = _last_line(_java_text(error))  # the JVM is asked for it
+        said = last_line(text_of(error))  # the JVM is asked for it
         if gateway is None:
-            said = _last_words(messages, before) or said
+            said = first_failure(messages, before) or said
         if gateway is not None:
             end(gateway.proc)
         _forget_context()
@@ -543,31 +578,3 @@ def _forget_context(gateway: Any = None) -> None:
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None
-
-
-def _java_text(error: BaseException) -> str:
-    java = getattr(error, "java_exception", None)
-    if java is not None:
-        try:
-            return str(java.toString())
-        except (Py4JError, OSError):
-            # Its own text would be asked for in the same way.
-            return f"{type(error).__name__}, and Java does not answer any more"
-    return str(error)
-
-
-def _last_words(messages: Path, before: int) -> str:
-    """Why a JVM ended before it answered: its first line that names a failure; "" without one."""
-    if not messages.exists():
-        return ""
-    with messages.open("rb") as file:
-        file.seek(before)
-        text = file.read(JAVA_WORDS_BYTES_MAX).decode("utf-8", errors="replace")
-    return next((line.strip() for line in text.splitlines() if re.search(_FAILURE, line)), "")
-
-
-def _last_line(text: str) -> str:
-    """The most informative line: the last of a Python traceback, else the first."""
-    python = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception): ", line)]
-    lines = python or [line for line in text.splitlines() if line.strip()]
-    return " ".join((lines[-1] if python else lines[0]).split()) if lines else "no message"

@@ -1,0 +1,165 @@
+"""What a cluster must have before rows go through it: looked at by a task on every executor.
+
+Each one tells its versions, reads a file of the pipeline's directory, and connects to both servers.
+Not here: who asks (`control/cluster.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from penstock.load.session import Session
+from penstock.model import PenstockError
+
+CONNECT_TIMEOUT_S = 5.0
+# So long a task stays, so that the next one goes to another executor.
+STAY_S = 0.2
+TASKS_PER_SLOT = 2
+NONCE_NAME = "cluster.nonce"
+PACKAGES = (
+    "penstock",
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "psycopg",
+    "adbc-driver-postgresql",
+    "PyMySQL",
+)
+LOOPBACK = ("localhost", "ip6-localhost", "::1", "0:0:0:0:0:0:0:1")
+
+
+class ClusterUnfit(PenstockError):
+    """An executor lacks something that the driver has. fields: host, and what."""
+
+    code = "LD14"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What every executor must find. addresses: by the section of the file, of which one answers.
+
+    files: paths that URLs name. machine: the driver's.
+    """
+
+    nonce_path: Path
+    nonce: str
+    addresses: Mapping[str, tuple[tuple[str, int], ...]]
+    files: tuple[str, ...]
+    versions: Mapping[str, str]
+    machine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """What one executor is and lacks; lacks: sentences, empty when all is well."""
+
+    host: str
+    machine: str
+    process: int
+    versions: Mapping[str, str] = field(default_factory=dict)
+    lacks: tuple[str, ...] = ()
+
+
+def machine_name() -> str:
+    """The same for two processes that share a kernel and its network, and for no others."""
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{kernel} {Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()
+
+
+def versions_here() -> dict[str, str]:
+    """Python's and the packages' versions; those that are not installed are left out."""
+    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is the machine that asks, by its name."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def look(session: Session, wanted: Wanted) -> list[Executor]:
+    """Have every executor that there is look, and give what each found."""
+    count = TASKS_PER_SLOT * session.parallelism
+    found = session.run([[wanted]] * count, examine, description="looking at the executors")
+    return list({(one.machine, one.process): one for one in found}.values())
+
+
+def examine(tasks: Iterator[Wanted]) -> Iterable[Executor]:
+    """Look around in an executor; the function that Spark calls."""
+    for wanted in tasks:
+        versions = versions_here()
+        machine = machine_name()
+        yield Executor(
+            host=socket.gethostname(),
+            machine=machine,
+            process=os.getppid(),
+            versions=versions,
+            lacks=tuple(_lacks(wanted, versions, machine)),
+        )
+        time.sleep(STAY_S)
+
+
+def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterator[str]:
+    for name, here in wanted.versions.items():
+        there = versions.get(name)
+        if there != here:
+            yield f"has {name} {there or '(not installed)'}, the driver {here}"
+    try:
+        nonce = wanted.nonce_path.read_text(encoding="ascii")
+    except OSError as error:
+        yield f"cannot read the pipeline's directory: {error.strerror}: {wanted.nonce_path.parent}"
+    else:
+        if nonce != wanted.nonce:
+            yield f"sees another directory at {wanted.nonce_path.parent}"
+    for path in wanted.files:
+        if not os.access(path, os.R_OK):
+            yield f"cannot read {path}, which a URL names"
+    for section, addresses in wanted.addresses.items():
+        if machine != wanted.machine and all(is_loopback(host) for host, _ in addresses):
+            yield f"would look for {section} on itself: the URL says {addresses[0][0]}"
+        elif said := _unreachable(addresses):
+            yield f"cannot reach {section}: {said}"
+
+
+def reachable(addresses: Iterable[tuple[str, int]]) -> bool:
+    """Whether one of them answers from here."""
+    return not _unreachable(addresses)
+
+
+def _unreachable(addresses: Iterable[tuple[str, int]]) -> str:
+    """Why none of them answers; empty where one does."""
+    said = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            said.append(f"{host}:{port}: {error.strerror or error}")
+        else:
+            return ""
+    return "; ".join(said)
+
+
+@contextmanager
+def nonce_in(directory: Path) -> Iterator[tuple[Path, str]]:
+    """A file in a directory with a text that nobody else has, for as long as executors look."""
+    path, nonce = directory / NONCE_NAME, secrets.token_hex(16)
+    path.write_text(nonce, encoding="ascii")
+    try:
+        yield path, nonce
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,95 @@
+"""What an executor finds when it looks around, and what URLs say that it must reach."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.load import cluster
+from penstock.load.cluster import Wanted, examine, machine_name, nonce_in, versions_here
+from penstock.ports.reach import Reach, reach_of
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "STAY_S", 0.0)
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    """A port that somebody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[:2]
+
+
+@pytest.fixture
+def wanted(tmp_path: Path, address: tuple[str, int]) -> Iterator[Wanted]:
+    """What this process finds."""
+    with nonce_in(tmp_path) as (path, nonce):
+        yield Wanted(
+            nonce_path=path,
+            nonce=nonce,
+            addresses={"source.url": (address,)},
+            files=(str(path),),
+            versions=versions_here(),
+            machine=machine_name(),
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def lacks(wanted: Wanted) -> tuple[str, ...]:
+    """What this process says that it lacks."""
+    [found] = examine(iter([wanted]))
+    return found.lacks
+
+
+def test_nothing_is_lacking_here(wanted: Wanted) -> None:
+    """The driver's own machine has all that it has."""
+    assert lacks(wanted) == ()
+
+
+def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
+    """Versions, directory, files, servers: a sentence for each."""
+    elsewhere = wanted.nonce_path.parent / "nowhere" / "x"
+    closed = ("127.0.0.1", 1)
+    for changed, said in (
+        (replace(wanted, versions={"pyarrow": "0.1"}), "has pyarrow"),
+        (replace(wanted, versions={"no-such": "1"}), "(not installed), the driver 1"),
+        (replace(wanted, nonce="other"), "sees another directory"),
+        (replace(wanted, nonce_path=elsewhere), "No such file"),
+        (replace(wanted, files=("/no/ca.pem",)), "cannot read /no/ca.pem"),
+        (
+            replace(wanted, addresses={"target.url": (closed,)}),
+            "cannot reach target.url: 127.0.0.1",
+        ),
+        (replace(wanted, machine="another"), "look for source.url on itself"),
+    ):
+        [found] = lacks(changed)
+        assert said in found
+    assert lacks(replace(wanted, addresses={"target.url": (closed, address)})) == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "reach"),
+    [
+        ("postgresql://u@db:6000/d", Reach(addresses=(("db", 6000),))),
+        ("postgresql://u@a,b/d", Reach(addresses=(("a", 5432), ("b", 5432)))),
+        ("postgresql://u@a:1,b:2/d", Reach(addresses=(("a", 1), ("b", 2)))),
+        ("postgresql://u@/d?host=/run/pg", Reach(socket="/run/pg")),
+        ("postgresql:///d", Reach(socket="the default socket")),
+        (
+            "postgresql://u@db/d?sslrootcert=/ca.pem&sslkey=/k.pem",
+            Reach(addresses=(("db", 5432),), files=("/ca.pem", "/k.pem")),
+        ),
+        ("postgresql://u@db/d?sslrootcert=system", Reach(addresses=(("db", 5432),))),
+        ("mysql://u@db/d?ssl-ca=/ca.pem", Reach(addresses=(("db", 3306),), files=("/ca.pem",))),
+        ("mariadb://u@x/d?socket=/run/my.sock", Reach(socket="/run/my.sock")),
+    ],
+)
+def test_urls_say_what_must_be_reached(url: str, reach: Reach) -> None:
+    """Addresses, a socket, files of certificates."""
+    assert reach_of(url) == reach
