@@ -12,6 +12,7 @@ import click
 from penstock import __version__
 from penstock.cli.arguments import CONTEXT
 from penstock.cli.begin import copy, init
+from penstock.cli.cluster import cluster_archive
 from penstock.cli.consume import consume
 from penstock.cli.consumers import consumers, delete_lost_segment_links
 from penstock.cli.engine_commands import WithEngines
@@ -82,6 +83,7 @@ for command in (
         demo,
         log,
         flexcdc,
+        cluster_archive,
     ),
 ):
     cli.add_command(command)

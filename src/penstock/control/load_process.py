@@ -61,6 +61,7 @@ def session_options(config: Config) -> SessionOptions:
         master=config.spark.master,
         name=f"penstock {config.pipeline.name}",
         work_directory=(config.path.parent / work) if work else config.layout.run / "spark",
+        python=config.spark.python,
         conf=config.spark.conf,
     )
 

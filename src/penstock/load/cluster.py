@@ -12,11 +12,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pyspark
+
+from penstock.host.distributions import needed_by_workers
 from penstock.load.session import Session
 from penstock.model import PenstockError
 
@@ -25,15 +27,6 @@ CONNECT_TIMEOUT_S = 5.0
 STAY_S = 0.2
 TASKS_PER_SLOT = 2
 NONCE_NAME = "cluster.nonce"
-PACKAGES = (
-    "penstock",
-    "pyspark",
-    "pyarrow",
-    "numpy",
-    "psycopg",
-    "adbc-driver-postgresql",
-    "PyMySQL",
-)
 LOOPBACK = ("localhost", "ip6-localhost", "::1", "0:0:0:0:0:0:0:1")
 
 
@@ -79,12 +72,12 @@ def machine_name() -> str:
 
 
 def versions_here() -> dict[str, str]:
-    """Python's and the packages' versions; those that are not installed are left out."""
-    found = {"Python": ".".join(platform.python_version_tuple()[:2])}
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    """Python's, pyspark's, penstock's, and those of what it requires in workers."""
+    found = {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "pyspark": pyspark.__version__,
+    }
+    return found | {one.name: one.version for one in needed_by_workers()}
 
 
 def is_loopback(host: str) -> bool:

@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from penstock.ports.registry import engines
 
@@ -34,8 +35,11 @@ def prepare() -> None:
     # more than the rows do: a fifth of a worker's time, and a third of its first task's.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     archives = (".jar", ".zip")
-    sys.path[:] = [entry for entry in sys.path if not entry.endswith(archives)]
-    for entry in [e for e in sys.path_importer_cache if e.endswith(archives)]:
+    # Where pyspark comes with Spark alone, it and py4j are in such archives, and stay.
+    kept = tuple(one for name in ("pyspark", "py4j") for one in _places(name))
+    gone = [one for one in sys.path if one.endswith(archives) and one not in kept]
+    sys.path[:] = [entry for entry in sys.path if entry not in gone]
+    for entry in [e for e in sys.path_importer_cache if e.endswith(archives) and e not in kept]:
         del sys.path_importer_cache[entry]
     for name in PRELOADED:
         importlib.import_module(name)
@@ -45,6 +49,12 @@ def prepare() -> None:
                 importlib.import_module(name)
     gc.collect()
     gc.freeze()
+
+
+def _places(name: str) -> list[str]:
+    """The entries of `sys.path` that a package is imported from."""
+    found = importlib.import_module(name)
+    return [str(Path(place).parent) for place in found.__path__]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ _EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|e
 # On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
 # at its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
-_NO_PENSTOCK = r"No module named '?penstock"
+_NO_PENSTOCK = r"No module named '?(penstock|pyarrow|numpy)[\w.]*"
 NAMES_SHOWN_MAX = 5
 
 
@@ -101,12 +101,14 @@ class SessionOptions:
     """How Spark is started.
 
     master: a Spark master URL. work_directory: Spark's temporary files, warehouse and messages
-    go there, never into the current directory. conf: Spark properties that win over ours.
+    go there, never into the current directory. conf: Spark properties that win over ours. python:
+    the interpreter of executors on other machines; empty for that of this process.
     """
 
     work_directory: Path
     master: str = "local[*]"
     name: str = "penstock"
+    python: str = ""
     conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -197,8 +199,9 @@ class Session:
         partitions: the tasks of each partition; one Python worker takes a partition at a time.
         work: a function importable in the workers; it gets the tasks of one partition.
         description: of the job, in Spark's web pages.
-        Raises SparkLost, WorkerLost, ExecutorLost or SparkJobFailed; nothing of the job runs on
-        afterwards that could write behind the caller's back once its process is gone.
+        Raises SparkLost, WorkerLost, ExecutorLost, ExecutorMissing or SparkJobFailed; nothing of
+        the job runs on afterwards that could write behind the caller's back once its process is
+        gone.
         """
         if not partitions:
             return []
@@ -223,6 +226,12 @@ class Session:
                 "in the run directory and at the machine's memory.",
             )
         text = text_of(error)
+        if found := re.search(_NO_PENSTOCK, text):
+            return ExecutorMissing(
+                f"the cluster's Python cannot run penstock: {found[0]}",
+                hint="Install the same version of penstock on its machines, or have Spark carry "
+                "it: docs/cluster.md.",
+            )
         if re.search(_WORKER_GONE, text):
             return WorkerLost(
                 "a Python worker of Spark died in the middle of a task",
@@ -392,8 +401,9 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
     check_java()
     directory = options.work_directory
     directory.mkdir(parents=True, exist_ok=True)
-    if options.is_local or "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+    if options.is_local or options.python or "PYSPARK_PYTHON" not in os.environ:
+        theirs = "" if options.is_local else options.python
+        os.environ["PYSPARK_PYTHON"] = theirs or sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if options.is_local:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -415,6 +425,10 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
             session = _launch(conf, options, start, began)
             _first_job(session, options)
             return session
+        except ExecutorMissing:
+            assert session is not None, "it ran the job"
+            session.close()
+            raise
         except (SparkLost, WorkerLost, ExecutorLost, SparkJobFailed) as error:
             if session is not None:
                 session.close()
@@ -435,12 +449,6 @@ def _first_job(session: Session, options: SessionOptions) -> None:
     try:
         session.run([[0]], _warm)
     except SparkJobFailed as error:
-        if re.search(_NO_PENSTOCK, error.message):
-            raise ExecutorMissing(
-                f"the cluster's Python has no penstock: {error.message}",
-                hint="Install the same version of penstock on its machines, or have Spark carry "
-                "it: docs/cluster.md.",
-            ) from error
         if given_up.is_alive():
             raise
         said = last_warning(options.work_directory / "spark.log")

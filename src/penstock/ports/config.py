@@ -197,9 +197,13 @@ class SchemaChangesSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSection:
-    """[spark]. conf: any Spark property, given to the session as it is."""
+    """[spark]. conf: any Spark property, given to the session as it is.
+
+    python: the interpreter on a cluster's machines; the one that runs penstock where it is empty.
+    """
 
     master: str = "local[*]"
+    python: str = ""
     conf: dict[str, str] = field(default_factory=dict)
 
 

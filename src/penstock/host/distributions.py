@@ -1,0 +1,38 @@
+"""The installed packages that penstock's code in Spark's workers needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+
+OWN = "penstock"
+EXTRAS = frozenset({"postgres", "mysql", "ignite"})  # drivers; the others are not for workers
+WITH_SPARK = frozenset({"pyspark", "py4j"})
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[([^]]*)\])?[^;]*(?:;(.*))?")
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
+
+
+def needed_by_workers() -> Iterator[Distribution]:
+    """Give penstock and all that it requires in workers, as far as it is installed; not pyspark."""
+    yield from _needed(OWN, EXTRAS, set())
+
+
+def _needed(name: str, extras: frozenset[str], seen: set[str]) -> Iterator[Distribution]:
+    """A distribution and all that it requires, as far as they are installed."""
+    if name in WITH_SPARK or name in seen:
+        return
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        return  # of an extra that this machine does without, or of another platform
+    seen.add(name)
+    yield found
+    for line in found.requires or ():
+        match = _REQUIREMENT.match(line)
+        assert match is not None, line
+        needs, wanted, marker = match.groups(default="")
+        asked = set(_EXTRA.findall(marker))
+        if not asked or asked & extras:
+            more = frozenset(text.strip() for text in wanted.split(",") if text.strip())
+            yield from _needed(needs.lower().replace("_", "-"), more, seen)
