@@ -69,9 +69,32 @@ def test_a_node_that_is_followed(ignite: Ignite, ignite_nodes: LiveNodes) -> Non
     found += read(node)
     assert found == events(kept.told(ignite))
     assert len(found) > 150
-    for cache in ("person", "words", "bank", "value", "shape", "typed", "SQL_PUBLIC_KEYED"):
+    assert len(truth(node, "expiring")) == 2
+    for cache in (
+        *("person", "words", "place", "bank", "value", "shape", "typed", "SQL_PUBLIC_KEYED"),
+        "expiring",
+    ):
         assert rows(found, cache) == truth(node, cache), cache
     assert truth(node, "again").items() < rows(found, "again").items()  # clear() is not told
+
+
+def test_segments_that_are_forced(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """The node closes a segment by itself: walForceArchiveTimeout brings a change."""
+    node = ignite_nodes.start(forceArchive=300)
+    kept = Kept(node)
+    node.create("person")
+    found: list[dict[str, Any]] = []
+
+    def is_there(key: int) -> bool:
+        kept.take()
+        found.extend(read(node))
+        return any(event["key"] == ["int", key] for event in found)
+
+    for key in (1, 2, 3):
+        node.ask("person", "person", key, "Ann", key)
+        node.until(lambda key=key: is_there(key), "it did not come")
+    assert [event["key"] for event in found] == [["int", 1], ["int", 2], ["int", 3]]
+    assert found == events(kept.told(ignite))
 
 
 def test_taking_turns_on_a_live_node(ignite: Ignite, ignite_nodes: LiveNodes) -> None:

@@ -70,6 +70,10 @@ def test_settings_of_the_node(ignite_nodes: LiveNodes) -> None:
     node = ignite_nodes.start(plainRegion="true", forceArchive=-1, cdcMax=1_000_000)
     node.create("person")
     node.create("other", region="plain")
+    assert [one.code for one in report(node).findings if one.code == "IG22"] == []
+    node.create("session", expiry=1000)
+    [told] = [one for one in report(node).findings if one.code == "IG22"]
+    assert "session" in told.what
     found = findings(node)
     assert found.keys() == {"IG16", "IG18"}
     assert found["IG16"].severity is Severity.WARNING

@@ -14,6 +14,7 @@ from fix_ignite import node_pipeline
 from penstock import cli
 from penstock.engines.ignite.control_script import resend
 from penstock.engines.ignite.lost import delete_below_hole
+from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import RealFiles
 from penstock.model.lost_links import lost_count
 from penstock.ports.commands import UsageWrong
@@ -194,6 +195,12 @@ def test_resend_calls_control_sh(
         capsys, "resend", file, "--caches", "a,b", "--control", script, "--json", *more
     )
     assert json.loads(out.splitlines()[0]) == {"line": f"--host far --port 10801 {wanted}"}
+    file.write_text(file.read_text().replace("node-1", "node-1&address=near:10802,other"))
+    options = ("--caches", "a,b", "--control", script)
+    _, out, _ = called(capsys, "resend", file, *options)
+    assert out.splitlines()[0] == f"--host near --port 10802 {wanted}"
+    _, out, _ = called(capsys, "resend", file, *options, *more)
+    assert out.splitlines()[0] == f"--host far --port 10801 {wanted}"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +233,7 @@ def test_resend_that_cannot_begin(
     file = node_pipeline(tmp_path, tmp_path)
     monkeypatch.delenv("IGNITE_HOME", raising=False)
     with pytest.raises(UsageWrong):
-        next(resend("", None, ()))
+        next(resend(IgniteUrl.parse("ignite:///w"), "", None, ()))
     code, _, err = called(capsys, "resend", file, "--caches", " , ")
     assert code == 2
     assert "Caches are not specified." in err

@@ -17,10 +17,12 @@ def _delete_lost(config: Config, values: Values, _: Sequence[str]) -> Iterator[D
     return delete_lost(config.source.url, values["node_id"])
 
 
-def _resend(_: Config, values: Values, more: Sequence[str]) -> Iterator[Done]:
+def _resend(config: Config, values: Values, more: Sequence[str]) -> Iterator[Done]:
     from penstock.engines.ignite.control_script import resend
+    from penstock.engines.ignite.url import IgniteUrl
 
-    return resend(values["caches"] or "", values["control"], more)
+    url = IgniteUrl.parse(config.source.url)
+    return resend(url, values["caches"] or "", values["control"], more)
 
 
 COMMANDS = (
@@ -45,8 +47,9 @@ COMMANDS = (
     Command(
         name="resend",
         help="Have the cluster write all rows of caches into its log once more.\n\n"
-        "Runs control.sh --cdc resend, and prints what that says. Consumers get every row as a put "
-        "with its version: of two changes of a key the one with the greater version is the later.",
+        "Runs control.sh --cdc resend, at address= of url where it has one, and prints "
+        "what that says. Consumers get every row as a put with its version: of two changes of a "
+        "key the one with the greater version is the later.",
         example="node.toml --caches person,SQL_PUBLIC_CITY",
         exit_codes="0 done, 1 control.sh failed, 2 wrong usage",
         options=(

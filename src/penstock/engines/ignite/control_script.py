@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from penstock.engines.ignite.url import IgniteUrl
 from penstock.model import PenstockError
 from penstock.ports.commands import Done, UsageWrong
 
@@ -34,16 +35,24 @@ class ControlFailed(PenstockError):
     retry = "operator"
 
 
-def resend(caches: str, control: str | None, more: Sequence[str]) -> Iterator[Done]:
+def resend(url: IgniteUrl, caches: str, control: str | None, more: Sequence[str]) -> Iterator[Done]:
     """Write all rows of caches, parted by commas, into the log; each line that is said.
 
+    It connects to the address of the URL, unless more, its own options, say where.
     Raises ControlMissing, ControlFailed, UsageWrong.
     """
     names = [name.strip() for name in caches.split(",") if name.strip()]
     if not names:
         raise UsageWrong("Caches are not specified.", hint="Name them: --caches a,b.")
     command = ("--cdc", "resend", "--caches", ",".join(names), "--enable-experimental", "--yes")
-    return _said(_script(control), (*more, *command))
+    return _said(_script(control), (*_place(url, more), *more, *command))
+
+
+def _place(url: IgniteUrl, more: Sequence[str]) -> tuple[str, ...]:
+    if not url.addresses or {"--host", "--port"} & set(more):
+        return ()
+    host, port = url.addresses[0]
+    return "--host", host, "--port", str(port)
 
 
 def _script(given: str | None) -> Path:

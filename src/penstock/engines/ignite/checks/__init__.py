@@ -1,4 +1,4 @@
-"""Doctor for Apache Ignite: the checks IG01 to IG21, of a node as source."""
+"""Doctor for Apache Ignite: the checks IG01 to IG22, of a node as source."""
 
 # The modules put their checks into the lists when they are imported, in this order.
 from penstock.engines.ignite.checks import cluster_checks, node_checks  # noqa: F401

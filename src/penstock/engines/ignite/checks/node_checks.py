@@ -271,6 +271,19 @@ def caches(probe: NodeProbe) -> Iterator[Finding]:
         )
 
 
+@NODE_CHECKS.check("IG22", "entries that expire", change_only=True)
+def expiry(probe: NodeProbe) -> Iterator[Finding]:
+    """The log has no removal of an entry whose time is over."""
+    found = [one.name for one in probe.caches if one.expiry is not None]
+    if found:
+        yield probe.found(
+            "IG22",
+            Severity.INFO,
+            f"entries of these caches expire: {names(found)}",
+            "the node's log tells when, in expire_time of each change, and no removal at that time",
+        )
+
+
 @NODE_CHECKS.check("IG13", "segments that stay open", change_only=True)
 def rotation(probe: NodeProbe) -> Iterator[Finding]:
     """A node that writes little closes its segment late, unless it is forced."""
