@@ -268,12 +268,17 @@ def data_segment(
     *,
     number: int = 0,
     time_ms: int = 1000,
+    times_ms: Sequence[int] = (),
     count: int | None = None,
     more: Sequence[bytes] = (),
 ) -> bytes:
-    """A segment with one data record per list of entries, then others, made for this place."""
+    """A segment with one data record per list of entries, then others, made for this place.
+
+    times_ms: of each data record; without it all have time_ms.
+    """
     data = sealed(struct.pack("<BqiQi", 5, number, 0, 0xB0D045ACE7ED045A, 2))
-    for entries in records:
+    for at, entries in enumerate(records):
+        time_ms = times_ms[at] if times_ms else time_ms
         entry_count = len(entries) if count is None else count
         body = struct.pack("<iq", entry_count, time_ms) + b"".join(entries)
         data += record_bytes(70, body, len(data), number)

@@ -55,7 +55,7 @@ from penstock.ports.consumer_config import TARGET_NAME, ConsumerSection, Start
 from penstock.ports.flexcdc_settings import LISTS, FlexCdcSettings
 from penstock.ports.merge_config import MERGE
 from penstock.ports.progress import progress_beside
-from penstock.ports.registry import engines, types_at
+from penstock.ports.registry import engines, joined_urls, types_at
 from penstock.ports.serve_config import SERVE, PublicationSection, ServeSection
 from penstock.ports.stage_config import (
     STAGE,
@@ -91,6 +91,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
         known = (*SECTIONS, CONSUMERS, FLEXCDC, SERVE, *STAGING_SECTIONS)
         if name not in known:
             raise _unknown(text, name, "", known, what="section")
+    _join_urls(text)
     _refuse_other_engines(text)
     has_target = "target" in text.values
     if MERGE in text.values:
@@ -133,6 +134,20 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     _check_consumers(text, config)
     check_serve(text, config)
     return with_requests(replace(config, file_tables=config.source.tables))
+
+
+def _join_urls(text: ConfigText) -> None:
+    """A list of nodes' URLs becomes one text, for the engine that takes one."""
+    source = text.values.get("source")
+    urls = plain(source.get("url")) if isinstance(source, dict) else None
+    if not isinstance(urls, list) or not isinstance(source, dict):
+        return
+    found = [engine_of(url) for url in urls]
+    names = {engine.name if engine and engine.has_nodes else "" for engine in found}
+    if len(names) != 1 or "" in names:
+        reason = "must be one text: a list is for the nodes of one cluster, each with its own log"
+        raise invalid(text, "source", "url", reason)
+    source["url"] = joined_urls(urls)
 
 
 def _consumers(text: ConfigText) -> dict[str, ConsumerSection]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import ConsumerSection
-from penstock.ports.registry import Descriptor, engine_at
+from penstock.ports.registry import Descriptor, engine_at, is_list
 
 
 def engine_of(url: object) -> Descriptor | None:
@@ -28,7 +28,8 @@ def has_directory(config: Config) -> bool:
 def is_direct(config: Config, consumer: ConsumerSection) -> bool:
     """Whether a consumer reads the directory of the source's node, and no change log."""
     if consumer.direct is None:
-        return not config.has_target and config.stage is None and has_directory(config)
+        has_log = config.has_target or config.stage is not None or is_list(config.source.url)
+        return not has_log and has_directory(config)
     return consumer.direct
 
 

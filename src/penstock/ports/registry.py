@@ -8,7 +8,8 @@ driver is needed for an engine that a pipeline does not have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -66,6 +67,7 @@ class Descriptor:
     has_schemas: its tables are named by database, schema and name. names_alone: by a name alone.
     logs_computed: its log has the values that the server computes. worker_modules: what its tasks
     need in Spark's workers, imported before these are forked where its driver is installed.
+    has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
     extra: of our package, which installs the engine's driver; empty where there is none.
     """
 
@@ -82,6 +84,7 @@ class Descriptor:
     names_alone: bool = False
     logs_computed: bool = False
     worker_modules: tuple[str, ...] = ()
+    has_nodes: bool = False
     extra: str = ""
 
     def part(self, name: str) -> Any:
@@ -120,6 +123,21 @@ def engines() -> tuple[Descriptor, ...]:
 def schemes() -> dict[str, Descriptor]:
     """The engine of each URL scheme."""
     return {scheme: engine for engine in engines() for scheme in engine.schemes}
+
+
+def joined_urls(urls: Iterable[str]) -> str:
+    """A list of nodes' URLs as one text: with a space behind each."""
+    return "".join(f"{one} " for one in urls)
+
+
+def is_list(text: str) -> bool:
+    """Whether it is of joined_urls(), of one URL perhaps."""
+    return text.endswith(" ")
+
+
+def split_urls(text: str) -> list[str]:
+    """The URLs of such a text; of one that is none, itself."""
+    return re.split(r" (?=[a-z]+://)", text.removesuffix(" "))
 
 
 def engine_at(url: str) -> Descriptor:

@@ -15,6 +15,7 @@ DESCRIPTOR = Descriptor(
     options={"source": frozenset(("includeBackups", "timeZone"))},
     example="ignite:///var/lib/ignite/work?consistentId=node-1",
     names_alone=True,
+    has_nodes=True,
     extra="ignite",
     parts={
         "options": f"{_HERE}.options",

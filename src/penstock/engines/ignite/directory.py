@@ -20,6 +20,7 @@ from penstock.host.clock import Clock
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.model import PenstockError
 from penstock.ports.direct import LogPlace, Told
+from penstock.ports.registry import split_urls
 
 CACHE_FILE = "cache_data.dat"
 SYSTEM_CACHE = "cache-ignite-sys-cache"
@@ -56,6 +57,18 @@ class Cache(NamedTuple):
 def open_directory(url: str) -> NodeDirectory:
     """The part `direct` of the engine. Raises UrlInvalid, CdcDirectoryMissing."""
     return NodeDirectory(IgniteUrl.parse(url))
+
+
+def open_any(text: str) -> NodeDirectory:
+    """The first node of a list whose directories are there. Raises what open_directory() does."""
+    error: CdcDirectoryMissing | None = None
+    for url in split_urls(text):
+        try:
+            return open_directory(url)
+        except CdcDirectoryMissing as missing:
+            error = error or missing
+    assert error is not None, "a list has a URL"
+    raise error
 
 
 class NodeDirectory(CdcState):

@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from zoneinfo import ZoneInfo
 
 from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite.source.several import NAME, NodesEngine
 from penstock.engines.ignite.source.source_engine import IgniteEngine
+from penstock.engines.ignite.url import IgniteUrl
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.pipeline import Pipeline
+from penstock.ports.registry import is_list
 
 
 class TimeZoneUnknown(PenstockError):
@@ -24,11 +27,12 @@ class TimeZoneUnknown(PenstockError):
 
 def identity(config: Config) -> SourceIdentity:
     """See Extraction. Raises CdcDirectoryMissing."""
-    directory = open_directory(config.source.url)
+    url = config.source.url
+    name = NAME if is_list(url) else open_directory(url).directory.name
     return SourceIdentity(
         pipeline=config.pipeline.name,
         engine="ignite",
-        system_id=directory.directory.name,
+        system_id=name,
         timeline=0,
         database="",
         database_id=0,
@@ -54,7 +58,10 @@ def opened(
     del options, tables, stop
     source = pipeline.config.source
     check_zone(source.time_zone)
-    yield IgniteEngine(open_directory(source.url), source)
+    if is_list(source.url):
+        yield NodesEngine(IgniteUrl.parse_nodes(source.url), pipeline.config)
+    else:
+        yield IgniteEngine(open_directory(source.url), source)
 
 
 def check_zone(name: str) -> None:

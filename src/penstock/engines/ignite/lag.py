@@ -1,24 +1,30 @@
-"""What a node has written: segments that are archived. What is behind them nobody knows."""
+"""What nodes have written: segments that are archived. What is behind them nobody knows."""
 
 from __future__ import annotations
 
-from penstock.engines.ignite.directory import open_directory
-from penstock.engines.ignite.source.position import OFFSET_BITS
+from collections.abc import Sequence
+from functools import partial
+
+from penstock.engines.ignite.directory import NodeDirectory, open_directory
+from penstock.engines.ignite.source.position import OFFSET_BITS, position_of
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, Retention, SourceState
+from penstock.ports.registry import is_list, split_urls
 
 
 class IgniteLag:
     """See SourceReader.
 
     The position is the segment that the node writes to: never reached by the log, so that a lag is
-    at most the time since the last change, and never 0.
+    at most the time since the last change, and never 0. Of several nodes it is their sum; while one
+    of them cannot be reached, the lag is not known.
     """
 
     def __init__(self, config: Config, _application_name: str) -> None:
         """Raises CdcDirectoryMissing."""
-        self._directory = open_directory(config.source.url)
+        self._is_list = is_list(config.source.url)
+        self._nodes = [open_directory(url) for url in split_urls(config.source.url)]
         self.is_closed = False
 
     def close(self) -> None:
@@ -26,26 +32,23 @@ class IgniteLag:
         self.is_closed = True
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader."""
+        """See SourceReader. Raises FileMissing while a node's directory is gone."""
         now_us = REAL_CLOCK.now_us()
         here = log.end.position
-        last = max(self._directory.segments(), default=here >> OFFSET_BITS)
+        places = [_place(one) if self._is_list else here for one in self._nodes]
+        pairs = list(zip(self._nodes, places, strict=True))
         return SourceState(
             now_us=now_us,
-            position=(last + 1) << OFFSET_BITS,
+            position=here + sum(_end(node, place) - place for node, place in pairs),
             slot_exists=bool(log.log_id),
             slot_active=log.has_writer,
             confirmed=here,
-            bytes_between=self._between,
+            bytes_between=partial(_between, pairs, is_list=self._is_list),
         )
 
-    def _between(self, first: int, last: int) -> int:
-        """Bytes of archived segments; at least one, for what the node writes to."""
-        return max(self._directory.bytes_between(first, last), int(first < last))
-
     def retention(self) -> Retention | None:
-        """See SourceReader: all segments that are there. The node's limit is not known here."""
-        paths = [self._directory.path(one) for one in self._directory.segments()]
+        """See SourceReader: all segments that are there. The nodes' limit is not known here."""
+        paths = [node.path(one) for node in self._nodes for one in node.segments()]
         found = [path.stat() for path in paths if path.exists()]
         if not found:
             return None
@@ -56,3 +59,27 @@ class IgniteLag:
             left_bytes=None,
             state="reserved",
         )
+
+
+def _place(node: NodeDirectory) -> int:
+    """What is acknowledged, as the node's own state has it."""
+    saved = node.load_place()
+    return 0 if saved is None else position_of(saved)
+
+
+def _end(node: NodeDirectory, place: int) -> int:
+    """The segment that a node writes to."""
+    last = max(node.segments(), default=place >> OFFSET_BITS)
+    return max((last + 1) << OFFSET_BITS, place)
+
+
+def _between(
+    nodes: Sequence[tuple[NodeDirectory, int]], first: int, last: int, *, is_list: bool
+) -> int:
+    """Bytes of archived segments; at least one, for what the nodes write to.
+
+    Of a list: all that is behind the nodes' places.
+    """
+    ends = [(at, _end(node, at)) if is_list else (first, last) for node, at in nodes]
+    found = sum(node.bytes_between(*each) for (node, _), each in zip(nodes, ends, strict=True))
+    return max(found, int(first < last))

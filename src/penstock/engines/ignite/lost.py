@@ -15,6 +15,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.model import PenstockError
 from penstock.model.lost_links import FOUND, NOT_CONFIGURED, NOT_FOUND, locked, lost_count
 from penstock.ports.commands import Done
+from penstock.ports.registry import split_urls
 
 logger = structlog.get_logger(__name__)
 
@@ -34,12 +35,15 @@ class LostLinksTaken(PenstockError):
 
 
 def delete_lost(url: str, node_id: str | None) -> Iterator[Done]:
-    """Of one node, or of all of the directory. Raises CdcNotConfigured, LostLinksTaken."""
-    for directory in _directories(IgniteUrl.parse(url), node_id):
-        lost = delete_below_hole(directory)
-        message = FOUND if lost else NOT_FOUND
-        fields = {"node": directory.name, "segments": lost, "message": message}
-        yield Done(message=f"{directory.name}: {message}", fields=fields)
+    """Of one node, or of all there are. Raises CdcNotConfigured, LostLinksTaken."""
+    nodes = [IgniteUrl.parse(one) for one in split_urls(url)]
+    wanted = [one for one in nodes if not node_id or one.folder == folder_of(node_id)]
+    for node in wanted or nodes[:1]:
+        for directory in _directories(node, node_id):
+            lost = delete_below_hole(directory)
+            message = FOUND if lost else NOT_FOUND
+            fields = {"node": directory.name, "segments": lost, "message": message}
+            yield Done(message=f"{directory.name}: {message}", fields=fields)
 
 
 def _directories(url: IgniteUrl, node_id: str | None) -> list[Path]:

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.ports.config import ChangeExtractorSection
+from penstock.ports.registry import is_list
 
 
 def check_url(url: str) -> None:
     """See EngineOptions."""
-    IgniteUrl.parse(url)
+    if is_list(url):
+        IgniteUrl.parse_nodes(url)
+    else:
+        IgniteUrl.parse(url)
 
 
 def problems(_: ChangeExtractorSection) -> Iterator[tuple[str, str]]:

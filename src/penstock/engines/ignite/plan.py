@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite.directory import open_any
 from penstock.engines.ignite.source.shapes import table_of
 from penstock.engines.ignite.tables import SERVER, captured, taken_caches
 from penstock.model import TableDefinition, TableName
@@ -16,7 +16,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
     """See Planned. Raises CdcDirectoryMissing."""
     tables = captured(config, dropped=dropped)
     known = {one.name for one in tables}
-    caches = taken_caches(config, open_directory(config.source.url))
+    caches = taken_caches(config, open_any(config.source.url))
     unknown = [one.name for one in caches if table_of(one.name) not in known]
     return SourceFacts(
         server=SERVER,

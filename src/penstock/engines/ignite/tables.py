@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from penstock.codec.types import Engine, Server
-from penstock.engines.ignite.directory import Cache, NodeDirectory, open_directory
+from penstock.engines.ignite.directory import Cache, NodeDirectory, open_any
 from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.shapes import Shapes, table_of
 from penstock.host import checkpoint
@@ -20,7 +20,7 @@ SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
 def server_of(url: str) -> Server:
     """See Tables: the release is not known. Raises CdcDirectoryMissing."""
-    open_directory(url)
+    open_any(url)
     return SERVER
 
 
@@ -32,7 +32,7 @@ def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDef
 
 def known_relations(config: Config) -> list[Relation]:
     """The shapes of caches that are taken, by name, as far as they are known."""
-    directory = open_directory(config.source.url)
+    directory = open_any(config.source.url)
     shapes = Shapes(files=_Kept(config), declared=Declared(directory).of)
     shapes.load()
     caches = taken_caches(config, directory)

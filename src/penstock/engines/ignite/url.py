@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.host.errors import UrlInvalid
+from penstock.ports.registry import is_list, split_urls
 
 EXAMPLE = "ignite:///var/lib/ignite/work?consistentId=node-1&address=127.0.0.1:10800"
 CDC_PATH_DEFAULT = "db/wal/cdc"
@@ -49,6 +50,11 @@ class IgniteUrl:
     @classmethod
     def parse(cls, url: str) -> IgniteUrl:
         """Read a URL. Raises UrlInvalid."""
+        if is_list(url):
+            raise UrlInvalid(
+                "url is a list of nodes, and this reads the directory of one",
+                hint="Write a pipeline file for this, with the URL of the one node.",
+            )
         parts = urlsplit(url)
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         if parts.netloc or not parts.path.strip("/"):
@@ -78,6 +84,19 @@ class IgniteUrl:
             password=password,
             ssl=_ssl({key: value for key, value in given.items() if key.startswith("ssl")}),
         )
+
+    @classmethod
+    def parse_nodes(cls, text: str) -> list[IgniteUrl]:
+        """The nodes of a list, each by its consistent id. Raises UrlInvalid."""
+        found = [cls.parse(one) for one in split_urls(text)]
+        for at, one in enumerate(found):
+            if not one.folder or any(one.folder == other.folder for other in found[:at]):
+                raise UrlInvalid(
+                    f"node {at + 1} of url has no consistentId, or that of another one",
+                    hint=f"Each node of a list is written like {EXAMPLE}: by its consistentId it "
+                    "is known when the list changes.",
+                )
+        return found
 
     @property
     def place(self) -> str:

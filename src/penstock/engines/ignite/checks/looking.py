@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from penstock.engines.ignite.checks.cluster_checks import ClusterProbe, Told, ask
 from penstock.engines.ignite.checks.probe import (
@@ -21,7 +22,16 @@ from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import FileFailed
 from penstock.model import PenstockError
-from penstock.ports.checks import Examined, Looked, Severity, Side, SourceSeen, unreachable
+from penstock.ports.checks import (
+    Examined,
+    Finding,
+    Looked,
+    Severity,
+    Side,
+    SourceSeen,
+    unreachable,
+)
+from penstock.ports.registry import split_urls
 
 
 @contextmanager
@@ -39,13 +49,41 @@ def server_errors(doing: str) -> Iterator[None]:
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
     """See EngineChecks. Which tables there are is not told: caches have none before their rows."""
+    urls = [IgniteUrl.parse(one) for one in split_urls(examined.config.source.url)]
+    away = [one for one in urls if not _stored(one).is_dir()]
+    for url in urls:
+        if url in away and len(away) < len(urls):
+            looked.findings.append(_away(url))
+            looked.skip(PLACE_CHECKS, NODE_CHECKS, CLUSTER_CHECKS)
+        else:
+            _look_at_node(examined, url, looked)
+    return SourceSeen()
+
+
+def _stored(url: IgniteUrl) -> Path:
+    return url.work / "db" / url.folder
+
+
+def _away(url: IgniteUrl) -> Finding:
+    """Of one of several nodes."""
+    return Finding(
+        code="IG01",
+        severity=Severity.WARNING,
+        side=Side.SOURCE,
+        what=f"there is no {_stored(url)}",
+        why="the other nodes are followed; what this one alone has comes when it is back, and how "
+        "much that is nobody knows",
+        command="mount it again; of a node that is gone for good take the URL out of [source] url",
+    )
+
+
+def _look_at_node(examined: Examined, url: IgniteUrl, looked: Looked) -> None:
     config = examined.config
-    url = IgniteUrl.parse(config.source.url)
     try:
         folder = url.folder or only_folder(url)
     except PenstockError as error:
         looked.away(error, Side.SOURCE, PLACE_CHECKS, NODE_CHECKS, CLUSTER_CHECKS)
-        return SourceSeen()
+        return
     told = _told(examined, url, looked)
     settings = told.settings if told is not None else {}
     probe = NodeProbe(
@@ -64,7 +102,6 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
         looked.skip(NODE_CHECKS)
     if told is not None:
         looked.look(CLUSTER_CHECKS, ClusterProbe(node=probe, told=told), typed=server_errors)
-    return SourceSeen()
 
 
 def _told(examined: Examined, url: IgniteUrl, looked: Looked) -> Told | None:

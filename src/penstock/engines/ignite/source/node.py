@@ -70,6 +70,7 @@ class NodeReader:
         self._lives = Lives(directory.made_ms)
         self.ignored = self.byte_count = 0
         self.handled = -1
+        self._walk: Any = None
 
     def begin(self, place: LogPlace | None, time_ms: int = 0) -> None:
         """Go on from a place: what the change log has counts, not what was saved behind it.
@@ -85,6 +86,11 @@ class NodeReader:
     def is_active(self) -> bool:
         """Whether changes are ours to give; before, the node gives them."""
         return self._listing.is_active
+
+    @property
+    def time_ms(self) -> int:
+        """Of the newest record that was read."""
+        return 0 if self._walk is None else int(self._walk.time_ms)
 
     def name_of(self, cache_id: int) -> str:
         """The name of a cache of an entry that was given."""
@@ -144,7 +150,7 @@ class NodeReader:
         lasts = _lasts(self._wanted(directory.walk(segment, begin, data)), times)
         self._lives.saw(times)
         self.ignored = ignored
-        walk = directory.walk(segment, begin, data)
+        walk = self._walk = directory.walk(segment, begin, data)
         if saved is not None and saved.entry:
             walk.skip(saved.entry)
         yield from _Segment(

@@ -1,0 +1,417 @@
+"""Several nodes of a cluster as one source: all their copies are read, each version is given once.
+
+The node that is read least far comes first. One that cannot be reached is waited for by nobody: its
+changes come from its partitions' other copies, and what it had alone once it is back. Not here: one
+node's segments (`node.py`), rows (`stream.py`), what was given (`versions.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import structlog
+
+from penstock.engines.ignite.directory import CdcDirectoryMissing, NodeDirectory
+from penstock.engines.ignite.source.declared import NOTHING, Declared
+from penstock.engines.ignite.source.node import NodeReader, Piece
+from penstock.engines.ignite.source.nodes import Nodes
+from penstock.engines.ignite.source.position import OFFSET_BITS, place_of, position_of
+from penstock.engines.ignite.source.rows import RowMaker
+from penstock.engines.ignite.source.shapes import DeclaredColumn, Shapes, table_of
+from penstock.engines.ignite.source.source_engine import LOCK_TIMEOUT_MS, IgniteEngine
+from penstock.engines.ignite.source.stream import IgniteStream
+from penstock.engines.ignite.source.versions import FILE_NAME, Versions
+from penstock.engines.ignite.url import IgniteUrl
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import FileFailed
+from penstock.model import FlushPoint, Marker, Run
+from penstock.ports.config import Config, SourceSection
+from penstock.ports.direct import LogPlace
+from penstock.ports.source import EnginePlace, Origin, ServerEnd
+
+LOOK_S = 5.0  # how often a node is looked for that cannot be reached
+NAME = "nodes"
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass
+class Node:
+    """One node. directory: None while it cannot be reached. reader: None while it is not read."""
+
+    url: IgniteUrl
+    directory: NodeDirectory | None = None
+    declared: Declared | None = None
+    reader: NodeReader | None = None
+    maker: RowMaker | None = None
+    is_locked: bool = False
+    looked_s: float = float("-inf")
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.url.folder
+
+    def last_segment(self) -> int:
+        """The number of the last one that is there; -1 for none, and where nobody knows."""
+        try:
+            return -1 if self.directory is None else max(self.directory.segments(), default=-1)
+        except FileFailed:
+            return -1
+
+
+class NodesEngine(IgniteEngine):
+    """See SourceEngine."""
+
+    def __init__(self, urls: list[IgniteUrl], config: Config) -> None:
+        """Find the nodes' directories. Raises CdcDirectoryMissing where there is none of them."""
+        self.nodes = [Node(url) for url in urls]
+        missing = [error for node in self.nodes if (error := open_node(node))]
+        if len(missing) == len(urls):
+            raise missing[0]
+        first = next(node.directory for node in self.nodes if node.directory is not None)
+        super().__init__(first, config.source)
+        self._path = config.layout.state / FILE_NAME
+        self._locks = ExitStack()
+        self._stream: NodesStream | None = None
+
+    @property
+    def name(self) -> str:
+        """See SourceEngine."""
+        return NAME
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """See SourceEngine. Which nodes there are may change."""
+        self._shapes = Shapes(files=place.state, declared=self._declared)
+        self._clock = place.clock
+        return Origin(identity={"engine": "ignite", "node": NAME}, resend_from=0)
+
+    def _declared(self, cache: str) -> Sequence[DeclaredColumn]:
+        """The columns of a cache's table, from a node that has it."""
+        found = (node.declared.of(cache) for node in self.nodes if node.declared is not None)
+        return next((one for one in found if one), NOTHING)
+
+    def server_end(self) -> ServerEnd:
+        """See SourceEngine: the last segments that are there."""
+        if self._stream is None:
+            return ServerEnd()
+        ends = [node.last_segment() << OFFSET_BITS for node in self.nodes]
+        return ServerEnd(position=self._stream.position_with(ends))
+
+    def bytes_between(self, first: int, last: int) -> int:
+        """See SourceEngine: behind the nodes' places; how they lay at other times nobody knows."""
+        if self._stream is None or first >= last:
+            return 0
+        return sum(
+            node.directory.bytes_between(place, END)
+            for node, place in zip(self.nodes, self._stream.places(), strict=True)
+            if node.directory is not None and node.last_segment() >= 0
+        )
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as self._locks:
+            try:
+                yield
+            finally:
+                for node in self.nodes:
+                    node.is_locked = False
+
+    def lock(self, node: Node) -> None:
+        """Hold a node's directory until the attempt ends. Raises DirectoryTaken."""
+        if not node.is_locked and node.directory is not None:
+            held = node.directory.lock(LOCK_TIMEOUT_MS, stop=lambda: False, clock=self._clock)
+            assert held is not None, "it was not asked to stop"
+            self._locks.callback(held.release)
+            node.is_locked = True
+
+    @contextmanager
+    def _opened(self, durable: FlushPoint) -> Iterator[NodesStream]:
+        assert self._shapes is not None, "begin() comes first"
+        self._shapes.load()
+        versions = Versions(self._path, gives_copies=self._source.include_backups)
+        with ExitStack() as stack:
+            stack.callback(versions.close)
+            saved = versions.go_on(durable.position)
+            self._stream = NodesStream(
+                self.nodes,
+                Nodes([node.name for node in self.nodes], saved),
+                versions,
+                self._shapes,
+                source=self._source,
+                takes=lambda cache: self._takes(table_of(cache)),
+                lock=self.lock,
+                start=durable,
+                clock=self._clock,
+            )
+            yield self._stream
+
+    def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
+        """See SourceEngine. Raises VersionsBroken, VersionsLost."""
+        return self._opened(durable)
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine: what was given becomes durable first. Raises VersionsBroken."""
+        if self._stream is not None:
+            self._stream.before_flush(end.position)
+
+
+END = 1 << 63
+
+
+class NodesStream(IgniteStream):
+    """See SourceStream."""
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        places: Nodes,
+        versions: Versions,
+        shapes: Shapes,
+        *,
+        source: SourceSection,
+        takes: Callable[[str], bool],
+        lock: Callable[[Node], None],
+        start: FlushPoint,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Go on behind a flush point, with the places and versions of it."""
+        for node in nodes:  # what another stream has read counts for nothing
+            node.reader = node.maker = None
+        self._nodes = nodes
+        self._places = places
+        self._given = versions
+        self._takes_cache = takes
+        self._lock = lock
+        self._source = source
+        self._name = ""  # of the node whose piece becomes a run
+        self._over: dict[int, int] = {}
+        self._left_out: dict[str, int] = {}
+        self._acknowledged: deque[tuple[int, dict[str, int]]] = deque()
+        none: Any = _NoReader()  # each node has its own
+        super().__init__(none, none, shapes, start=start, versions=self, clock=clock)
+        self.counted = CountedNodes(nodes)  # type: ignore[assignment]
+
+    # -- where it is -------------------------------------------------------------------------
+
+    def places(self) -> list[int]:
+        """Of each node, in their order."""
+        return [self._places[node.name].position for node in self._nodes]
+
+    def position_with(self, ends: list[int]) -> int:
+        """The position at which each node is at its end, or where it is if that is further."""
+        more = [max(end - at, 0) for end, at in zip(ends, self.places(), strict=True)]
+        return self._places.position + sum(more)
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream: whether each node's segments that were there then were dealt with."""
+        handled = [node.reader.handled if node.reader else -1 for node in self._nodes]
+        dealt_with = self.position_with([one << OFFSET_BITS for one in handled])
+        return self._runs is None and dealt_with >= position
+
+    def before_flush(self, position: int) -> None:
+        """The log is about to be durable up to here."""
+        self._given.before_flush(position)
+
+    def acknowledge(self, position: int) -> None:
+        """See SourceStream: each node's own state, and its segments."""
+        self._given.acknowledge(position)
+        places: dict[str, int] = {}
+        while self._acknowledged and self._acknowledged[0][0] <= position:
+            places = self._acknowledged.popleft()[1]
+        for node in self._nodes:
+            place = places.get(node.name, 0)
+            if place and node.reader is not None and node.reader.is_active:
+                with self._reachable(node):
+                    node.reader.acknowledge(place_of(place))
+
+    # -- nodes -------------------------------------------------------------------------------
+
+    def _there(self) -> Iterator[Run]:
+        """What all nodes have now; of the one that is read least far first."""
+        live = {node.name: (node, node.reader.pieces()) for node in self._found() if node.reader}
+        while live:
+            name = min(live, key=lambda one: self._places[one].time_ms)
+            node, pieces = live[name]
+            is_over = True
+            with self._reachable(node):
+                for piece in pieces:
+                    run = self._run_of(node, piece)
+                    if run is not None:
+                        yield run
+                    if piece.end is not None:
+                        is_over = False
+                        break
+            if is_over:
+                del live[name]
+
+    def _found(self) -> Iterator[Node]:
+        """The nodes that can be read. Raises DirectoryTaken."""
+        for node in self._nodes:
+            now_s = self._clock.monotonic_s()
+            if node.directory is None:
+                if now_s - node.looked_s < LOOK_S:
+                    continue
+                node.looked_s = now_s
+                if open_node(node):
+                    continue
+                logger.info("a node can be reached again", node=node.name)
+            with self._reachable(node):
+                assert node.directory is not None
+                segments = node.directory.segments()
+                if node.reader is None:
+                    self._begin(node, segments)
+                yield node
+
+    def _begin(self, node: Node, segments: list[int]) -> None:
+        """Read a node from its place on; one that has forgotten ours begins anew."""
+        self._lock(node)
+        directory = node.directory
+        assert directory is not None
+        position = self._places[node.name].position
+        if directory.load_place() is None:
+            if position:
+                logger.warning("a node begins anew: its state is gone", node=node.name)
+                self._places.begin_anew(node.name)
+                position = 0
+            if not segments:
+                return
+            directory.save_place(LogPlace(segments[0], 0, 0))
+        zone, backups = self._source.time_zone, self._source.include_backups
+        types = directory.types_read
+        node.maker = RowMaker(self._shapes, types, zone=zone, backups=backups)
+        node.reader = NodeReader(directory, takes=self._takes_cache, backups=True)
+        time_ms = self._places[node.name].time_ms if position else 0
+        node.reader.begin(place_of(position) if position else None, time_ms)
+
+    @contextmanager
+    def _reachable(self, node: Node) -> Iterator[None]:
+        """A node whose directory goes away is left for later; the others go on."""
+        try:
+            yield
+        except FileFailed as error:
+            if _is_there(node.directory):
+                raise
+            unreachable(node, error)
+            node.directory = node.reader = node.maker = None
+            node.is_locked = False
+
+    # -- runs --------------------------------------------------------------------------------
+
+    def _run_of(self, node: Node, piece: Piece) -> Run | None:
+        """A piece of one node as a run, at positions of all nodes."""
+        assert node.reader is not None
+        assert node.maker is not None
+        self._reader, self._maker, self._name = node.reader, node.maker, node.name
+        times = [one.time_ms for one in piece.entries]
+        newest_ms = max(times, default=0) if piece.end is None else node.reader.time_ms
+        caches = {one.cache_id for one in piece.entries}
+        names = {number: node.reader.name_of(number) for number in caches}
+        lives = self._places.lives
+        self._over = {
+            number: ms for number, name in names.items() if (ms := lives.ended_ms(name, node.name))
+        }
+        shift = self._places.position - self._places[node.name].position
+        run = self._run(_shifted(piece, shift))
+        for name in names.values():
+            lives.saw(name, node.name, max(times))
+        if piece.end is not None and run is not None and run.end is not None:
+            places, end = self._places, position_of(piece.end)
+            places.read(node.name, end, newest_ms)
+            self._given.ends(places.position, places.saved(), places.floor_ms)
+            every = {one.name: places[one.name].position for one in self._nodes}
+            self._acknowledged.append((places.position, every))
+        return run
+
+    def _begin_again(
+        self,
+        cache: str,
+        position: int,
+        time_us: int,
+        markers: list[Marker],
+        ended: list[tuple[int, int, int, int]],
+    ) -> None:
+        if self._places.lives.begins(cache, self._name, time_us // 1000):
+            for node in self._nodes:
+                if node.maker is not None:
+                    node.maker.begin_again(cache)
+            super()._begin_again(cache, position, time_us, markers, ended)
+
+    def accepts(self, cache_id: int, key: bytes, version: Any, time_ms: int) -> bool:
+        """See Versions."""
+        if self._places[self._name].since_ms and not self._places.takes(self._name, time_ms):
+            return False
+        if self._over and time_ms < self._over.get(cache_id, 0):
+            return False
+        return self._given.accepts(cache_id, key, version, time_ms)
+
+
+class _NoReader:
+    """Before the first piece."""
+
+    def begin(self, _place: object, _time_ms: int = 0) -> None:
+        """Nothing is read of it."""
+
+
+class CountedNodes:
+    """See StreamCounted."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._nodes = nodes
+
+    @property
+    def byte_count(self) -> int:
+        """See StreamCounted."""
+        return sum(node.reader.byte_count for node in self._nodes if node.reader)
+
+    @property
+    def ignored_row_count(self) -> int:
+        """See StreamCounted: of other caches."""
+        return sum(node.reader.ignored for node in self._nodes if node.reader)
+
+
+def open_node(node: Node) -> CdcDirectoryMissing | None:
+    """Find a node's directory; what is wrong where it is not there."""
+    try:
+        node.directory = NodeDirectory(node.url)
+        node.declared = Declared(node.directory)
+    except CdcDirectoryMissing as error:
+        unreachable(node, error)
+        return error
+    return None
+
+
+def unreachable(node: Node, error: Exception) -> None:
+    """Say that the others go on without a node."""
+    logger.warning(
+        "a node cannot be reached: its lag is not known, and the others are followed",
+        node=node.name,
+        work=str(node.url.work),
+        error=str(error),
+        hint="When it is gone for good, take its URL out of [source] url.",
+    )
+
+
+def _is_there(directory: NodeDirectory | None) -> bool:
+    try:
+        return directory is not None and directory.segments() is not None
+    except FileFailed:
+        return False
+
+
+def _shifted(piece: Piece, shift: int) -> Piece:
+    """A piece at positions that are higher by so much."""
+
+    def moved(place: LogPlace) -> LogPlace:
+        return place_of(position_of(place) + shift)
+
+    return replace(
+        piece,
+        made=[(group, moved(place)) for group, place in piece.made],
+        ended=[(at + shift, time_ms, number) for at, time_ms, number in piece.ended],
+        end=None if piece.end is None else moved(piece.end),
+    )

@@ -1,0 +1,300 @@
+"""Which version of each key was given last: none is given twice, and none behind a newer one.
+
+With several nodes a change is in the logs of all that had a copy, and these are read at different
+speeds. What is remembered reaches back to the time that every node is read to (`floor_ms`): an
+older version cannot come any more. It lies in memory and, as one block per flush point, in a SQLite
+file beside the log; where a node stands still and it grows beyond `memory_max` keys, in an indexed
+table there.
+
+A flush point that has not become durable leaves no trace: its block is removed at the next start,
+and only what is durable moves into the table. Not here: how far nodes are read (`nodes.py`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.codec.ignite.wal import Version
+from penstock.host.files import REAL_FILES
+from penstock.model import PenstockError
+
+FILE_NAME = "ignite_versions.db"
+MEMORY_MAX = 300_000  # keys, of some 250 bytes each
+BLOCK_COUNT_MAX = 2_000
+SLACK_MS = 60_000
+"""By how much clocks may differ and a backup's record may be later than the primary's."""
+
+_VERSION = struct.Struct(">iqi")  # its bytes are in the order of versions: none is negative
+_CACHE = struct.Struct("<i")
+_LENGTH = struct.Struct("<I")
+_SCHEMA = """
+create table if not exists block (
+    position integer primary key, state blob not null, floor_ms integer not null,
+    time_ms integer not null, given blob not null);
+create table if not exists spilled (
+    name blob primary key, version blob not null, time_ms integer not null) without rowid;
+"""
+_LOOKUP = "select version from spilled where name = ?"
+
+
+class VersionsBroken(PenstockError):
+    """The file with the versions given last cannot be used. fields: path."""
+
+    code = "IG85"
+    retry = "operator"
+
+
+class VersionsLost(PenstockError):
+    """The file with the versions given last is missing, or of another time than the log."""
+
+    code = "IG86"
+    retry = "operator"
+
+
+@dataclass(slots=True)
+class Block:
+    """What was given up to one position, behind the block before it.
+
+    state: what the caller wants back. floor_ms: no version of an earlier time comes any more.
+    time_ms: of the newest record in it. given: packed version by name.
+    """
+
+    position: int = 0
+    state: bytes = b""
+    floor_ms: int = 0
+    time_ms: int = 0
+    given: dict[bytes, bytes] = field(default_factory=dict)
+
+    def add(self, other: Block) -> None:
+        """What was given behind it."""
+        self.position, self.state, self.floor_ms = other.position, other.state, other.floor_ms
+        self.time_ms = max(self.time_ms, other.time_ms)
+        self.given.update(other.given)
+
+
+class Versions:
+    """The versions of several nodes' keys. All methods belong to the extractor's thread."""
+
+    def __init__(
+        self, path: Path, *, gives_copies: bool = False, memory_max: int = MEMORY_MAX
+    ) -> None:
+        """gives_copies: the version given last is given again, for each copy of it."""
+        self._path = path
+        self._gives_copies = gives_copies
+        self._memory_max = memory_max
+        self._connection: sqlite3.Connection | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+        self._open = Block()  # being filled
+        self._ended: deque[Block] = deque()  # not in the file yet
+        self._kept: deque[Block] = deque()  # in the file, oldest first
+        self._durable = 0
+        self._floor_ms = 0  # of what is durable
+        self._spilled_ms = 0  # of the newest one in the table
+        self._spilled_count = self._pruned_count = 0  # rows of the table; and when last pruned
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def accepts(
+        self, cache_id: int, key_bytes: bytes, version: Version | None, time_ms: int
+    ) -> bool:
+        """Whether this version of a key is to be given. time_ms: of its record.
+
+        One without a version is: nothing orders it.
+        """
+        if version is None:
+            return True
+        packed = _VERSION.pack(version.topology, version.order, version.node_order)
+        name = _CACHE.pack(cache_id) + key_bytes
+        known = self._known.get(name)
+        if known is None and self._spilled_count:
+            known = self._read_spilled(name)
+        if known is not None and packed <= known:
+            return self._gives_copies and packed == known
+        block = self._open
+        self._known[name] = block.given[name] = packed
+        block.time_ms = max(block.time_ms, time_ms)
+        return True
+
+    def _read_spilled(self, name: bytes) -> bytes | None:
+        try:
+            row: tuple[bytes] | None = self._lookup(_LOOKUP, (name,)).fetchone()
+        except sqlite3.Error as error:
+            raise broken(self._path, error) from error
+        return None if row is None else row[0]
+
+    def ends(self, position: int, state: bytes, floor_ms: int) -> None:
+        """Here is a flush point. floor_ms: no record of an earlier time comes behind it."""
+        block, self._open = self._open, Block()
+        block.position, block.state, block.floor_ms = position, state, floor_ms
+        self._ended.append(block)
+
+    # -- flush points ------------------------------------------------------------------------
+
+    def go_on(self, position: int) -> bytes:
+        """Forget what was given behind a durable flush point; its state, empty for position 0.
+
+        Raises VersionsBroken, VersionsLost.
+        """
+        self.close()
+        self._reset()
+        self._connection = self._opened()
+        self._lookup = self._connection.cursor().execute
+        with self._typed() as database:
+            database.execute("delete from block where position > ?", (position,))
+            rows = database.execute("select * from block order by position")
+            for at, state, floor_ms, time_ms, given in rows:
+                block = Block(at, state, floor_ms, time_ms, dict(_unpacked(given)))
+                self._known.update(block.given)
+                self._kept.append(block)
+            (count,) = database.execute("select count(*) from spilled").fetchone()
+            self._spilled_count = self._pruned_count = count
+            (self._spilled_ms,) = database.execute(
+                "select coalesce(max(time_ms), 0) from spilled"
+            ).fetchone()
+        if position and (not self._kept or self._kept[-1].position != position):
+            raise VersionsLost(
+                f"the change log ends at {position}, and {self._path} is of another time",
+                hint="Put the whole directory back from one copy; or begin anew: penstock reset, "
+                "then the bulk load.",
+                path=str(self._path),
+            )
+        self.acknowledge(position)
+        return self._kept[-1].state if self._kept else b""
+
+    def _opened(self) -> sqlite3.Connection:
+        REAL_FILES.make_directory(self._path.parent)
+        with typed(self._path):
+            found = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            found.execute("pragma journal_mode = wal")
+            found.execute("pragma synchronous = full")
+            found.executescript(_SCHEMA)
+            return found
+
+    def before_flush(self, position: int) -> None:
+        """What ended up to here becomes durable in the log next. Raises VersionsBroken."""
+        block = Block()
+        while self._ended and self._ended[0].position <= position:
+            block.add(self._ended.popleft())
+        if not block.position:
+            return
+        passed, spilled = self._passed(), self._to_spill()
+        with self._typed() as database:
+            database.execute("begin immediate")
+            database.execute(
+                "insert into block values (?, ?, ?, ?, ?)",
+                (block.position, block.state, block.floor_ms, block.time_ms, _packed(block.given)),
+            )
+            database.executemany(
+                "delete from block where position = ?",
+                [(one.position,) for one in (*passed, *spilled)],
+            )
+            self._spill(database, spilled)
+            database.execute("commit")
+        self._kept.append(block)
+        for one in (*passed, *spilled):
+            self._kept.remove(one)
+            for name, version in one.given.items():
+                if self._known.get(name) is version:
+                    del self._known[name]
+
+    def acknowledge(self, position: int) -> None:
+        """The log is durable up to here."""
+        self._durable = position
+        for block in reversed(self._kept):
+            if block.position <= position:
+                self._floor_ms = block.floor_ms
+                return
+
+    def _movable(self) -> list[Block]:
+        """What is durable, but for the last block: it has the state."""
+        return [block for block in self._kept if block.position <= self._durable][:-1]
+
+    def _passed(self) -> list[Block]:
+        """Blocks behind which nothing older can come."""
+        return [one for one in self._movable() if not one.given or one.time_ms < self._floor_ms]
+
+    def _to_spill(self) -> list[Block]:
+        """The older ones of the durable blocks, where memory has more than it may."""
+        left = [one for one in self._movable() if one.given and one.time_ms >= self._floor_ms]
+        key_count = sum(len(one.given) for one in left)
+        if key_count <= self._memory_max and len(left) <= BLOCK_COUNT_MAX:
+            return []
+        found = []
+        for at, block in enumerate(left):
+            if key_count <= self._memory_max // 2 and len(left) - at <= BLOCK_COUNT_MAX // 2:
+                break
+            key_count -= len(block.given)
+            found.append(block)
+        return found
+
+    def _spill(self, database: sqlite3.Connection, blocks: list[Block]) -> None:
+        """Into the table. It is pruned when it has doubled, or nothing in it is needed."""
+        for block in blocks:
+            database.executemany(
+                "insert or replace into spilled values (?, ?, ?)",
+                ((name, version, block.time_ms) for name, version in block.given.items()),
+            )
+            self._spilled_count += len(block.given)
+            self._spilled_ms = max(self._spilled_ms, block.time_ms)
+        is_over = self._spilled_count and self._spilled_ms < self._floor_ms
+        if is_over or self._spilled_count > 2 * self._pruned_count + self._memory_max:
+            database.execute("delete from spilled where time_ms < ?", (self._floor_ms,))
+            (count,) = database.execute("select count(*) from spilled").fetchone()
+            self._spilled_count = self._pruned_count = count
+
+    @contextmanager
+    def _typed(self) -> Iterator[sqlite3.Connection]:
+        """The file, with its errors made typed ones."""
+        assert self._connection is not None, "go_on() comes first"
+        with typed(self._path):
+            yield self._connection
+
+
+@contextmanager
+def typed(path: Path) -> Iterator[None]:
+    """Make SQLite's errors typed ones. Raises VersionsBroken."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise broken(path, error) from error
+
+
+def broken(path: Path, error: sqlite3.Error) -> VersionsBroken:
+    """What is said of the file then."""
+    return VersionsBroken(
+        f"{path} cannot be used: {error}",
+        hint=f"Let this user write {path.parent}, with room on its disk. A damaged file: put "
+        "the whole directory back from one copy, or begin anew with penstock reset.",
+        path=str(path),
+    )
+
+
+def _packed(given: dict[bytes, bytes]) -> bytes:
+    parts: list[bytes] = []
+    for name, version in given.items():
+        parts += (_LENGTH.pack(len(name)), name, version)
+    return b"".join(parts)
+
+
+def _unpacked(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    at = 0
+    while at < len(data):
+        begin = at + _LENGTH.size
+        end = begin + _LENGTH.unpack_from(data, at)[0]
+        at = end + _VERSION.size
+        yield data[begin:end], data[end:at]
