@@ -3,9 +3,9 @@
 `python tests/fuzz_ignite.py --for 10m [--seed 1] [--keep]`. Twin and kernel must do the same with
 every input; any difference, crash, bad memory access or value that outgrows its bytes ends the run
 with exit code 1 and leaves the input in build/fuzz/. Inputs are marshalled values, segments (their
-checksums set right again, so that changes reach the decoders) and files of binary_meta. Those that
-show a behaviour not seen before breed further ones; --keep writes them into
-tests/property/corpus/ignite, which the property tests replay.
+checksums set right again, so that changes reach the decoders), files of binary_meta, and values
+that are read into columns. Those that show a behaviour not seen before breed further ones; --keep
+writes them into tests/property/corpus/ignite, which the property tests replay.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fuzz_pgoutput import (
 CORPUS = ROOT / "tests" / "property" / "corpus" / "ignite"
 KERNELS = ("_marshal", "_wal")
 CORPUS_COUNT_MAX = 600
-KEPT_COUNT_MAX = 80
+KEPT_COUNT_MAX = 120
 KEPT_BYTES_MAX = 900
 
 
