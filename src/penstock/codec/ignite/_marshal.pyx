@@ -208,7 +208,7 @@ cdef class Decoder:
         elif code == HANDLE_CODE:
             return self.handle(c, begin, depth)
         elif code == 0xFE:
-            return optimized(c)
+            return optimized(c, self._types)
         raise bad_value(begin, f"a value of type {code}")
 
     # -- containers --------------------------------------------------------------------------

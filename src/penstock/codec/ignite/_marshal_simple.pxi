@@ -280,11 +280,14 @@ cdef list chars(Cursor *c):
     return made
 
 
-cdef object optimized(Cursor *c):
+cdef object optimized(Cursor *c, types):
     cdef bytes data = taken(c, counted(c, 1))
     if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
         return SqlDate(_long(<const uint8_t *>PyBytes_AS_STRING(data) + 7))
-    return Opaque("optimized", None, 0, data)
+    if len(data) < 5 or data[0] not in (28, 101, 102):
+        return Opaque("optimized", None, 0, data)
+    type_id = _int(<const uint8_t *>PyBytes_AS_STRING(data) + 1)
+    return Opaque("optimized", types.name_of(type_id), type_id, data)
 
 
 cdef tuple class_id(Cursor *c):

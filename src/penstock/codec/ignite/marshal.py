@@ -51,6 +51,7 @@ HEADER_BYTES = 24
 USER_TYPE, HAS_SCHEMA, HAS_RAW, ONE_BYTE, TWO_BYTES, COMPACT = 1, 2, 4, 8, 16, 32
 # A java.sql.Date, which SQL's DATE is, has no form of its own: serializable, class, checksum, ms.
 SQL_DATE = bytes.fromhex("663aded5409766")
+OF_CLASSES = (28, 101, 102)  # a class; an externalizable, a serializable: the class is behind
 SQL_DATE_BYTES = len(SQL_DATE) + 8
 EXACT = decimal.Context(
     prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN, traps=[]
@@ -276,7 +277,10 @@ class _Reader:
         data = self._take(self._count(1))
         if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
             return SqlDate(int.from_bytes(data[len(SQL_DATE) :], "little", signed=True))
-        return Opaque("optimized", None, 0, data)
+        if len(data) < 5 or data[0] not in OF_CLASSES:
+            return Opaque("optimized", None, 0, data)
+        type_id = int.from_bytes(data[1:5], "little", signed=True)
+        return Opaque("optimized", self._types.name_of(type_id), type_id, data)
 
     def _class_id(self) -> tuple[int, str | None]:
         """A type's number; where it is not registered, of the class whose name follows."""

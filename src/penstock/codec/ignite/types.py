@@ -44,6 +44,37 @@ def java_hash(text: str) -> int:
     return found - (1 << 32) if found >> 31 else found
 
 
+_JDK = (
+    "java.io.File", "java.lang.Object", "java.lang.String", "java.lang.StringBuffer",
+    "java.lang.StringBuilder", "java.math.BigInteger", "java.math.MathContext",
+    "java.net.Inet4Address", "java.net.Inet6Address", "java.net.InetAddress",
+    "java.net.InetSocketAddress", "java.net.URI", "java.net.URL", "java.util.ArrayDeque",
+    "java.util.Arrays$ArrayList", "java.util.BitSet",
+    "java.util.Collections$EmptyList", "java.util.Collections$EmptyMap",
+    "java.util.Collections$EmptySet", "java.util.Collections$SetFromMap",
+    "java.util.Collections$SingletonList", "java.util.Collections$SingletonMap",
+    "java.util.Collections$SingletonSet", "java.util.Collections$SynchronizedCollection",
+    "java.util.Collections$SynchronizedList", "java.util.Collections$SynchronizedMap",
+    "java.util.Collections$SynchronizedRandomAccessList", "java.util.Collections$SynchronizedSet",
+    "java.util.Collections$UnmodifiableCollection", "java.util.Collections$UnmodifiableList",
+    "java.util.Collections$UnmodifiableMap", "java.util.Collections$UnmodifiableRandomAccessList",
+    "java.util.Collections$UnmodifiableSet", "java.util.Collections$UnmodifiableSortedMap",
+    "java.util.Collections$UnmodifiableSortedSet", "java.util.Currency", "java.util.EnumMap",
+    "java.util.GregorianCalendar", "java.util.Hashtable", "java.util.IdentityHashMap",
+    "java.util.JumboEnumSet", "java.util.Locale", "java.util.PriorityQueue", "java.util.Properties",
+    "java.util.Random", "java.util.RegularEnumSet", "java.util.SimpleTimeZone", "java.util.Stack",
+    "java.util.TreeMap", "java.util.TreeSet", "java.util.Vector",
+    "java.util.concurrent.ConcurrentHashMap", "java.util.concurrent.ConcurrentLinkedDeque",
+    "java.util.concurrent.ConcurrentLinkedQueue", "java.util.concurrent.ConcurrentSkipListMap",
+    "java.util.concurrent.ConcurrentSkipListSet", "java.util.concurrent.CopyOnWriteArrayList",
+    "java.util.concurrent.CopyOnWriteArraySet", "java.util.concurrent.LinkedBlockingDeque",
+    "java.util.concurrent.LinkedBlockingQueue", "java.util.concurrent.atomic.AtomicBoolean",
+    "java.util.concurrent.atomic.AtomicInteger", "java.util.concurrent.atomic.AtomicLong",
+    "java.util.concurrent.atomic.AtomicReference",
+)  # fmt: skip
+CLASSES.update({java_hash(name): name for name in _JDK})
+
+
 def id_of(name: str) -> int:
     """The number of a field or a type without metadata: the hash of the lower-cased name."""
     return java_hash(name.lower())
@@ -140,11 +171,14 @@ class Types:
 
     def name_of(self, type_id: int) -> str | None:
         """The name of a type or class; None where neither metadata nor marshaller/ has it."""
-        found = self.find(type_id)
-        if found is not None:
-            return found.type_name
+        known = self._known.get(type_id)
+        if known is not None:
+            return known.type_name
         name = CLASSES.get(type_id) or self._class_names.get(type_id)
         if name is None:
+            known = self.find(type_id)
+            if known is not None:
+                return known.type_name
             name = self._class_name(type_id)
             if name is not None:
                 self._class_names[type_id] = name

@@ -81,7 +81,8 @@ class Opaque(NamedTuple):
     """What only a JVM with the object's own class can read, as it is in the log.
 
     form: `optimized` (java.io.Externalizable, writeObject, the JDK's own classes), `transformed`
-    (by a CacheObjectTransformer) or `proxy`.
+    (by a CacheObjectTransformer) or `proxy`. type_name, type_id: of the class where the bytes tell
+    it, else None and 0.
     """
 
     form: str
