@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -25,6 +26,7 @@ _SET_OPERATIONS: dict[type[exp.Expr], str] = {
     exp.Intersect: "INTERSECT",
     exp.Except: "EXCEPT",
 }
+_PLAIN = re.compile(r't\d+[.]("[a-z_]+"|c\d+)')
 _YUGABYTE_SLOTS = (("yb_stream_id", TEXT, -1), ("yb_restart_commit_ht", INT8, -1))
 
 
@@ -145,7 +147,7 @@ class Binder:
         scope.bare.clear()
         groups = self._groups(node, scope)
         scope.bare.clear()
-        targets = self._targets(node, scope, {sql for sql, _ in groups})
+        targets = self._targets(node, scope, groups)
         having = ""
         if "having" in parts:
             having = self.expressions.condition(parts["having"].this, scope, "HAVING")
@@ -157,7 +159,7 @@ class Binder:
         cells = ", ".join(f"{target.sql} AS c{n}" for n, target in enumerate(targets, 1))
         tail = f" WHERE {where}" if where else ""
         if groups:
-            tail += f" GROUP BY {', '.join(sql for sql, _ in groups)}"
+            tail += f" GROUP BY {', '.join(_no_place(sql) for _, sql in groups)}"
         if having:
             tail += f" HAVING {having}"
         body = self._body(scope, source, tail, cells, aggregated=bool(groups))
@@ -185,7 +187,8 @@ class Binder:
         inner = f"SELECT {calls[0]} AS v{f' FROM {source}' if source else ''}{tail}"
         return f"{cells} FROM ({inner}) AS whole, json_each(whole.v) AS set0"
 
-    def _groups(self, node: exp.Select, scope: Scope) -> list[tuple[str, str]]:
+    def _groups(self, node: exp.Select, scope: Scope) -> list[tuple[exp.Expr, str]]:
+        """What rows are grouped by: as it is written, and in SQLite's SQL."""
         clause = node.args.get("group")
         if clause is None:
             return []
@@ -202,9 +205,8 @@ class Binder:
                     bound = self.expressions.bind(target, scope)
             else:
                 bound = self.expressions.bind(one if target is None else target, scope)
-            if bound.sql.isdecimal():  # SQLite would take a number for a place in the list
-                bound = replace(bound, sql=f"(+{bound.sql})")
-            found.append((bound.sql, bound.sql))
+            node_of = one if target is None else target
+            found.append((node_of, bound.sql))
         return found
 
     @staticmethod
@@ -225,13 +227,16 @@ class Binder:
                     return cast("exp.Expr", target.this)
         return None
 
-    def _targets(self, node: exp.Select, scope: Scope, groups: set[str]) -> list[Bound]:
+    def _targets(
+        self, node: exp.Select, scope: Scope, groups: Sequence[tuple[exp.Expr, str]]
+    ) -> list[Bound]:
         found: list[Bound] = []
         scope.may_return_sets = True
         for target in node.expressions:
             before = len(scope.bare)
             made = self._target(target, scope)
-            if len(made) == 1 and made[0].sql in groups:
+            written = target.this if isinstance(target, exp.Alias) else target
+            if any(written == one or made[0].sql == sql for one, sql in groups):
                 del scope.bare[before:]
             found += made
         scope.may_return_sets = False
@@ -255,8 +260,8 @@ class Binder:
             return [replace(bound, name=name_of(target.args["alias"]), strength=2)]
         return [self.expressions.bind(target, scope)]
 
-    def _check_groups(self, scope: Scope, groups: Sequence[tuple[str, str]]) -> None:
-        grouped = {sql for sql, _ in groups}
+    def _check_groups(self, scope: Scope, groups: Sequence[tuple[exp.Expr, str]]) -> None:
+        grouped = {sql for _, sql in groups}
         for key, sql in scope.bare:
             if sql not in grouped and not (key and key in grouped):
                 shown = sql.rpartition(".")[2].strip('"')
@@ -368,7 +373,7 @@ class Binder:
             raise Refused(
                 "42P10", "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
             )
-        return f"(+{bound.sql})" if bound.sql.isdecimal() else bound.sql
+        return _no_place(bound.sql)
 
     def _limit(self, node: exp.Expr, scope: Scope) -> str:
         sql = ""
@@ -466,6 +471,14 @@ class Binder:
         order = self._order(node, columns, None, only_targets=True)
         sql = f"SELECT * FROM ({' UNION ALL '.join(selects)}){order}{self._limit(node, scope)}"
         return Query(sql=sql, columns=columns)
+
+
+def _no_place(sql: str) -> str:
+    """An expression in GROUP BY or ORDER BY that SQLite cannot take for a place in the list.
+
+    It takes numbers so, and makes numbers of conditions that are always false.
+    """
+    return sql if _PLAIN.fullmatch(sql) else f"coalesce({sql}, NULL)"
 
 
 def _cells(row: exp.Expr) -> Sequence[exp.Expr]:

@@ -19,6 +19,7 @@ from penstock.serve.catalog.grammar import name_of, only, type_name, unsupported
 from penstock.serve.catalog.scope import Bound, Query, Scope, literal, text
 from penstock.serve.catalog.types import (
     BOOL,
+    CHAR,
     INT2,
     INT4,
     INT8,
@@ -445,6 +446,8 @@ class Expressions:
         bases = [self.coercions.base(side) for side in (left, right)]
         if not any(base in (*TEXTS, UNKNOWN) for base in bases):
             raise self.coercions.no_operator("||", *bases)
+        if CHAR in bases and self.binder.context.facts.version >= 15:
+            raise Refused("42725", 'operator is not unique: "char" || text')
         sides = [self.coercions.to(side, TEXT, explicit=True).sql for side in (left, right)]
         return Bound(sql=f"({sides[0]} || {sides[1]})", type=TEXT)
 
@@ -461,7 +464,8 @@ class Expressions:
             results.append(self.bind(branch.args["true"], scope))
         default = self.bind(parts["default"], scope) if "default" in parts else None
         every = [*results, *([default] if default else [])]
-        oid = self.types.common([value.type for value in every], "CASE")
+        first = [default] if default else []  # ELSE decides first
+        oid = self.types.common([value.type for value in (*first, *results)], "CASE")
         sql = "".join(
             f" WHEN {condition} THEN {self.coercions.to(result, oid).sql}"
             for condition, result in zip(conditions, results, strict=True)

@@ -50,6 +50,7 @@ class PgType:
     size: int
     kind: str
     category: str
+    preferred: bool
     element: int
     array: int
     relation: int
@@ -110,6 +111,7 @@ def make_type(row: Row) -> PgType:
         size=row["typlen"],
         kind=row["typtype"],
         category=row["typcategory"],
+        preferred=bool(row["typispreferred"]),
         element=row["typelem"],
         array=row["typarray"],
         relation=row["typrelid"],

@@ -18,6 +18,7 @@ from penstock.serve.catalog.names import (
     visible,
 )
 from penstock.serve.catalog.publications import named
+from penstock.serve.catalog.row_filter import shown_filter
 from penstock.serve.catalog.rows import column_numbers
 from penstock.serve.catalog.types import (
     BPCHAR,
@@ -127,7 +128,7 @@ def _published(context: Context, names: list[str], *, whole: bool) -> list[list[
             if columns is None and whole:
                 columns = tuple(column.name for column in table.columns)
             numbers = column_numbers(table, columns)
-            qual = published.row_filter or None
+            qual = shown_filter(context.types, table, published.row_filter)
             found.append([publication.oid, table.oid, numbers, qual])
     return found
 

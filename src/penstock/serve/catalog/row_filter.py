@@ -65,7 +65,7 @@ Value = ColumnValue | Constant
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`left operator right`, or `IS [NOT] DISTINCT FROM` with the operators `is` and `is not`."""
+    """`left operator right`; `IS [NOT] DISTINCT FROM` has `is` and `is not`, LIKE has `~~`."""
 
     operator: str
     left: Value
@@ -135,6 +135,16 @@ def read_filter(types: Types, table: CatalogTable, text: str) -> RowFilter:
     )
 
 
+def shown_filter(types: Types, table: CatalogTable, text: str) -> str | None:
+    """A filter as catalogues show it: as the server prints it, where it can be read so."""
+    if not text:
+        return None
+    try:
+        return read_filter(types, table, text).text
+    except Refused:
+        return f"({text})"
+
+
 class _Reader:
     """Makes the tree of one condition."""
 
@@ -150,6 +160,7 @@ class _Reader:
             exp.Is: self._is,
             exp.In: self._in,
             exp.Between: self._between,
+            exp.Like: self._like,
             exp.NullSafeEQ: lambda node: self._compare("is", node.this, node.expression),
             exp.NullSafeNEQ: lambda node: self._compare("is not", node.this, node.expression),
             exp.Column: self._truth,
@@ -203,6 +214,13 @@ class _Reader:
                 raise unsupported("IN of columns in a row filter")
             found.append(constant)
         return OneOf(value, tuple(found), False)
+
+    def _like(self, node: exp.Like) -> Condition:
+        only(node, "this", "expression", "negate")
+        left, right = self._pair("~~", self._value(node.this), self._value(node.expression))
+        if left.type_oid not in TEXTS or right.type_oid not in TEXTS:
+            raise self._coercions.no_operator("~~", left.type_oid, right.type_oid)
+        return Comparison("!~~" if node.args.get("negate") else "~~", left, right)
 
     def _between(self, node: exp.Between) -> Condition:
         only(node, "this", "low", "high")

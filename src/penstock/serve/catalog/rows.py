@@ -20,6 +20,7 @@ from penstock.serve.catalog.model import (
     cut_name,
 )
 from penstock.serve.catalog.publications import Publication
+from penstock.serve.catalog.row_filter import shown_filter
 from penstock.serve.catalog.types import Types, json_of
 
 HEAP_AM, BTREE_AM, DEFAULT_TABLESPACE = 2, 403, 1663
@@ -430,7 +431,7 @@ class Rows:
                             "oid": model.oid("member", found.name, f"{table.oid}"),
                             "prpubid": found.oid,
                             "prrelid": table.oid,
-                            "prqual": published.row_filter or None,
+                            "prqual": shown_filter(self._types, table, published.row_filter),
                             "prattrs": column_numbers(table, published.columns),
                         }
                     )

@@ -216,22 +216,20 @@ class Types:
         for oid in (self.base_of(oid)[0] for oid in oids):
             if oid in (UNKNOWN, found):
                 continue
-            if (
-                found == UNKNOWN
-                or (self.fits(found, oid) is not None and self._prefers(oid))
-                or (self.fits(oid, found) is None and self.fits(found, oid) is not None)
-            ):
+            if found == UNKNOWN:
                 found = oid
-            elif self.fits(oid, found) is None:
+            elif self.of(oid).category != self.of(found).category:
                 raise Refused(
                     "42804",
                     f"{what} types {self.name(found)} and {self.name(oid)} cannot be matched",
                 )
+            elif (
+                not self.of(found).preferred
+                and self.fits(found, oid) is not None
+                and self.fits(oid, found) is None
+            ):
+                found = oid
         return TEXT if found == UNKNOWN else found
-
-    @staticmethod
-    def _prefers(oid: int) -> bool:
-        return oid in (TEXT, OID, FLOAT8, TIMESTAMPTZ, BOOL)
 
 
 def _with_modifier(name: str, oid: int, typmod: int | None) -> str:
