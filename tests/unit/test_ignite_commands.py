@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from fix_ignite import node_pipeline
 from penstock import cli
 from penstock.engines.ignite.control_script import resend
 from penstock.engines.ignite.lost import delete_below_hole
-from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import RealFiles
 from penstock.model.lost_links import lost_count
 from penstock.ports.commands import UsageWrong
@@ -199,6 +199,12 @@ def test_resend_calls_control_sh(
     options = ("--caches", "a,b", "--control", script)
     _, out, _ = called(capsys, "resend", file, *options)
     assert out.splitlines()[0] == f"--host near --port 10802 {wanted}"
+    one, two = "ignite:///a?consistentId=a", "ignite:///b?consistentId=b&address=near"
+    text = file.read_text()
+    file.write_text(re.sub("url = .*", f'url = ["{one}", "{two}"]', text))
+    _, out, _ = called(capsys, "resend", file, *options)
+    assert out.splitlines()[0] == f"--host near --port 10800 {wanted}"
+    file.write_text(text)
     _, out, _ = called(capsys, "resend", file, *options, *more)
     assert out.splitlines()[0] == f"--host far --port 10801 {wanted}"
 
@@ -233,7 +239,7 @@ def test_resend_that_cannot_begin(
     file = node_pipeline(tmp_path, tmp_path)
     monkeypatch.delenv("IGNITE_HOME", raising=False)
     with pytest.raises(UsageWrong):
-        next(resend(IgniteUrl.parse("ignite:///w"), "", None, ()))
+        next(resend((), "", None, ()))
     code, _, err = called(capsys, "resend", file, "--caches", " , ")
     assert code == 2
     assert "Caches are not specified." in err

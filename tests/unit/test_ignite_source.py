@@ -34,6 +34,7 @@ from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, T
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigOtherEngine
 from penstock.engines.ignite.extraction import TimeZoneUnknown
+from penstock.engines.ignite.lost import delete_below_hole
 from penstock.engines.ignite.source import node
 from penstock.engines.ignite.source.lives import Lives
 from penstock.engines.ignite.source.node import NodeSegmentsMissed
@@ -287,6 +288,34 @@ def test_a_hole_ends_the_extraction_before_what_is_behind_it(tmp_path: Path) -> 
     assert "penstock ignite resend" in error.value.hint
     assert "[lastSegment=0, nextSegment=2]" in error.value.message
     assert files_in_log(load_config(path).layout.log) == []
+
+
+def test_a_log_goes_on_behind_a_hole_that_was_accepted(tmp_path: Path) -> None:
+    """The command that deletes what is below the hole takes the saved state away: that says so."""
+    segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(6)}
+    work = made(tmp_path, {0: segments[0]}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    for n in (1, 4, 5):
+        (cdc_of(work, "n") / f"{n:016}.wal").write_bytes(segments[n])
+    with pytest.raises(NodeSegmentsMissed):
+        extract(path)
+    assert delete_below_hole(cdc_of(work, "n")) == [0, 1]
+    extract(path)
+    assert [row.values["_key"] for row in rows_of(load_config(path))] == [0, 4, 5]
+    assert CdcState(cdc_of(work, "n")).load_place() == LogPlace(5, len(segments[5]), 0)
+
+
+def test_a_log_without_saved_state_goes_on_where_it_ends(tmp_path: Path) -> None:
+    """Where no segment is missing: as after a crash before anything was saved."""
+    segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(2)}
+    work = made(tmp_path, {0: segments[0]}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    CdcState(cdc_of(work, "n")).drop_place()
+    (cdc_of(work, "n") / f"{1:016}.wal").write_bytes(segments[1])
+    extract(path)
+    assert [row.values["_key"] for row in rows_of(load_config(path))] == [0, 1]
 
 
 def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None:

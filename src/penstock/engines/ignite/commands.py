@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from penstock.model.lost_links import QUESTION
 from penstock.ports.commands import Command, Done, Option
 from penstock.ports.config import Config
+from penstock.ports.registry import split_urls
 
 Values = Mapping[str, str | None]
 
@@ -21,8 +22,9 @@ def _resend(config: Config, values: Values, more: Sequence[str]) -> Iterator[Don
     from penstock.engines.ignite.control_script import resend
     from penstock.engines.ignite.url import IgniteUrl
 
-    url = IgniteUrl.parse(config.source.url)
-    return resend(url, values["caches"] or "", values["control"], more)
+    nodes = [IgniteUrl.parse(one) for one in split_urls(config.source.url)]
+    addresses = [address for node in nodes for address in node.addresses]
+    return resend(addresses, values["caches"] or "", values["control"], more)
 
 
 COMMANDS = (

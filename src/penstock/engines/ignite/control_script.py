@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from penstock.engines.ignite.url import IgniteUrl
 from penstock.model import PenstockError
 from penstock.ports.commands import Done, UsageWrong
 
@@ -35,23 +34,26 @@ class ControlFailed(PenstockError):
     retry = "operator"
 
 
-def resend(url: IgniteUrl, caches: str, control: str | None, more: Sequence[str]) -> Iterator[Done]:
+def resend(
+    addresses: Sequence[tuple[str, int]], caches: str, control: str | None, more: Sequence[str]
+) -> Iterator[Done]:
     """Write all rows of caches, parted by commas, into the log; each line that is said.
 
-    It connects to the address of the URL, unless more, its own options, say where.
+    addresses: host and port of thin client connectors; the first is taken, unless more, options of
+    the script itself, says where to connect.
     Raises ControlMissing, ControlFailed, UsageWrong.
     """
     names = [name.strip() for name in caches.split(",") if name.strip()]
     if not names:
         raise UsageWrong("Caches are not specified.", hint="Name them: --caches a,b.")
     command = ("--cdc", "resend", "--caches", ",".join(names), "--enable-experimental", "--yes")
-    return _said(_script(control), (*_place(url, more), *more, *command))
+    return _said(_script(control), (*_place(addresses, more), *more, *command))
 
 
-def _place(url: IgniteUrl, more: Sequence[str]) -> tuple[str, ...]:
-    if not url.addresses or {"--host", "--port"} & set(more):
+def _place(addresses: Sequence[tuple[str, int]], more: Sequence[str]) -> tuple[str, ...]:
+    if not addresses or {"--host", "--port"} & set(more):
         return ()
-    host, port = url.addresses[0]
+    host, port = addresses[0]
     return "--host", host, "--port", str(port)
 
 

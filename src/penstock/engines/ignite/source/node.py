@@ -75,12 +75,20 @@ class NodeReader:
     def begin(self, place: LogPlace | None, time_ms: int = 0) -> None:
         """Go on from a place: what the change log has counts, not what was saved behind it.
 
-        time_ms: of the last change before it.
+        Where nothing is saved and the place is gone, somebody has deleted what was below a hole: it
+        goes on with what is there. time_ms: of the last change before it.
         """
-        self._listing.load()
+        listing, directory = self._listing, self._directory
+        listing.load()
         self._lives.start_ms = time_ms
-        if place is not None:
-            self._listing.pending = place
+        if place is None:
+            return
+        if listing.pending is None and min(directory.segments(), default=0) > place.segment:
+            logger.warning(
+                "going on behind a hole", node=directory.directory.name, last=tuple(place)
+            )
+            return
+        listing.pending = place
 
     @property
     def is_active(self) -> bool:
