@@ -21,6 +21,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import Relation
 from penstock.serve.catalog import settings
+from penstock.serve.catalog.absent import EMPTY
 from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Session
 from penstock.serve.catalog.binder import Binder, finished
 from penstock.serve.catalog.facts import VERSIONS, facts_of
@@ -29,7 +30,7 @@ from penstock.serve.catalog.grammar import Statement, parse_query, split, unsupp
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.names import path_of, print_reg, read_reg, schema_names
 from penstock.serve.catalog.publication_ddl import change_publication, is_publication_ddl
-from penstock.serve.catalog.rows import EMPTY, Rows
+from penstock.serve.catalog.rows import Rows
 from penstock.serve.catalog.scope import Bound, Scope
 from penstock.serve.catalog.statements import allowed_when_failed, plain
 from penstock.serve.catalog.store import Store
