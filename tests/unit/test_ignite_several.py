@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from fix_ignite_cluster import CACHE_NAME, Cluster, Directories
-from fix_ignite_source import Row, extract, folded, rows_of
+from fix_ignite import cdc_of
+from fix_ignite_cluster import CACHE_NAME, Cluster, Directories, Record, segment_of
+from fix_ignite_source import Row, extract, folded, made, rows_of, source_pipeline
+from penstock.codec.ignite.wal import Version
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.control.doctor import examine
@@ -22,6 +24,7 @@ from penstock.engines.ignite.source.nodes import Nodes
 from penstock.engines.ignite.source.versions import (
     FILE_NAME,
     SLACK_MS,
+    RecentVersions,
     VersionsBroken,
     VersionsLost,
 )
@@ -195,6 +198,22 @@ def test_a_node_that_joins(tmp_path: Path) -> None:
     assert len(rows) == 13
 
 
+def test_a_node_is_taken_out_and_joins_again(tmp_path: Path) -> None:
+    """What it has logged meanwhile is older than what the others' logs had: nothing of it comes."""
+    world = World(tmp_path)
+    everyone = world.directories.url
+    for value in range(4):
+        both = everyone if value in (0, 3) else joined_urls(split_urls(everyone)[:1])
+        world.file = pipeline(tmp_path, both)
+        for key in range(3):
+            world.cluster.change(key, 10 * value + key)
+            world.cluster.settle()
+            world.cluster.wait(10 * SLACK_MS)
+            world.archive(0, 1)
+            world.check(world.extract())
+    assert len(world.extract()) == 12
+
+
 def test_a_node_whose_disk_was_replaced(tmp_path: Path) -> None:
     """It begins again with segment 0: nothing of it is taken for what was read before."""
     world = World(tmp_path)
@@ -274,6 +293,33 @@ class NoState:
 
     def save(self, name: str, state: Any) -> None:
         """See StateFiles."""
+
+
+@pytest.mark.parametrize("flush_rows", [1, 100])
+def test_one_node_resends_behind_a_newer_change(tmp_path: Path, flush_rows: int) -> None:
+    """A row that was on its way when its key was changed is left out, also after a start."""
+    newer = [Record(1, Version(1, 3, 1, 0), 13), Record(2, Version(1, 4, 1, 0), None)]
+    resent = [Record(1, Version(1, 2, 1, 0), 12), Record(2, Version(1, 1, 1, 0), 21)]
+    new = [Record(1, Version(2, 1, 1, 0), 14), Record(3, Version(1, 1, 1, 0), 31)]
+    work = made(tmp_path, {0: segment_of(newer, 0)}, CACHE_NAME)
+    file = source_pipeline(tmp_path, work, "n")
+    extract(file, flush_rows=flush_rows)
+    cdc_of(work, "n").joinpath(f"{1:016}.wal").write_bytes(segment_of([*resent, *new], 1))
+    extract(file, flush_rows=flush_rows)
+    rows = folded(rows_of(load_config(file)))[CACHE_NAME]
+    assert {key: row["_val"] for (key,), row in rows.items()} == {1: 14, 3: 31}
+    assert [row.values["_key"] for row in rows_of(load_config(file))] == [1, 2, 1, 3]
+
+
+def test_what_one_node_remembers_is_bounded() -> None:
+    """The keys that were changed last; of others every version is taken."""
+    recent = RecentVersions(key_count=10)
+    for key in range(100):
+        assert recent.accepts(1, bytes([key]), Version(1, 5, 1, 0), 0)
+    assert not recent.accepts(1, bytes([95]), Version(1, 4, 9, 0), 0)
+    assert recent.accepts(1, bytes([95]), Version(1, 5, 1, 0), 0)
+    assert recent.accepts(1, bytes([95]), None, 0)
+    assert recent.accepts(1, bytes([3]), Version(1, 4, 1, 0), 0)
 
 
 def test_versions_that_cannot_be_used(tmp_path: Path) -> None:
@@ -378,6 +424,14 @@ def test_a_cache_that_several_nodes_make_again() -> None:
     assert not lives.begins("c", "one", 6_000_000), "its disk was replaced"
     lives.saw("c", "two", 8_000_000)
     assert not lives.begins("c", "one", 7_000_000), "changes behind it were given"
+
+
+def test_a_node_joins_a_cache_of_which_no_life_is_known() -> None:
+    """It was made before the log began."""
+    lives = CommonLives()
+    lives.saw("c", "one", 1_000)
+    assert not lives.begins("c", "two", 900_000)
+    assert lives.begins("c", "one", 2_000_000)
 
 
 def test_a_life_outlasts_a_restart() -> None:

@@ -8,10 +8,16 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from penstock.engines.ignite.directory import NodeDirectory
 from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.node import NodeReader, NodeSegmentsMissed
-from penstock.engines.ignite.source.position import OFFSET_BITS, IgnitePosition, position_of
+from penstock.engines.ignite.source.position import (
+    OFFSET_BITS,
+    IgnitePosition,
+    place_of,
+    position_of,
+)
 from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import Shapes, table_of
-from penstock.engines.ignite.source.stream import AllVersions, IgniteStream, Versions
+from penstock.engines.ignite.source.stream import IgniteStream
+from penstock.engines.ignite.source.versions import RecentVersions
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.model.patterns import Selection
@@ -24,13 +30,10 @@ LOCK_TIMEOUT_MS = 1000
 class IgniteEngine:
     """See SourceEngine."""
 
-    def __init__(
-        self, directory: NodeDirectory, source: SourceSection, versions: Versions | None = None
-    ) -> None:
-        """versions: which changes are newer than what the log has; every one where not given."""
+    def __init__(self, directory: NodeDirectory, source: SourceSection) -> None:
+        """directory: of the node."""
         self._directory = directory
         self._source = source
-        self._versions = versions or AllVersions()
         self._takes = Selection.parse(source.tables).takes
         self._shapes: Shapes | None = None
         self._clock: Clock = REAL_CLOCK
@@ -107,10 +110,20 @@ class IgniteEngine:
                 maker,
                 self._shapes,
                 start=durable,
-                versions=self._versions,
+                versions=self._recent(durable),
                 clock=self._clock,
             )
         )
+
+    def _recent(self, durable: FlushPoint) -> RecentVersions:
+        """What the log has of the segment that it ends in."""
+        found, place = RecentVersions(), place_of(durable.position)
+        if place.segment in self._directory.segments():
+            for entry in self._directory.walk(place.segment, 0):
+                if entry.offset >= place.offset:
+                    break
+                found.accepts(entry.cache_id, entry.key_bytes, entry.write_version, entry.time_ms)
+        return found
 
     def saw(self, run: Run) -> None:
         """See SourceEngine."""

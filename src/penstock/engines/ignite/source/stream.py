@@ -34,14 +34,6 @@ class Versions(Protocol):
         ...
 
 
-class AllVersions:
-    """Every change is the newest: one node's log has those of a key in order."""
-
-    def accepts(self, _cache_id: int, _key: bytes, _version: Any, _time_ms: int) -> bool:
-        """See Versions."""
-        return True
-
-
 class Counted:
     """See StreamCounted."""
 

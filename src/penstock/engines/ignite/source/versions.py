@@ -1,10 +1,10 @@
-"""Which version of each key was given last: none is given twice, and none behind a newer one.
+"""Which version of each key was given last: none comes behind a newer one.
 
-With several nodes a change is in the logs of all that had a copy, and these are read at different
-speeds. What is remembered reaches back to the time that every node is read to (`floor_ms`): an
-older version cannot come any more. It lies in memory and, as one block per flush point, in a SQLite
-file beside the log; where a node stands still and it grows beyond `memory_max` keys, in an indexed
-table there.
+Of one node the last ones are enough. With several nodes each version is given once: a change is in
+the logs of all that had a copy, and these are read at different speeds. What is remembered reaches
+back to the time that every node is read to (`floor_ms`): an older version cannot come any more. It
+lies in memory and, as one block per flush point, in a SQLite file beside the log; where a node
+stands still and it grows beyond `memory_max` keys, in an indexed table there.
 
 A flush point that has not become durable leaves no trace: its block is removed at the next start,
 and only what is durable moves into the table. Not here: how far nodes are read (`nodes.py`).
@@ -25,6 +25,7 @@ from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError
 
 FILE_NAME = "ignite_versions.db"
+RECENT_MAX = 50_000  # keys, twice
 MEMORY_MAX = 300_000  # keys, of some 250 bytes each
 BLOCK_COUNT_MAX = 2_000
 SLACK_MS = 60_000
@@ -55,6 +56,40 @@ class VersionsLost(PenstockError):
 
     code = "IG86"
     retry = "operator"
+
+
+class RecentVersions:
+    """The versions of one node's keys, of those that were changed last.
+
+    Its log has the changes of a key in order, but for what is resent: such a row can come right
+    behind a change that was made while it was on its way. Of what is on its way are some hundred.
+    """
+
+    def __init__(self, key_count: int = RECENT_MAX) -> None:
+        """key_count: from so many to twice as many are remembered."""
+        self._key_count = key_count
+        self._last: dict[bytes, bytes] = {}
+        self._before: dict[bytes, bytes] = {}
+
+    def accepts(
+        self,
+        cache_id: int,
+        key_bytes: bytes,
+        version: Version | None,
+        time_ms: int,  # noqa: ARG002 - as of several nodes
+    ) -> bool:
+        """Whether there was no newer version. The same one may come again after a crash."""
+        if version is None:
+            return True
+        packed = _VERSION.pack(version.topology, version.order, version.node_order)
+        name = _CACHE.pack(cache_id) + key_bytes
+        known = self._last.get(name) or self._before.get(name)
+        if known is not None and packed < known:
+            return False
+        self._last[name] = packed
+        if len(self._last) >= self._key_count:
+            self._before, self._last = self._last, {}
+        return True
 
 
 @dataclass(slots=True)
