@@ -295,3 +295,21 @@ def merge(
         section=section,
     )
     return Extractor(engine, directory, options=options, **more)
+
+
+FACTS: dict[str, Any] = {
+    "watermark_us": 2_000_000,
+    "held_by": ["s1"],
+    "held_s": 12.0,
+    "clock_skew_us": 7_000_000,
+    "clock_skew_max_us": 5_000_000,
+    "joined_count": 3,
+    "unjoined_count": 1,
+    "left_out_count": 2,
+    "inputs": [
+        {"name": "s0", "trx": 5, "behind": 4, "resolved_us": 1_000_000},
+        {"name": "s1", "trx": 6, "behind": 0, "resolved_us": 0},
+        {"name": "s2", "number": 3, "is_over": True},
+    ],
+}
+"""What run/merge.json may hold."""

@@ -14,6 +14,7 @@ import pytest
 from fix_log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
 from fix_merged import (
     BASE_US,
+    FACTS,
     OPTIONS,
     OWN,
     SECTION,
@@ -26,6 +27,7 @@ from fix_merged import (
 )
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigValueInvalid, SourceMissing
+from penstock.control.merge_status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
 from penstock.log import list_segments
@@ -40,6 +42,7 @@ from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
 from penstock.model.position import PositionInvalid
 from penstock.ports.merge_config import OfOneLog
+from penstock.web.merge_metrics import merge_metrics
 
 Rest = Sequence[int]
 
@@ -396,6 +399,29 @@ def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) ->
     need_merge(config)
     with pytest.raises(SourceMissing):
         need_merge(config.inputs[0])
+
+
+def test_status_and_metrics_say_who_holds_the_others_back() -> None:
+    """In words, and for Prometheus."""
+    facts = FACTS
+    lines = dict(MergeSeen(facts=facts).lines(3_000_000))
+    assert [text.partition(":")[0] for text in lines] == [
+        "log s0", "log s1", "log s2", "merge", "global transactions", "left out",
+        "clocks differ by 7.0 s",
+    ]  # fmt: skip
+    troubles = [text for text, is_trouble in lines.items() if is_trouble]
+    assert troubles[0].startswith("merge: waits for s1")
+    assert list(MergeSeen(facts={}).lines(0)) == [("merge: it has not run yet", False)]
+    found = {
+        (sample.name, sample.labels.get("log")): sample.value
+        for family in merge_metrics([("all", facts), ("new", {})])
+        for sample in family.samples
+    }
+    assert found["penstock_merge_watermark_seconds", None] == 2.0
+    assert found["penstock_merge_held", "s1"] == 1
+    assert found["penstock_merge_held", "s0"] == 0
+    assert found["penstock_merge_behind_transactions", "s0"] == 4
+    assert found["penstock_merge_unjoined_total", None] == 1
 
 
 def test_positions_are_numbers() -> None:

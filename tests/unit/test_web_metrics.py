@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fix_merged import FACTS
 from fix_readings import HOSTILE, ORDERS, reading, status, trouble
+from penstock.control.merge_status import MergeSeen
 from penstock.control.outages import Retry
 from penstock.web.metrics import exposed
 from penstock.web.reading import Reading
@@ -21,7 +23,8 @@ DASHBOARD = ROOT / "docs" / "grafana" / "penstock.json"
 ALERTS = DASHBOARD.with_name("alerts.yml")
 TRIES = Retry(process="extract", error="refused", since_us=1, next_us=2)
 AWAY = exposed([("shop", reading(replace(status(lag_s=None), retries=(TRIES,))))]).decode()
-FULL = exposed([("shop", reading(status(done=False)))]).decode()
+MERGED = replace(status(done=False), merge=MergeSeen(facts=FACTS))
+FULL = exposed([("shop", reading(MERGED))]).decode()
 
 
 def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -28,7 +28,7 @@ def check_merge_file(text: ConfigText) -> None:
     if mode in (Mode.DATA, Mode.DATA_CHANGE):
         raise ConfigValueInvalid(
             f"{text.place('pipeline', 'mode')}: with [merge] nothing is loaded in bulk",
-            hint="Take mode out. docs/merge.md says how rows that are there already are loaded.",
+            hint="Take mode out. docs/merge.md says how rows of before get there.",
             key="pipeline.mode",
         )
 

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from penstock import __version__
 from penstock.control.status import Status
 from penstock.web.consumer_metrics import consumer_metrics
+from penstock.web.merge_metrics import merge_metrics
 from penstock.web.reading import Reading, latencies
 from penstock.web.stage_metrics import stage_metrics
 from penstock.web.stage_reading import StageReading
@@ -73,6 +74,7 @@ class _Readings(Collector):
         yield from _bulk(known)
         yield from _changes(known)
         yield from consumer_metrics(self._readings)
+        yield from merge_metrics([(n, s.merge.facts) for n, _, s in known if s.merge is not None])
         yield from stage_metrics(self._stages)
 
 

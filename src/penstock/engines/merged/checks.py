@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableDefinition, TableName
@@ -52,7 +52,9 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
         try:
             found = tables_at(one.source.url).captured(one, dropped=())
         except PenstockError as error:
-            looked.findings.append(tables_not_read(error, Side.SOURCE))
+            # What is in the log is merged without its source.
+            found_away = tables_not_read(error, Side.SOURCE)
+            looked.findings.append(replace(found_away, severity=Severity.WARNING))
             continue
         tables[one.pipeline.name] = tuple(found)
     looked.look(MERGE_CHECKS, Merged(config=config, tables=tables))
@@ -91,11 +93,15 @@ def clocks(merged: Merged) -> Iterator[Finding]:
     assert section is not None, "a file with [merge]"
     ahead: dict[str, float] = {}
     for one in merged.config.inputs:
+        if one.pipeline.name not in merged.tables:
+            continue  # it is away, which is said already
         with closing(open_source(one, application_name="penstock doctor")) as source:
             before_us = REAL_CLOCK.now_us()
             now_us = source.state(LogEnd()).now_us
             after_us = REAL_CLOCK.now_us()
         ahead[one.pipeline.name] = (now_us - (before_us + after_us) / 2) / 1e6
+    if not ahead:
+        return
     first, last = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
     if ahead[last] - ahead[first] > section.clock_skew_seconds:
         yield Finding(
