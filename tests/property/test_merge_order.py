@@ -136,8 +136,9 @@ def test_parts_that_are_not_waited_for_are_found() -> None:
     def at_once(patch: pytest.MonkeyPatch) -> None:
         real = Order._others
 
-        def others(order: Order, *given: object) -> tuple[list[int], list[int]]:
-            return real(order, *given)[0], []  # type: ignore[arg-type]
+        def others(order: Order, *given: object) -> tuple[list[int], list[int], int]:
+            found, _, told = real(order, *given)  # type: ignore[arg-type]
+            return found, [], told
 
         patch.setattr(Order, "_others", others)
 

@@ -170,10 +170,13 @@ class InputQueue:
             return trx - self.trx - 1, one
         return None
 
-    def part(self, name: str) -> int | None:
-        """How many are in front of the first pending part of this global transaction."""
+    def part(self, name: str) -> tuple[int, int] | None:
+        """The first pending part of this global transaction.
+
+        How many are in front of it, and of how many parts it says that it is one.
+        """
         found = self._by_id.get(name)
-        return found[0] - self.trx - 1 if found else None
+        return (found[0] - self.trx - 1, self._globals[found[0]].parts) if found else None
 
     def raw_us(self, place: int) -> int:
         """The commit time of a pending one."""
@@ -299,9 +302,9 @@ class Order:
         queue = self.queues[index]
         first = queue.first_global()
         assert first is not None, "it is the earliest"
-        name, parts = first[1].id, first[1].parts
-        time_us = queue.raw_us(0)
-        others, unread = self._others(index, name, time_us)
+        name, time_us = first[1].id, queue.raw_us(0)
+        others, unread, told = self._others(index, name, time_us)
+        parts = max(first[1].parts, told)
         if unread and not (parts and len(others) + 1 >= parts):
             self.holding = frozenset(unread)
             return None
@@ -316,18 +319,21 @@ class Order:
         self._blocked[index] = name
         return True
 
-    def _others(self, index: int, name: str, time_us: int) -> tuple[list[int], list[int]]:
-        """The inputs that have another part, and those that may still bring one."""
-        others, unread = [], []
+    def _others(self, index: int, name: str, time_us: int) -> tuple[list[int], list[int], int]:
+        """The inputs that have another part, those that may still bring one, and the number of
+        parts that these parts tell.
+        """
+        others, unread, told = [], [], 0
         for other, queue in enumerate(self.queues):
             if other == index:
                 continue
-            place = queue.part(name)
-            if place is not None and abs(queue.raw_us(place) - time_us) <= self.join_us:
+            part = queue.part(name)
+            if part is not None and abs(queue.raw_us(part[0]) - time_us) <= self.join_us:
                 others.append(other)
+                told = max(told, part[1])
             elif not queue.is_ended and queue.seen_us <= time_us + self.join_us + self.skew_us:
                 unread.append(other)
-        return others, unread
+        return others, unread, told
 
     def _would_wait_for_ever(self, index: int, name: str) -> bool:
         """Whether a part waited for is behind one that waits, at last, for this one."""
