@@ -29,7 +29,7 @@ from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.columns import NotHeld, column_of
 from penstock.codec.ignite.kinds import holder, holds, neutral_of
 from penstock.codec.ignite.texts import json_of, moment_text
-from penstock.codec.ignite.types import Types, cache_id
+from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigOtherEngine
@@ -163,6 +163,37 @@ def test_rows_read_at_once_are_those_of_decoded_values(
     if size < 20:
         assert counts[True] > 100
     assert counts[False] > 50  # the cache with a value of every type
+
+
+def test_a_second_type_with_the_same_fields_is_not_taken_for_the_first() -> None:
+    """The table gets a column for the type, as where each value is decoded."""
+    types = {
+        number: BinaryType(
+            type_id=number,
+            type_name=name,
+            fields={"a": "int"},
+            names={1: "a"},
+            schemas={5: ("a",)},
+        )
+        for number, name in ((7, "First"), (8, "Second"))
+    }
+    maker = maker_of(Types(types.get), "UTC")
+    names = []
+    for type_id in (7, 7, 8, 8, 7):
+        head = struct.pack("<BBHiiiii", 103, 1, 0x2B, type_id, 9, 30, 5, 29)
+        value = head + b"\x03\x05\0\0\0\x18"
+        data = data_segment([[entry_bytes(key=number(1), value=value, kind=100)]])
+        entries = list(wal.Walk(data, number=0, name="0.wal", begin=0, decode=decoded(types)))
+        numbers = np.arange(1, dtype=np.int64)
+        after = maker.rows("c", entries, numbers, numbers).batch.column("after")[0].as_py()
+        names.append(after.get("_type"))
+    assert names == [None, None, "Second", "Second", "First"]
+
+
+def decoded(types: dict[int, BinaryType]) -> Any:
+    """What a walk decodes with."""
+    known = Types(types.get)
+    return lambda data, kind: marshal.decode(data, kind, known)
 
 
 def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> None:
