@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.model.position import POSITION_BYTES, to_bytes
@@ -86,13 +87,23 @@ def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordB
         return None
     positions, ends, times, ids = zip(*lines, strict=True)
     arrays = [
-        pa.array(map(to_bytes, positions), POSITION),
-        pa.array(map(to_bytes, ends), POSITION),
+        _positions(positions),
+        _positions(ends),
         pa.array(times, pa.int64()).view(COMMIT_TIME),
         pa.array(ids, pa.uint64()),
         pa.array([0] * len(lines), pa.uint16()),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
+
+
+def _positions(ordinals: Sequence[int]) -> pa.Array:
+    try:
+        low = np.array(ordinals, np.int64)
+    except OverflowError:  # of more than 63 bits
+        return pa.array(map(to_bytes, ordinals), POSITION)
+    found = np.zeros((len(low), POSITION_BYTES // 8), ">i8")
+    found[:, -1] = low
+    return pa.FixedSizeBinaryArray.from_buffers(POSITION, len(low), [None, pa.py_buffer(found)])
 
 
 def _field(column: Column) -> pa.Field:

@@ -18,7 +18,6 @@ import structlog
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import Cache, NodeDirectory
 from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.position import position_of
 from penstock.model import PenstockError
 from penstock.ports.direct import DirectListing, LogPlace
 
@@ -40,10 +39,12 @@ class Piece:
     """Transactions, in order, one behind the other.
 
     made: caches that were made again in front of them, each with its place. entries: of all
-    transactions; counts: how many each has; ended: of each the place of its last record, ms since
-    1970, its number or 0. end: from where on the rest is read; None: a transaction is open there.
+    transactions; counts: how many each has; ended: of each the offset of its last record, ms since
+    1970, its number or 0. segment: of all of them. end: from where on the rest is read; None: a
+    transaction is open there.
     """
 
+    segment: int
     made: list[tuple[str, LogPlace]] = field(default_factory=list)
     entries: list[Any] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -221,30 +222,24 @@ class _Segment:
     _open: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def pieces(self) -> Iterator[Piece]:
-        piece, marks = Piece(), _Marks(self.made)
-        record: list[Any] = []  # the entries of the one that is read
-        for entry in self.entries:
-            offset = entry.offset
-            if record and record[0].offset != offset:
-                self._take(piece, record)
-                record = []
-                if len(piece.entries) >= PIECE_ENTRIES_MAX:
-                    if not self._open:
-                        piece.end = LogPlace(self.number, min(offset, marks.offset), 0)
-                    yield piece
-                    piece = Piece()
+        piece, marks = Piece(self.number), _Marks(self.made)
+        for record in _records(self.entries):
+            offset = record[0].offset
+            if len(piece.entries) >= PIECE_ENTRIES_MAX:
+                if not self._open:
+                    piece.end = LogPlace(self.number, min(offset, marks.offset), 0)
+                yield piece
+                piece = Piece(self.number)
             if offset > marks.offset:
                 if piece.entries:
                     yield piece
-                    piece = Piece()
+                    piece = Piece(self.number)
                 piece.made += marks.before(offset)
-            record.append(entry)
-        if record:
             self._take(piece, record)
         if marks.is_left:
             if piece.entries:
                 yield piece
-                piece = Piece()
+                piece = Piece(self.number)
             piece.made += marks.before(END)
         place = self.walk.place
         piece.end = LogPlace(self.number, self.begin, 0) if place is None else LogPlace(*place)
@@ -252,27 +247,41 @@ class _Segment:
 
     def _take(self, piece: Piece, record: list[Any]) -> None:
         """Take in a record's entries: those of transactions that end with it, and its own."""
-        if len(record) == 1 and record[0].near_version not in self.lasts:
-            self._put(piece, record)
+        near = record[0].near_version
+        if not self.lasts or (len(record) == 1 and near not in self.lasts):
+            _put(piece, record, near)
             return
         by_near: dict[Any, list[Any]] = {}
         for entry in record:
             by_near.setdefault(entry.near_version, []).append(entry)
         for near, some in by_near.items():
             if near not in self.lasts:
-                self._put(piece, some)
+                _put(piece, some, near)
             elif self.lasts[near] == some[0].offset:
-                self._put(piece, [*self._open.pop(near, []), *some])
+                _put(piece, [*self._open.pop(near, []), *some], near)
             else:
                 self._open[near] += some
 
-    def _put(self, piece: Piece, entries: list[Any]) -> None:
-        last = entries[-1]
-        near = last.near_version
-        piece.entries += entries
-        piece.counts.append(len(entries))
-        position = position_of(LogPlace(self.number, last.offset, 0))
-        piece.ended.append((position, last.time_ms, 0 if near is None else near.order))
+
+def _records(entries: Iterator[Any]) -> Iterator[list[Any]]:
+    """The entries of each record."""
+    record: list[Any] = []
+    offset = -1
+    for entry in entries:
+        if entry.offset != offset:
+            if record:
+                yield record
+            record, offset = [], entry.offset
+        record.append(entry)
+    if record:
+        yield record
+
+
+def _put(piece: Piece, entries: list[Any], near: Any) -> None:
+    last = entries[-1]
+    piece.entries += entries
+    piece.counts.append(len(entries))
+    piece.ended.append((last.offset, last.time_ms, 0 if near is None else near.order))
 
 
 class _Marks:

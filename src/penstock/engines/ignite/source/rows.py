@@ -73,7 +73,7 @@ class RowMaker:
 
     def rows(self, cache: str, entries: Entries, gsn: Ints, trx: Ints) -> Rows:
         """Rows of one cache's entries, numbered so. Raises what decoding does, KeyNotUsable."""
-        is_put = np.fromiter((one.has_value for one in entries), np.bool_, len(entries))
+        is_put = np.array([one.has_value for one in entries], np.bool_)
         puts = entries if is_put.all() else [one for one in entries if one.has_value]
         made = self._plain_rows(cache, entries, puts, is_put, gsn, trx)
         if made is not None:

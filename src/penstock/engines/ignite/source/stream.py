@@ -7,7 +7,9 @@ is older than what a key has (a resend, another node's copy) is left out by `Ver
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import Shapes, table_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
+from penstock.ports.direct import LogPlace
 
 POLL_S = 0.2
 
@@ -32,6 +35,21 @@ class Versions(Protocol):
         The same change may come again after a crash: it is accepted. time_ms: of its record.
         """
         ...
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, which else looks at each of a piece's objects again and again.
+
+    They go with their last reference, as all that is in no cycle.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Counted:
@@ -61,10 +79,13 @@ class IgniteStream:
         shapes: Shapes,
         *,
         start: FlushPoint,
-        versions: Versions,
+        versions: Versions | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Go on behind a flush point; of an empty log where the node's saved state is."""
+        """Go on behind a flush point; of an empty log where the node's saved state is.
+
+        versions: None where every change is the newest of its key.
+        """
         self._reader = reader
         self._maker = maker
         self._shapes = shapes
@@ -108,8 +129,13 @@ class IgniteStream:
     # -- runs --------------------------------------------------------------------------------
 
     def _there(self) -> Iterator[Run]:
-        for piece in self._reader.pieces():
-            run = self._run(piece)
+        pieces = self._reader.pieces()
+        while True:
+            with _uncollected():
+                piece = next(pieces, None)
+                run = None if piece is None else self._run(piece)
+            if piece is None:
+                return
             if run is not None:
                 yield run
 
@@ -152,11 +178,38 @@ class IgniteStream:
 
     def _rows(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> tuple[Rows, ...]:
         """Number what is accepted, and make rows of it, cache by cache."""
+        entries, counts, times = self._accepted(piece)
+        base = position_of(LogPlace(piece.segment, 0, 0))
+        ended += [
+            (base + offset, base + offset + 1, ms * 1000, number) for offset, ms, number in times
+        ]
+        gsn = self._gsn + 1 + np.arange(len(entries), dtype=np.int64)
+        trx = self._trx + 1 + np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        self._gsn += len(entries)
+        self._trx += len(counts)
+        caches = [one.cache_id for one in entries]
+        if len(set(caches)) == 1:
+            return (self._maker.rows(self._reader.name_of(caches[0]), entries, gsn, trx),)
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(caches):
+            places.setdefault(number, []).append(place)
+        return tuple(
+            self._maker.rows(
+                self._reader.name_of(number), [entries[p] for p in here], gsn[here], trx[here]
+            )
+            for number, here in places.items()
+        )
+
+    def _accepted(self, piece: Piece) -> tuple[list[Any], list[int], list[tuple[int, int, int]]]:
+        """What is not older than what was given: entries, their counts, and ends, as in a piece."""
+        if self._versions is None:
+            return piece.entries, piece.counts, piece.ended
         accepts = self._versions.accepts
         entries: list[Any] = []
         counts: list[int] = []
+        times: list[tuple[int, int, int]] = []
         at = 0
-        for count, (position, time_ms, number) in zip(piece.counts, piece.ended, strict=True):
+        for count, time in zip(piece.counts, piece.ended, strict=True):
             some = [
                 one
                 for one in piece.entries[at : at + count]
@@ -166,20 +219,8 @@ class IgniteStream:
             if some:
                 entries += some
                 counts.append(len(some))
-                ended.append((position, position + 1, time_ms * 1000, number))
-        gsn = self._gsn + 1 + np.arange(len(entries), dtype=np.int64)
-        trx = self._trx + 1 + np.repeat(np.arange(len(counts), dtype=np.int64), counts)
-        self._gsn += len(entries)
-        self._trx += len(counts)
-        places: dict[int, list[int]] = {}
-        for place, entry in enumerate(entries):
-            places.setdefault(entry.cache_id, []).append(place)
-        return tuple(
-            self._maker.rows(
-                self._reader.name_of(number), [entries[p] for p in here], gsn[here], trx[here]
-            )
-            for number, here in places.items()
-        )
+                times.append(time)
+        return entries, counts, times
 
     def _point(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> FlushPoint | None:
         """Where the piece ends, when that is further than before."""
