@@ -6,6 +6,7 @@ Not here: recordings and segments made by hand (`fix_ignite.py`), live nodes (`f
 from __future__ import annotations
 
 import datetime
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -123,6 +124,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, UUID):
         return value.bytes
     return value
+
+
+def near(order: int) -> bytes:
+    """A transaction's number, as a node writes it."""
+    return struct.pack("<Biiq", 1, 1, 1, order)
+
+
+def text(value: str) -> bytes:
+    """A marshalled string."""
+    data = value.encode()
+    return struct.pack("<Bi", 9, len(data)) + data
+
+
+def number(value: int) -> bytes:
+    """A marshalled int."""
+    return struct.pack("<Bi", 3, value)
 
 
 def made(folder: Path, segments: dict[int, bytes], *caches: str) -> Path:

@@ -24,7 +24,17 @@ from fix_ignite import (
     unpacked,
     walked,
 )
-from fix_ignite_source import extract, folded, made, plain, rows_of, source_pipeline
+from fix_ignite_source import (
+    extract,
+    folded,
+    made,
+    near,
+    number,
+    plain,
+    rows_of,
+    source_pipeline,
+    text,
+)
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.columns import NotHeld, column_of
 from penstock.codec.ignite.kinds import holder, holds, neutral_of
@@ -49,22 +59,6 @@ from penstock.ports.direct import LogPlace
 
 CACHE = cache_id("words")
 KERNELS = (marshal.decode, wal.wal_kernel()[:2])
-
-
-def near(order: int) -> bytes:
-    """A transaction's number, as a node writes it."""
-    return struct.pack("<Biiq", 1, 1, 1, order)
-
-
-def text(value: str) -> bytes:
-    """A marshalled string."""
-    data = value.encode()
-    return struct.pack("<Bi", 9, len(data)) + data
-
-
-def number(value: int) -> bytes:
-    """A marshalled int."""
-    return struct.pack("<Bi", 3, value)
 
 
 def word(key: int, value: str | None, **more: Any) -> bytes:

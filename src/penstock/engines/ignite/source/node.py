@@ -18,11 +18,15 @@ import structlog
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import Cache, NodeDirectory
 from penstock.engines.ignite.source.lives import Lives
+from penstock.engines.ignite.source.position import OFFSET_BITS
+from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 from penstock.ports.direct import DirectListing, LogPlace
 
 PIECE_ENTRIES_MAX = 10_000
 END = 1 << 31  # no segment has that many bytes
+
+declare("ignite.place.after", "ignite.remove.after")
 
 logger = structlog.get_logger(__name__)
 
@@ -39,12 +43,11 @@ class Piece:
     """Transactions, in order, one behind the other.
 
     made: caches that were made again in front of them, each with its place. entries: of all
-    transactions; counts: how many each has; ended: of each the offset of its last record, ms since
-    1970, its number or 0. segment: of all of them. end: from where on the rest is read; None: a
-    transaction is open there.
+    transactions; counts: how many each has; ended: of each the position of its last record, ms
+    since 1970, its number or 0. end: from where on the rest is read; None: a transaction is open
+    there.
     """
 
-    segment: int
     made: list[tuple[str, LogPlace]] = field(default_factory=list)
     entries: list[Any] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
@@ -55,7 +58,8 @@ class Piece:
 class NodeReader:
     """Reads one node's directory. ignored: entries of caches that are not taken, and backups.
 
-    byte_count: of the segments read. handled: the last segment that was dealt with.
+    byte_count: of the segments read. handled: the last segment that was dealt with. time_ms: of the
+    last change that was read to the end of its segment, 0 before.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class NodeReader:
         self._names: dict[int, str] = {}
         self._groups: dict[int, dict[int, str]] = {}
         self._lives = Lives(directory.made_ms)
-        self.ignored = self.byte_count = 0
+        self.ignored = self.byte_count = self.time_ms = 0
         self.handled = -1
         self._walk: Any = None
 
@@ -109,7 +113,9 @@ class NodeReader:
         """The change log has everything before a place: save it, and remove what is done with."""
         if place != self._directory.load_place():
             self._directory.save_place(place)
+        point("ignite.place.after")
         self._listing.remove_before(place)
+        point("ignite.remove.after")
 
     def pieces(self) -> Iterator[Piece]:
         """What is there now. Raises NodeSegmentsMissed, and what reading does."""
@@ -170,6 +176,7 @@ class NodeReader:
             made=made,
             entries=self._wanted(walk),
         ).pieces()
+        self.time_ms = walk.time_ms or self.time_ms
 
     def _made_again(self, segment: int, begin: int, data: bytes) -> list[tuple[str, LogPlace]]:
         """Caches that were made again in a segment, and where."""
@@ -222,24 +229,24 @@ class _Segment:
     _open: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def pieces(self) -> Iterator[Piece]:
-        piece, marks = Piece(self.number), _Marks(self.made)
+        piece, marks = Piece(), _Marks(self.made)
         for record in _records(self.entries):
             offset = record[0].offset
             if len(piece.entries) >= PIECE_ENTRIES_MAX:
                 if not self._open:
                     piece.end = LogPlace(self.number, min(offset, marks.offset), 0)
                 yield piece
-                piece = Piece(self.number)
+                piece = Piece()
             if offset > marks.offset:
                 if piece.entries:
                     yield piece
-                    piece = Piece(self.number)
+                    piece = Piece()
                 piece.made += marks.before(offset)
             self._take(piece, record)
         if marks.is_left:
             if piece.entries:
                 yield piece
-                piece = Piece(self.number)
+                piece = Piece()
             piece.made += marks.before(END)
         place = self.walk.place
         piece.end = LogPlace(self.number, self.begin, 0) if place is None else LogPlace(*place)
@@ -249,18 +256,25 @@ class _Segment:
         """Take in a record's entries: those of transactions that end with it, and its own."""
         near = record[0].near_version
         if not self.lasts or (len(record) == 1 and near not in self.lasts):
-            _put(piece, record, near)
+            self._put(piece, record, near)
             return
         by_near: dict[Any, list[Any]] = {}
         for entry in record:
             by_near.setdefault(entry.near_version, []).append(entry)
         for near, some in by_near.items():
             if near not in self.lasts:
-                _put(piece, some, near)
+                self._put(piece, some, near)
             elif self.lasts[near] == some[0].offset:
-                _put(piece, [*self._open.pop(near, []), *some], near)
+                self._put(piece, [*self._open.pop(near, []), *some], near)
             else:
                 self._open[near] += some
+
+    def _put(self, piece: Piece, entries: list[Any], near: Any) -> None:
+        last = entries[-1]
+        piece.entries += entries
+        piece.counts.append(len(entries))
+        position = (self.number << OFFSET_BITS) + last.offset
+        piece.ended.append((position, last.time_ms, 0 if near is None else near.order))
 
 
 def _records(entries: Iterator[Any]) -> Iterator[list[Any]]:
@@ -275,13 +289,6 @@ def _records(entries: Iterator[Any]) -> Iterator[list[Any]]:
         record.append(entry)
     if record:
         yield record
-
-
-def _put(piece: Piece, entries: list[Any], near: Any) -> None:
-    last = entries[-1]
-    piece.entries += entries
-    piece.counts.append(len(entries))
-    piece.ended.append((last.offset, last.time_ms, 0 if near is None else near.order))
 
 
 class _Marks:

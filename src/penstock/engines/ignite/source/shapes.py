@@ -50,7 +50,7 @@ class KeptShape(msgspec.Struct, kw_only=True):
     """What is kept of a cache. version: of its relation. types: names of its values' types.
 
     columns, shape: of this version; shape is what a relation says of them. has_rows: rows of it
-    were given, or copied, at some time.
+    were given, or copied, at some time. since: the position of the first that was given.
     """
 
     version: int = 0
@@ -58,6 +58,7 @@ class KeptShape(msgspec.Struct, kw_only=True):
     shape: list[tuple[str, str, str, str | None]] = []
     types: list[str] = []
     has_rows: bool = False
+    since: int = 0
 
 
 class DeclaredColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,18 +82,26 @@ class Shape:
 class Shapes:
     """The shapes of caches, by name.
 
-    declared: the columns of a cache that is a SQL table, in order; empty for another one.
+    declared: the columns of a cache that is a SQL table, in order; empty for another one. position:
+    of the rows that are made next.
     """
 
     files: StateFiles
     declared: Callable[[str], Sequence[DeclaredColumn]] = lambda _: ()
+    position: int = 0
     _kept: dict[str, KeptShape] = field(default_factory=dict)
     _shapes: dict[str, Shape] = field(default_factory=dict)
 
-    def load(self) -> None:
-        """Read what was kept. Raises CheckpointCorrupt."""
+    def load(self, position: int | None = None) -> None:
+        """Read what was kept. Raises CheckpointCorrupt.
+
+        position: where the log ends. Rows that were given at it or behind are not in it.
+        """
         self._kept = self.files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
         self._shapes = {}
+        for kept in self._kept.values():
+            if position is not None and kept.since and kept.since >= position:
+                kept.has_rows, kept.since = False, 0
 
     def names(self) -> list[str]:
         """Of the caches that are known."""
@@ -185,6 +194,7 @@ class Shapes:
         shape = [(one.name, one.kind, one.neutral, one.missing) for one in columns]
         if shape != kept.shape or not kept.has_rows:
             kept.version += shape != kept.shape
+            kept.since = kept.since if kept.has_rows else self.position
             kept.shape, kept.has_rows = shape, True
             self.files.save(SHAPES_FILE, self._kept)
         return Shape(

@@ -91,7 +91,7 @@ class IgniteEngine:
     def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
         """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
-        self._shapes.load()
+        self._shapes.load(durable.position)
         source, directory = self._source, self._directory
         reader = NodeReader(
             directory,

@@ -21,7 +21,6 @@ from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import Shapes, table_of
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, Marker, MarkerKind, Rows, Run
-from penstock.ports.direct import LogPlace
 
 POLL_S = 0.2
 
@@ -179,10 +178,8 @@ class IgniteStream:
     def _rows(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> tuple[Rows, ...]:
         """Number what is accepted, and make rows of it, cache by cache."""
         entries, counts, times = self._accepted(piece)
-        base = position_of(LogPlace(piece.segment, 0, 0))
-        ended += [
-            (base + offset, base + offset + 1, ms * 1000, number) for offset, ms, number in times
-        ]
+        ended += [(at, at + 1, ms * 1000, number) for at, ms, number in times]
+        self._shapes.position = times[0][0] if times else 0
         gsn = self._gsn + 1 + np.arange(len(entries), dtype=np.int64)
         trx = self._trx + 1 + np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         self._gsn += len(entries)

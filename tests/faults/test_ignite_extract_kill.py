@@ -1,0 +1,104 @@
+"""The extractor of an Ignite node, killed at every point: the log is what it is without a kill.
+
+No server: the segments are those of a recording, and ones made here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_ignite import cdc_of, data_segment, entry_bytes, unpacked
+from fix_ignite_source import extract, near, number, rows_of, source_pipeline, text
+from penstock.codec.ignite.types import cache_id
+from penstock.control.config import load_config
+
+POINTS = (
+    "extract.write.after",
+    "extract.flush.before",
+    "extract.flush.after",
+    "ignite.place.after",
+    "ignite.remove.after",
+    "extract.acknowledge.after",
+    "extract.rotate.before",
+    "extract.rotate.after",
+    "extract.done.before",
+    "log.rename.before",
+    "files.replace",
+    "files.replace.rename",
+)
+LIVES_MAX = 40
+
+
+def recorded(folder: Path) -> Path:
+    """A recording's work directory with more behind it: transactions over records and segments."""
+    work = unpacked("one", folder / "work")
+    for segment in (5, 6):
+        records = [
+            [
+                entry_bytes(
+                    key=text(f"word {n % 5}"),
+                    value=None if n % 4 == 3 else number(segment * 100 + n),
+                    op=3 if n % 4 == 3 else 2,
+                    near=near(n % 3 + 1) if n % 2 else b"\0",
+                    cache=cache_id("words"),
+                )
+            ]
+            for n in range(30)
+        ]
+        data = data_segment(records, number=segment, time_ms=1_900_000_000_000)
+        (cdc_of(work) / f"{segment:016}.wal").write_bytes(data)
+    return work
+
+
+def seen(path: Path) -> list[Any]:
+    """The log's rows and transactions."""
+    return [
+        (row.op, row.table, row.values, row.trx, row.relation and row.relation.version)
+        for row in rows_of(load_config(path))
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Without a kill."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = source_pipeline(folder, recorded(folder), tables='"*", "!place"')
+    extract(path, flush_rows=7)
+    return seen(path)
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POINTS)
+def test_a_killed_extractor_leaves_the_log_as_it_is_without(
+    tmp_path: Path, expected: list[Any], name: str
+) -> None:
+    """Killed in each of its lives, a little later each time, until one comes to its end."""
+    path = source_pipeline(tmp_path, recorded(tmp_path), tables='"*", "!place"')
+    killed = 0
+    for life in range(1, LIVES_MAX):
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).parents[1] / "fix_ignite_source.py"), path, "7"],
+            env={**os.environ, "PENSTOCK_FAULT": f"{name}:{life}:kill"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+        killed += 1
+    assert done.returncode == 0
+    assert killed, "it was never there"
+    assert seen(path) == expected
+    left = sorted(one.name for one in cdc_of(tmp_path / "work").glob("*.wal"))
+    assert left == [f"{6:016}.wal"]
+    shutil.rmtree(tmp_path / "work")
