@@ -187,7 +187,9 @@ def test_a_node_is_brought_into_postgres(
     done = penstock("extract", path, "--json")
     assert done.code == 0, done.err
     config = load_config(path)
-    with psycopg.connect(target_url, autocommit=True, options="-c timezone=UTC") as sql:
+    with psycopg.connect(
+        target_url, autocommit=True, options="-c timezone=UTC", prepare_threshold=None
+    ) as sql:
         make_tables(sql, config)
         path.write_text(path.read_text().replace("exitWhenIdle = true\n", ""))
         (config.layout.log / "CHANGE.DONE").unlink()

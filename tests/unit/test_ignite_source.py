@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import struct
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,8 +42,11 @@ from penstock.codec.ignite.kinds import holder, holds, neutral_of
 from penstock.codec.ignite.texts import json_of, moment_text
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
+from penstock.consume import CdcConsumer
+from penstock.consume import run as run_consumer
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigOtherEngine
+from penstock.control.consumers import register_configured
 from penstock.engines.ignite.extraction import TimeZoneUnknown
 from penstock.engines.ignite.lost import delete_below_hole
 from penstock.engines.ignite.source import node
@@ -50,7 +54,7 @@ from penstock.engines.ignite.source.lives import Lives
 from penstock.engines.ignite.source.node import NodeSegmentsMissed
 from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
-from penstock.engines.ignite.source.shapes import Shapes
+from penstock.engines.ignite.source.shapes import SCHEMA, Shapes
 from penstock.engines.ignite.state import CdcState
 from penstock.engines.ignite.tables import captured
 from penstock.log.layout import list_segments as files_in_log
@@ -145,12 +149,12 @@ def test_rows_read_at_once_are_those_of_decoded_values(
         for entry in walked(recording, wal.wal_kernel(), marshal.decode, node_name):
             caches.setdefault(entry.cache_id, []).append(entry)
         caches.pop(cache_id("place"), None)
-        for number, entries in caches.items():
+        for cache, entries in caches.items():
             for at in range(0, len(entries), size):
                 some = entries[at : at + size]
                 numbers = np.arange(len(some), dtype=np.int64)
-                made = first.rows(str(number), some, numbers, numbers)
-                wanted = second.rows(str(number), some, numbers, numbers)
+                made = first.rows(str(cache), some, numbers, numbers)
+                wanted = second.rows(str(cache), some, numbers, numbers)
                 assert made.relation == wanted.relation
                 made.batch.validate(full=True)
                 assert made.batch.equals(wanted.batch)
@@ -555,3 +559,39 @@ def test_partitions_that_go_on_counting_are_those_of_before() -> None:
     assert old.begun([mark], iter(entries), lambda _: caches) == []
     later = Lives(made_ms=lambda _: 20, start_ms=21)
     assert later.begun([mark], iter(entries[2:]), lambda _: caches) == []
+
+
+class Noted(CdcConsumer):
+    """Notes events; ends when nothing comes any more."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self._idle = 0
+
+    def alive(self) -> bool:
+        """See CdcConsumer."""
+        self._idle += 1
+        return self._idle < 3
+
+    def on_events(self, events: Iterator[Any]) -> bool:
+        """See CdcConsumer."""
+        for event in events:
+            self.seen.append((event.op, event.table, event.key[0].as_py(), event.source_xid))
+            self._idle = 0
+        return True
+
+
+def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
+    """With `direct = false`: changes of the log, not of the directory."""
+    records = [[word(1, "a")], [word(2, "b", near=near(7))], [word(1, None)]]
+    work = made(tmp_path, {0: data_segment(records)}, "words")
+    more = '[consumers.all]\nclass = "none:None"\ncheckFrequency = 20\ndirect = false\n'
+    path = source_pipeline(tmp_path, work, "n", source=more)
+    register_configured(load_config(path))
+    extract(path)
+    consumer = Noted()
+    run_consumer(path, "all", consumer)
+    table = f"{SCHEMA}.words"
+    assert consumer.seen == [
+        ("U", table, 1, 0), ("U", table, 2, 7), ("D", table, 1, 0),
+    ]  # fmt: skip

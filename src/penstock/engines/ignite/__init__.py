@@ -26,6 +26,7 @@ DESCRIPTOR = Descriptor(
         "plan": f"{_HERE}.plan",
         "extraction": f"{_HERE}.extraction",
         "lag": f"{_HERE}.lag:IgniteLag",
+        "schema_source": f"{_HERE}.tables",
         "type_rules": f"{_HERE}.type_rules:TYPE_RULES",
         "position": f"{_HERE}.source.position:IgnitePosition",
         "positions": f"{_HERE}.source.position:IgnitePositions",

@@ -14,6 +14,7 @@ from penstock.model import ColumnDefinition, Relation, TableDefinition, TableNam
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
+from penstock.sql.schema_translation import SchemaDescription
 
 SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
@@ -82,6 +83,11 @@ def definition_of(relation: Relation) -> TableDefinition:
         primary_key=key,
         identity_columns=key,
     )
+
+
+def describe(_definition: TableDefinition) -> SchemaDescription:
+    """See SchemaSource: a cache has columns and a key, and what SQL adds is not carried."""
+    return SchemaDescription(defaults={})
 
 
 def followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
