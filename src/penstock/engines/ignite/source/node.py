@@ -58,8 +58,7 @@ class Piece:
 class NodeReader:
     """Reads one node's directory. ignored: entries of caches that are not taken, and backups.
 
-    byte_count: of the segments read. handled: the last segment that was dealt with. time_ms: of the
-    last change that was read to the end of its segment, 0 before.
+    byte_count: of the segments read. handled: the last segment that was dealt with.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class NodeReader:
         self._names: dict[int, str] = {}
         self._groups: dict[int, dict[int, str]] = {}
         self._lives = Lives(directory.made_ms)
-        self.ignored = self.byte_count = self.time_ms = 0
+        self.ignored = self.byte_count = 0
         self.handled = -1
         self._walk: Any = None
 
@@ -176,7 +175,6 @@ class NodeReader:
             made=made,
             entries=self._wanted(walk),
         ).pieces()
-        self.time_ms = walk.time_ms or self.time_ms
 
     def _made_again(self, segment: int, begin: int, data: bytes) -> list[tuple[str, LogPlace]]:
         """Caches that were made again in a segment, and where."""

@@ -132,7 +132,7 @@ class NodesEngine(IgniteEngine):
     @contextmanager
     def _opened(self, durable: FlushPoint) -> Iterator[NodesStream]:
         assert self._shapes is not None, "begin() comes first"
-        self._shapes.load()
+        self._shapes.load(durable.position)
         versions = Versions(self._path, gives_copies=self._source.include_backups)
         with ExitStack() as stack:
             stack.callback(versions.close)
