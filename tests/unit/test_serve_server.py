@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +22,7 @@ from fix_serve import (
     settings_of,
     write_log,
 )
+from fix_serve_client import START, Raw, streamed, wait_until
 from penstock.serve import numbers
 
 STATUS = psycopg.pq.ExecStatus
@@ -166,78 +165,6 @@ def test_slots_outlast_the_server_and_temporary_ones_do_not(tmp_path: Path) -> N
         wait_until(lambda: len(running.serving.slot_rows()) == 1)
 
 
-def wait_until(what: Any) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + 20
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-class Raw:
-    """A client that says bytes. Logged in where it is told to be."""
-
-    def __init__(self, running: Running, *, login: bool = True) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", running.port))
-        self.socket.settimeout(20)
-        self.buffer = b""
-        if login:
-            self.log_in(running)
-
-    def log_in(self, running: Running) -> None:
-        """As libpq does, for replication."""
-        from penstock.codec.postgres.scram import ScramClient
-
-        words = b"user\0repl\0database\0shop\0replication\0database\0\0"
-        body = struct.pack(">i", 196608) + words
-        self.socket.sendall(struct.pack(">i", len(body) + 4) + body)
-        assert self.message()[0] == b"R"
-        client = ScramClient(PASSWORD)
-        first = client.first()
-        name = client.mechanism.encode() + b"\0"
-        self.say(b"p", name + struct.pack(">i", len(first)) + first)
-        self.say(b"p", client.final(self.message()[1][4:]))
-        client.verify(self.message()[1][4:])
-        self.until(b"Z")
-
-    def say(self, kind: bytes, body: bytes = b"") -> None:
-        """Send a message."""
-        self.socket.sendall(kind + struct.pack(">i", len(body) + 4) + body)
-
-    def message(self) -> tuple[bytes, bytes]:
-        """The next one."""
-        while len(self.buffer) < 5 or len(self.buffer) < 1 + int.from_bytes(self.buffer[1:5]):
-            data = self.socket.recv(65536)
-            if not data:
-                raise EOFError
-            self.buffer += data
-        end = 1 + int.from_bytes(self.buffer[1:5])
-        found, self.buffer = (self.buffer[:1], self.buffer[5:end]), self.buffer[end:]
-        return found
-
-    def until(self, kind: bytes) -> list[tuple[bytes, bytes]]:
-        """All messages up to one of this kind."""
-        found = [self.message()]
-        while found[-1][0] != kind:
-            found.append(self.message())
-        return found
-
-    def query(self, text: str) -> None:
-        """Ask."""
-        self.say(b"Q", text.encode() + b"\0")
-
-    def status(self, flush: int, *, reply: bool = False) -> None:
-        """Confirm."""
-        self.say(b"d", struct.pack(">cQQQqB", b"r", flush, flush, flush, 0, reply))
-
-    def close(self) -> None:
-        """Go, without a word."""
-        self.socket.close()
-
-
-START = "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')"
-
-
 def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
     """Rows come as they are written; CopyDone is answered by three messages, and the slot keeps."""
     write_log(tmp_path / "log", ROWS)
@@ -267,17 +194,6 @@ def test_a_stream_from_its_begin_to_its_end(tmp_path: Path) -> None:
         assert client.message()[0] == b"W"
         client.close()
         other.close()
-
-
-def streamed(client: Raw, *, until: str) -> list[tuple[str, int]]:
-    """Letters and LSNs of what is sent, up to a letter."""
-    found: list[tuple[str, int]] = []
-    while not found or found[-1][0] != until:
-        kind, body = client.message()
-        assert kind == b"d", (kind, body)
-        if body[:1] == b"w":
-            found.append((chr(body[25]), struct.unpack_from(">Q", body, 1)[0]))
-    return found
 
 
 def test_confirming_more_than_was_sent_moves_nothing_further(tmp_path: Path) -> None:

@@ -17,13 +17,16 @@ from penstock.control.supervisor import HalfFailed, StopRequest, Supervisor, com
 ERROR = '{"code": "CN05", "error": "told to fail", "hint": "mend it"}'
 
 
-def half(name: str, program: str, *, is_consumer: bool = False) -> supervisor.Half:
+def half(
+    name: str, program: str, *, is_consumer: bool = False, serves: bool = False
+) -> supervisor.Half:
     """A process that is this Python program."""
     return supervisor.Half(
         name=name,
         arguments=[sys.executable, "-c", program],
         diagnostics=io.StringIO(),
         is_consumer=is_consumer,
+        serves=serves,
     )
 
 
@@ -127,3 +130,26 @@ def test_each_consumer_of_the_file_is_a_process(tmp_path: Path) -> None:
         "consume-a": ["consume", str(path), "a"],
         "consume-b": ["consume", str(path), "b"],
     }
+
+
+@pytest.mark.parametrize("is_log_done", [True, False])
+def test_what_serves_ends_when_all_others_have(is_log_done: bool) -> None:
+    """It never ends by itself; until then it is started again like a consumer."""
+    extract = half("extract", "import time; time.sleep(1.5)")
+    server = half("serve", SLEEP, is_consumer=True, serves=True)
+    failing = half("serve-b", FAIL, is_consumer=True, serves=True)
+    events = run([extract, server, failing], is_log_done=is_log_done)
+    assert [kind for kind, _, _ in events if kind == "consumer failed"]
+    assert (extract.code, server.code) == (0, -15)
+
+
+def test_a_file_with_serve_has_its_process(tmp_path: Path) -> None:
+    """Behind the consumers."""
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        '[pipeline]\nname = "shop"\ndirectory = "shop"\n'
+        '[source]\nurl = "postgresql://u@h/d"\ntables = ["public.*"]\n'
+        '[serve]\nusers = { repl = "${W}" }\n'
+    )
+    found = commands_of(load_config(path, {"W": "x"}))
+    assert found["serve"] == ["serve", str(path)]

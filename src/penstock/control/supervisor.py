@@ -302,7 +302,8 @@ class Supervisor:
         """Start it again after a while, however it ended; at the very end report its failure."""
         error = half.error()
         if self._is_finishing:
-            self._failure = self._failure or error
+            if not half.serves:
+                self._failure = self._failure or error
             return
         if self._stop():
             return

@@ -1,0 +1,112 @@
+"""pg_recvlogical follows a served log: no row is lost or comes twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_engines import Place, insert, new_place
+from fix_postgres import Server
+from fix_shared import SharedServers
+from fix_subscribers import PASSWORD, Served
+
+
+@pytest.fixture
+def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
+    """A source of the version under test."""
+    with new_place(shared_servers, f"pg{postgres.version}") as found:
+        yield found
+
+
+def started(place: Place, folder: Path) -> Served:
+    """It is extracted and served."""
+    made = Served(place, folder)
+    made.extract()
+    made.serve()
+    return made
+
+
+class Receiver:
+    """pg_recvlogical. what: more of its command line."""
+
+    def __init__(self, postgres: Server, served: Served) -> None:
+        self.program = postgres.bindir / "pg_recvlogical"
+        if not self.program.exists():
+            found = shutil.which("pg_recvlogical")
+            assert found is not None, "no pg_recvlogical"
+            self.program = Path(found)
+        self.served = served
+
+    def command(self, *what: str) -> list[str]:
+        """Its command line."""
+        return [str(self.program), "-d", self.served.connection(), "--slot=rl", *what]
+
+    def run(self, *what: str) -> None:
+        """To its end, which is a good one."""
+        done = subprocess.run(self.command(*what), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def start(self, file: Path) -> subprocess.Popen[bytes]:
+        """Receive into a file until it is interrupted."""
+        return subprocess.Popen(
+            self.command(
+                *("--start", "-o", "proto_version=1", "-o", "publication_names=p"),
+                *("-F", "1", "-s", "1", "-f", str(file), "--plugin=pgoutput", "--no-loop"),
+            )
+        )
+
+
+def inserted(file: Path) -> list[bytes]:
+    """The first cells of the inserts in what was received: each message ends with a newline."""
+    found = []
+    data = file.read_bytes() if file.exists() else b""
+    at = 0
+    while (at := data.find(b"N\0\2t", at)) >= 0:
+        (length,) = struct.unpack_from(">I", data, at + 4)
+        found.append(data[at + 8 : at + 8 + length])
+        at += 8
+    return found
+
+
+def until(what: Any, within_s: float = 60) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + within_s
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_pg_recvlogical(place: Place, postgres: Server, tmp_path: Path) -> None:
+    """Created, received, interrupted, received on, dropped: no row is lost or comes twice."""
+    place.run("create table item (id int primary key, note varchar(200))")
+    served = started(place, tmp_path)
+    try:
+        receiver = Receiver(postgres, served)
+        receiver.run("--create-slot", "--plugin=pgoutput")
+        wanted: list[bytes] = []
+        for at in range(3):
+            rows = [(n, f"n{n}") for n in range(1 + 50 * at, 51 + 50 * at)]
+            file = tmp_path / f"received{at}"
+            running = receiver.start(file)
+            insert(place, "item", rows)
+            until(lambda f=file: len(inserted(f)) == 50)
+            time.sleep(2.5)  # more than what it confirms in
+            running.send_signal(signal.SIGINT)
+            assert running.wait(30) == 0
+            wanted += [str(n).encode() for n, _ in rows]
+        found = [cell for at in range(3) for cell in inserted(tmp_path / f"received{at}")]
+        assert found == wanted
+        receiver.run("--drop-slot")
+        assert served.asked("select count(*) from pg_replication_slots") == [(0,)]
+    finally:
+        served.close()
+        place.forget_log()
+    assert PASSWORD not in served.path.read_text()

@@ -1,0 +1,136 @@
+"""Values of every type, from every engine, into a subscriber: equal by each server's own text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_engines import ENGINES, Place, new_place
+from fix_mysql_types import values_for
+from fix_postgres import Server
+from fix_shared import SharedServers
+from fix_subscribers import Served, Subscriber
+from fix_types import SETUP, has_xml
+from fix_types import values_for as values_of_postgres
+from penstock.codec.types import Engine, filled, map_table
+from penstock.codec.types import Server as Side
+from penstock.control.config import load_config
+from penstock.control.servers import server_of, source_tables
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
+from penstock.ports.registry import types_at
+
+MYSQL = [kind for kind in ENGINES if not kind.startswith("pg")]
+POSTGRES = [kind for kind in ENGINES if kind.startswith("pg")]
+
+
+@pytest.fixture(params=MYSQL)
+def mysql_place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iterator[Place]:
+    """A source that is not of the subscriber's engine."""
+    with new_place(shared_servers, request.param) as place:
+        yield place
+
+
+@pytest.fixture(params=POSTGRES)
+def postgres_place(
+    request: pytest.FixtureRequest, shared_servers: SharedServers
+) -> Iterator[Place]:
+    """A source of the subscriber's engine."""
+    with new_place(shared_servers, request.param) as place:
+        yield place
+
+
+def rows_of(values: dict[str, list[str]]) -> Iterator[list[str | None]]:
+    """Each value once at least, in rows of all types; None where a type has no more."""
+    for at in range(max(map(len, values.values()))):
+        yield [found[at] if at < len(found) else None for found in values.values()]
+
+
+def test_every_type_of_another_engine(mysql_place: Place, postgres: Server, tmp_path: Path) -> None:
+    """What the table of types maps a column to takes the text that is sent."""
+    place = mysql_place
+    values = values_for(types_at(place.url) == Engine.MARIADB)
+    columns = ", ".join(f"c{n} {kind} null" for n, kind in enumerate(values))
+    place.run(f"create table item (id int primary key, {columns})")
+    served = Served(place, tmp_path)
+    subscriber = None
+    try:
+        served.extract()
+        served.serve()
+        (definition,) = source_tables(load_config(served.path))
+        target = Side(engine=Engine.POSTGRESQL, version=(postgres.version,))
+        mappings = map_table(definition, server_of(place.url), target)
+        types = ", ".join(f"{name} {one.target_type}" for name, one in mappings.items())
+        subscriber = Subscriber(
+            postgres, served, f"create table {place.namespace}.item ({types}, primary key (id))"
+        )
+        subscriber.subscribe()
+        count = 0
+        for number, row in enumerate(rows_of(values)):
+            cells = ", ".join("null" if cell is None else cell for cell in row)
+            place.run(f"set sql_mode = ''; insert into item values ({number}, {cells})")
+            count += 1
+        table = f"{place.namespace}.item"
+        subscriber.until(
+            lambda: subscriber.run(f"select count(*) from {table}") == [(count,)], "all rows"
+        )
+        for name, mapping in mappings.items():
+            ours = filled(mapping.equal.source, f"`{name}`")
+            theirs = filled(mapping.equal.target, name)
+            at_source = place.run(f"select {ours} from item order by item.id")
+            at_target = subscriber.run(f"select {theirs} from {table} item order by item.id")
+            assert [_text(one) for (one,) in at_source] == [one for (one,) in at_target], mapping
+    finally:
+        if subscriber is not None:
+            subscriber.drop()
+        served.close()
+        place.forget_log()
+
+
+def _text(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def test_every_type_of_the_same_engine(
+    postgres_place: Place, postgres: Server, tmp_path: Path
+) -> None:
+    """Printed the same way at both ends; old images, too: a whole one finds its row."""
+    place = postgres_place
+    with psycopg.connect(place.url) as connection:
+        values = values_of_postgres(postgres.version, set(), with_xml=has_xml(connection))
+    columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(values))
+    table = f"create table public.item (id int primary key, {columns})"
+    place.run(SETUP, table)
+    served = Served(place, tmp_path)
+    subscriber = None
+    try:
+        served.extract()
+        served.serve()
+        subscriber = Subscriber(postgres, served, SETUP, table)
+        subscriber.subscribe()
+        with psycopg.connect(place.url, autocommit=True) as connection:
+            for number, row in enumerate(rows_of(values)):
+                marks = ", ".join(["%s"] * (len(row) + 1))
+                connection.execute(f"insert into item values ({marks})", (str(number), *row))  # type: ignore[arg-type]
+        expected = printed(place.url, len(values))
+
+        def equal() -> bool:
+            return printed(subscriber.url, len(values)) == expected
+
+        subscriber.until(equal, "equal rows")
+    finally:
+        if subscriber is not None:
+            subscriber.drop()
+        served.close()
+        place.forget_log()
+
+
+def printed(url: str, count: int) -> list[tuple[str | None, ...]]:
+    """All rows as the server prints them."""
+    texts = ", ".join(f"c{n}::text" for n in range(count))
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in EXACT_TEXT_SETTINGS.items():
+            connection.execute(f"set {name} = '{value}'")  # type: ignore[arg-type]
+        return connection.execute(f"select {texts} from public.item order by id").fetchall()  # type: ignore[arg-type]

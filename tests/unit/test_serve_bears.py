@@ -1,0 +1,238 @@
+"""What a server bears: junk, silence, crowds, a client that never reads. Others notice nothing."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fix_log import inserts, numbered
+from fix_serve import Patterns, Running, answer_of, limits, settings_of, write_log
+from fix_serve_client import START, Raw, streamed, wait_until
+from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
+from penstock.serve import numbers
+
+MEMORY_MAX = 128 << 20
+SSL_REQUEST = struct.pack(">ii", 8, 80877103)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """A server over a few rows, which bears little."""
+    write_log(tmp_path / "log", numbered([inserts(3)]))
+    wanted = settings_of(limits=limits(pending=300, connections=20, login_s=10.0))
+    patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
+    with Running(tmp_path, settings=wanted, patterns=patterns) as found:
+        yield found
+
+
+def answers(running: Running) -> None:
+    """A client like any other is served."""
+    with psycopg.connect(running.url(connect_timeout="20"), autocommit=True) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def memory() -> int:
+    """Of this process, in which the server runs, too."""
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def opened(running: Running, stack: ExitStack, first: bytes) -> socket.socket:
+    """A connection that has said something."""
+    client = stack.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+    with suppress(OSError):  # it may have been sent away already
+        client.sendall(first)
+    return client
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Room for the descriptors of both ends."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+JUNK = {
+    "silence": b"",
+    "half a length": b"\0\0",
+    "half a packet": struct.pack(">i", 9000) + b"\0\3\0\0user\0",
+    "a huge length": b"\x7f\xff\xff\xff" + b"x" * 100_000,
+    "letters": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4000,
+    "zeros": bytes(200_000),
+    "half a handshake": SSL_REQUEST + SSL_REQUEST[:5],
+    "a login and junk": struct.pack(">ii", 27, 196608)
+    + b"user\0repl\0a\0b\0\0\0\0\0"
+    + b"p" * 200_000,
+}
+
+
+@pytest.mark.parametrize("junk", JUNK.values(), ids=JUNK)
+def test_a_thousand_connections_of_junk(running: Running, junk: bytes, many_files: None) -> None:
+    """Memory grows by less than 128 MiB, and a client comes in all the while."""
+    answers(running)
+    before = memory()
+    with ExitStack() as stack:
+        for _ in range(1000):
+            opened(running, stack, junk)
+        answers(running)
+        assert memory() - before < MEMORY_MAX
+        assert running.server.pending_count <= 301
+    answers(running)
+
+
+def test_who_does_not_log_in_is_sent_away(tmp_path: Path) -> None:
+    """However slowly it goes on."""
+    write_log(tmp_path / "log", numbered([inserts(1)]))
+    wanted = settings_of(limits=limits(login_s=0.5))
+    with Running(tmp_path, settings=wanted) as running:
+        client = Raw(running, login=False)
+        packet = struct.pack(">ii", 100, 196608) + b"user\0repl"
+        with suppress(OSError):
+            for at in range(len(packet)):
+                client.socket.sendall(packet[at : at + 1])
+                time.sleep(0.1)
+        with suppress(ConnectionResetError):
+            assert client.socket.recv(1) in (b"", b"E")
+        client.close()
+        wait_until(lambda: running.server.pending_count == 0)
+
+
+def test_too_many_clients(running: Running) -> None:
+    """The limit is told, and one that goes makes room."""
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(psycopg.connect(running.url()))
+        with pytest.raises(psycopg.OperationalError, match="too many clients"):
+            psycopg.connect(running.url())
+    wait_until(lambda: not running.serving.clients)
+    answers(running)
+
+
+def test_a_message_that_is_too_long(running: Running) -> None:
+    """It is refused at its length; nothing of it is read."""
+    client = Raw(running)
+    client.socket.sendall(b"Q" + struct.pack(">i", 1 << 30))
+    assert b"C08P01\0" in client.message()[1]
+    client.close()
+
+
+def test_a_client_that_never_reads(tmp_path: Path) -> None:
+    """What waits for it is bounded, others are served, and it is sent away in the end."""
+    note = "x" * 10_000
+    groups = numbered([inserts(1)])
+    write_log(tmp_path / "log", groups)
+    wanted = settings_of(limits=limits(sender_s=6.0))
+    patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
+    with Running(tmp_path, settings=wanted, patterns=patterns) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        client.query(START)
+        client.message()
+        from dataclasses import replace
+
+        before = memory()
+        made = [inserts(1)]
+        for at in range(40):
+            rows = inserts(500, first=1 + 500 * at)
+            made.append([replace(one, after=(one.after[0], note)) for one in rows])  # type: ignore[index]
+        write_log(tmp_path / "log", numbered(made)[1:])
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            answers(running)
+            assert memory() - before < MEMORY_MAX
+        wait_until(lambda: not running.serving.senders)
+        client.close()
+        again = Raw(running)
+        again.query(START)
+        again.message()
+        end = numbers.end_of(1 + 40 * 500, 41)
+        found: list[tuple[str, int]] = []
+        while not found or found[-1] != ("C", end):
+            found = streamed(again, until="C")
+        again.close()
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_start_packets_of_any_bytes(data: bytes, framed: bool) -> None:
+    """Parsed, asked for more, or refused: nothing else."""
+    if framed:
+        data = struct.pack(">ii", 8 + len(data), 196608) + data
+    with suppress(Refused):
+        start_packet(data)
+
+
+_LETTERS = st.sampled_from([bytes((letter,)) for letter in b"QPBDECHSFdcfXpRZ\0"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(
+            _LETTERS,
+            st.one_of(
+                st.binary(max_size=40),
+                st.sampled_from(
+                    [
+                        b"select 1\0",
+                        b"\0select 1\0\0\0",
+                        b"\0\0\0\0\0\0\0\0",
+                        b"S\0",
+                        b"P\0",
+                        b"\0\0\0\0\0",
+                        START.encode() + b"\0",
+                        b"IDENTIFY_SYSTEM\0",
+                    ]
+                ),
+            ),
+        ),
+        max_size=12,
+    )
+)
+def test_messages_of_any_bytes(fuzzed: Running, messages: list[tuple[bytes, bytes]]) -> None:
+    """Answered or refused; the server goes on, and says ready exactly when it should."""
+    client = Raw(fuzzed)
+    try:
+        for kind, body in messages:
+            client.say(kind, body)
+        client.say(b"S")
+        client.say(b"X")
+        while True:
+            client.message()
+    except (EOFError, OSError):
+        pass
+    finally:
+        client.close()
+    assert not fuzzed.serving.failed.done()
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One server for many clients."""
+    root = tmp_path_factory.mktemp("fuzzed")
+    write_log(root / "log", numbered([inserts(3)]))
+    patterns = Patterns({"select 1": answer_of([("one", 23)], [("1",)])})
+    with Running(root, patterns=patterns) as found:
+        yield found
+        answers(found)
+
+
+@given(st.binary(max_size=12), st.integers(4, 64))
+def test_frames_of_any_bytes(data: bytes, length_max: int) -> None:
+    """A frame inside the buffer, more wanted, or refused."""
+    with suppress(Refused):
+        found = frame_at(data, 0, len(data), length_max)
+        assert found is None or found.end <= len(data)
