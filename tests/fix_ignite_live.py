@@ -129,8 +129,18 @@ class LiveNode:
         self.ask("create", cache, *(f"{name}={value}" for name, value in settings.items()))
 
     def scan(self, cache: str) -> list[Any]:
-        """The truth: [key, value, version] of each entry, as `Shown.java` shows them."""
-        return list(self.ask("scan", cache))
+        """The truth: [key, value, version] of each entry, as `Shown.java` shows them.
+
+        Asked again while another node leaves, which ends a scan.
+        """
+        end = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                return list(self.ask("scan", cache))
+            except LiveFailed as error:
+                if "ClusterTopology" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(POLL_S)
 
     def sql(self, text: str) -> list[Any]:
         """Run a statement in the schema PUBLIC; its rows."""

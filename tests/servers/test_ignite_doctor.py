@@ -45,6 +45,9 @@ def test_a_node_as_it_should_be(live_node: LiveNode) -> None:
 
 def test_switched_off_in_the_cluster(live_node: LiveNode) -> None:
     """cdc.disabled: links are skipped from then on; a log that is off for one cache."""
+    live_node.ask("property", "cdc.disabled", "true")
+    assert findings(live_node)["IG20"].severity is Severity.ERROR  # nobody would see the hole
+    live_node.ask("property", "cdc.disabled", "false")
     live_node.create("person")
     live_node.sql("create table city (id int primary key, n varchar)")
     live_node.await_linked()
@@ -56,6 +59,7 @@ def test_switched_off_in_the_cluster(live_node: LiveNode) -> None:
     found = findings(live_node)
     assert found.keys() == {"IG05", "IG20"}
     assert "--property set --name cdc.disabled --val false" in found["IG20"].command
+    assert found["IG20"].severity is Severity.WARNING
     live_node.ask("property", "cdc.disabled", "false")
     live_node.await_linked()
     assert findings(live_node).keys() == {"IG06"}
@@ -86,7 +90,7 @@ def test_settings_of_the_node(ignite_nodes: LiveNodes) -> None:
             break
     found = findings(node)
     assert {"IG05", "IG19"} <= found.keys()
-    assert found["IG19"].severity is Severity.ERROR
+    assert found["IG19"].severity is Severity.WARNING
     assert "cdcWalDirectoryMaxSize" in found["IG19"].why + found["IG19"].what
 
 

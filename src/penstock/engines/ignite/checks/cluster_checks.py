@@ -162,11 +162,10 @@ def size_limit(probe: ClusterProbe) -> Iterator[Finding]:
     if limit <= 0 or not probe.node.directory.is_dir():
         return
     there = probe.node.size_bytes
-    is_full = there + probe.number("WalSegmentSize") > limit
-    if is_full or there > NEARLY_FULL * limit:
+    if there + probe.number("WalSegmentSize") > limit or there > NEARLY_FULL * limit:
         yield probe.node.found(
             "IG19",
-            Severity.ERROR if is_full else Severity.WARNING,
+            Severity.WARNING,
             f"segments for consumers have {there / 2**20:.1f} MiB, and cdcWalDirectoryMaxSize is "
             f"{limit / 2**20:.1f} MiB",
             "a link that exceeds it is skipped, and changes are lost to consumers",
@@ -180,7 +179,7 @@ def links_disabled(probe: ClusterProbe) -> Iterator[Finding]:
     if probe.told.properties.get("cdc.disabled", "").lower() == "true":
         yield probe.node.found(
             "IG20",
-            Severity.ERROR,
+            probe.node.skipped,
             "the distributed property cdc.disabled is true",
             "no node keeps segments for consumers, and changes are lost to them",
             f"{ENABLE_LINKS}; then {DELETE.format(file=probe.node.file)}",

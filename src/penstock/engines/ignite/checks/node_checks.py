@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,7 +127,7 @@ def linked(probe: NodeProbe) -> Iterator[Finding]:
     if skipped:
         yield probe.found(
             "IG05",
-            Severity.ERROR,
+            probe.skipped,
             f"the node has archived segment {skipped[-1]}, and its newest link is that of "
             f"{max((skipped[0] - 1, *segments_in(probe.directory)))}",
             "links are skipped: cdc.disabled is true, cdcWalDirectoryMaxSize is reached, or CDC is "
@@ -328,8 +329,6 @@ def _seen(directory: Path) -> list[int]:
 
 
 def _account() -> str:
-    import pwd
-
     return pwd.getpwuid(os.geteuid()).pw_name
 
 

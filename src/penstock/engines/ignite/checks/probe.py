@@ -69,6 +69,14 @@ class NodeProbe:
         """Where consumers are."""
         return self.state.load_place()
 
+    @property
+    def skipped(self) -> Severity:
+        """How bad a link is that is not made: behind a saved place the hole is seen, later.
+
+        What is there before it should be read first.
+        """
+        return Severity.ERROR if self.place is None else Severity.WARNING
+
     @cached_property
     def segments(self) -> list[int]:
         """The numbers of those for consumers."""
