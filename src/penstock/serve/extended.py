@@ -121,6 +121,14 @@ class Extended:
         self._portals[asked.portal] = Portal(prepared=prepared, parameters=values, formats=formats)
         self._session.write(wire.BIND_COMPLETE)
 
+    def forget(self, name: str) -> None:
+        """A statement that SQL has deallocated; `*`: all. Raises Refused: 26000."""
+        if name == "*":
+            self._statements.clear()
+        elif name:
+            self._statement(name)
+            del self._statements[name]
+
     def _statement(self, name: str) -> Prepared:
         found = self._statements.get(name)
         if found is None:
@@ -153,6 +161,7 @@ class Extended:
                 portal.prepared.run, portal.parameters, session.session
             )
             session.tell(portal.answer)
+            self.forget(portal.answer.forgets)
         answer = portal.answer
         if answer.columns is None:
             session.write(command_complete(answer.tag) if answer.tag else EMPTY_QUERY)

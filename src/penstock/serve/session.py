@@ -153,6 +153,7 @@ class ClientSession:
         for statement in statements:
             answer = await self.ask(self._answers.answer, statement, self.session)
             self.tell(answer)
+            self._extended.forget(answer.forgets)
             if answer.columns is not None:
                 self.write(extended.row_description(answer.columns))
                 formats = [extended.TEXT] * len(answer.columns)

@@ -42,7 +42,8 @@ class Answer:
 
     columns: None where there is no result (no RowDescription, no rows). rows: texts as the server
     prints them, None for NULL. tag: of CommandComplete; empty: EmptyQueryResponse. reports: what a
-    ParameterStatus tells the client: settings that have changed.
+    ParameterStatus tells the client: settings that have changed. forgets: a prepared statement that
+    is no more, `*` for all.
     """
 
     tag: str
@@ -50,6 +51,7 @@ class Answer:
     rows: Sequence[Cells] = ()
     reports: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[Notice] = ()
+    forgets: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ for statement in split(text):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,7 @@ class Catalog:
             return Answer(tag=change_publication(context, statement))
         found = plain(context, statement)
         if found is not None:
-            return found
+            return replace(found, reports=dict(context.reports))
         raise unsupported(f"the statement {first}")
 
     def prepare(self, sql: str, session: Session, parameters: Sequence[int] = ()) -> Prepared:

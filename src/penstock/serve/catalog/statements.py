@@ -296,7 +296,7 @@ def _set(context: Context, words: Words) -> Answer:
     if words.take("TRANSACTION"):
         return _set_transaction(context, words)
     _set_one(context, words, local=local)
-    return Answer(tag="SET", reports=_taken(context), notices=notices)
+    return Answer(tag="SET", notices=notices)
 
 
 def _set_one(context: Context, words: Words, *, local: bool) -> None:
@@ -348,7 +348,7 @@ def _characteristics(context: Context, words: Words) -> Answer:
             raise words.error()
         words.take(",")
     settings.report(context, "default_transaction_read_only")
-    return Answer(tag="SET", reports=_taken(context))
+    return Answer(tag="SET")
 
 
 def _set_transaction(context: Context, words: Words) -> Answer:
@@ -380,7 +380,7 @@ def _reset(context: Context, words: Words) -> Answer:
     words.end()
     for name in names:
         settings.set_value(context, name, None)
-    return Answer(tag="RESET", reports=_taken(context))
+    return Answer(tag="RESET")
 
 
 def _discard(context: Context, words: Words) -> Answer:
@@ -393,7 +393,8 @@ def _discard(context: Context, words: Words) -> Answer:
             settings.set_value(context, name, None)
     elif what not in ("PLANS", "TEMP", "TEMPORARY", "SEQUENCES"):
         raise words.error()
-    return Answer(tag=f"DISCARD {what}", reports=_taken(context))
+    forgets = "*" if what in ("ALL", "PLANS") else ""
+    return Answer(tag=f"DISCARD {what}", forgets=forgets)
 
 
 def _unlisten(_: Context, words: Words) -> Answer:
@@ -401,11 +402,14 @@ def _unlisten(_: Context, words: Words) -> Answer:
     return Answer(tag="UNLISTEN")
 
 
-def _taken(context: Context) -> dict[str, str]:
-    """What there is to report, once."""
-    found = dict(context.reports)
-    context.reports.clear()
-    return found
+def _deallocate(_: Context, words: Words) -> Answer:
+    words.take("PREPARE")
+    if words.take("ALL"):
+        words.end()
+        return Answer(tag="DEALLOCATE ALL", forgets="*")
+    name = words.name()
+    words.end()
+    return Answer(tag="DEALLOCATE", forgets=name)
 
 
 _METHODS: dict[str, Callable[[Context, Words], Answer]] = {
@@ -421,5 +425,6 @@ _METHODS: dict[str, Callable[[Context, Words], Answer]] = {
     "SET": _set,
     "RESET": _reset,
     "DISCARD": _discard,
+    "DEALLOCATE": _deallocate,
     "UNLISTEN": _unlisten,
 }

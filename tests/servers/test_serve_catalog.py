@@ -1,0 +1,139 @@
+"""Real clients ask the server about its tables, publications and slots."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_engines import ENGINES, Place, insert, new_place
+from fix_postgres import Server, first_server
+from fix_shared import SharedServers
+from fix_subscribers import PASSWORD, Served, Subscriber
+from record_catalog_queries import PGJDBC, PSQL, java
+
+ITEM = "create table {}item (id int primary key, n int, note varchar(200))"
+OTHER = "create table {}other (k varchar(40) primary key, v bigint)"
+
+
+@pytest.fixture(params=ENGINES)
+def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iterator[Place]:
+    """A source with two tables."""
+    with new_place(shared_servers, request.param) as found:
+        found.run(ITEM.format(""))
+        found.run(OTHER.format(""))
+        yield found
+
+
+@pytest.fixture
+def served(place: Place, tmp_path: Path) -> Iterator[Served]:
+    """It is extracted and served."""
+    made = Served(place, tmp_path)
+    try:
+        made.extract()
+        made.serve()
+        yield made
+    finally:
+        made.close()
+        place.forget_log()
+
+
+def test_psql(served: Served, shared_servers: SharedServers) -> None:
+    """Its backslash commands are answered, those of old and new clients."""
+    for version in (15, 18):
+        psql = first_server(shared_servers, version).bindir / "psql"
+        for command in PSQL:
+            shown = command.replace("public.", f"{served.place.namespace}.")
+            done = subprocess.run(
+                [str(psql), "-X", "-v", "ON_ERROR_STOP=1", "-c", shown, served.connection()],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            missing = "Did not find any" in done.stderr  # of the tables that PSQL names
+            assert missing or (done.returncode, done.stderr) == (0, ""), (version, shown)
+        described = subprocess.run(
+            [str(psql), "-X", "-c", rf"\d {served.place.namespace}.item", served.connection()],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert '"item_pkey" PRIMARY KEY, btree (id)' in described
+        assert "character varying(200)" in described
+
+
+def test_psycopg(served: Served) -> None:
+    """Parameters, binary results, types, a prepared statement that is deallocated."""
+    namespace = served.place.namespace
+    with psycopg.connect(served.connection()) as connection:
+        query = "select relname, relnatts from pg_class where relname = %s and relnatts > %s"
+        for binary in (False, True):
+            cursor = connection.cursor(binary=binary)
+            assert cursor.execute(query, ("item", 1)).fetchall() == [("item", 3)]
+        found = psycopg.types.TypeInfo.fetch(connection, f"{namespace}.item")
+        assert found is not None
+        assert found.name == "item"
+        connection.pgconn.prepare(b"mine", b"select 1")
+        assert connection.pgconn.exec_prepared(b"mine", []).get_value(0, 0) == b"1"
+        connection.execute("deallocate mine")
+        gone = connection.pgconn.exec_prepared(b"mine", [])
+        assert gone.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"26000"
+        connection.rollback()
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            connection.execute("select * from nowhere")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("select 1")
+        connection.rollback()
+        assert connection.execute("select 1").fetchall() == [(1,)]
+
+
+def test_jdbc(served: Served, tmp_path: Path) -> None:
+    """The metadata of JDBC."""
+    address = f"jdbc:postgresql://127.0.0.1:{served.port}/shop?user=repl&password={PASSWORD}"
+    java(tmp_path, str(PGJDBC), "Metadata", address)
+
+
+def test_publications_of_clients(served: Served, postgres: Server, place: Place) -> None:
+    """What CREATE and ALTER PUBLICATION say is what a subscriber is sent, after a restart too."""
+    prefix = f"{place.namespace}."
+    subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+    try:
+        with psycopg.connect(served.connection()) as connection:
+            connection.execute(f"create publication q for table {prefix}item where (id > 10)")
+            connection.execute("create publication gone")
+            connection.rollback()
+            assert served.asked("select pubname from pg_publication") == [("p",)]
+            connection.execute(f"create publication q for table {prefix}item where (id > 10)")
+            connection.commit()
+        subscriber.subscribe("q")
+        insert(place, "item", [(1, 1, "out"), (11, 11, "in")])
+        subscriber.until(
+            lambda: subscriber.run(f"select id from {prefix}item") == [(11,)], "the row in is there"
+        )
+        with psycopg.connect(served.connection(), autocommit=True) as connection:
+            connection.execute(f"alter publication q add table {prefix}other")
+        assert served.server is not None
+        served.server.__exit__()
+        served.serve()
+        assert served.asked(
+            "select tablename, rowfilter from pg_publication_tables where pubname = 'q' order by 1"
+        ) == [("item", "(id > 10)"), ("other", None)]
+        subscriber.run(
+            f"alter subscription {subscriber.name} refresh publication with (copy_data = false)"
+        )
+        insert(place, "other", [("a", 1)])
+        subscriber.until(
+            lambda: subscriber.run(f"select k from {prefix}other") == [("a",)], "the new table"
+        )
+        slots = served.asked(
+            "select active, confirmed_flush_lsn <= pg_current_wal_lsn(), plugin "
+            "from pg_replication_slots"
+        )
+        assert slots == [(True, True, "pgoutput")]
+        ((name, state),) = served.asked("select application_name, state from pg_stat_replication")
+        assert (name, state) == (subscriber.name, "streaming")
+    finally:
+        subscriber.drop()

@@ -1,0 +1,339 @@
+"""The served catalogue without servers: sessions, publications, durability, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_catalog_compare import FixedState
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model import Column, Identity, Relation
+from penstock.serve.catalog.answers import SenderRow, Session, SlotRow
+from penstock.serve.catalog.catalog import Catalog, split
+from penstock.serve.catalog.publications import published
+from penstock.serve.catalog.tables import TableRead
+
+
+def column(name: str, kind: str, oid: int, *, nullable: bool = True) -> Column:
+    """A column of this engine's own type."""
+    return Column(name=name, source_type=kind, neutral="string", type_oid=oid, nullable=nullable)
+
+
+ITEM = Relation(
+    schema="public",
+    name="item",
+    columns=(column("id", "integer", 23, nullable=False), column("note", "text", 25)),
+    key=(0,),
+    before=(0,),
+)
+PLAIN = Relation(
+    schema="s2",
+    name="plain",
+    columns=(column("a", "integer", 23), column("b", "text", 25)),
+    before=(0, 1),
+    identity=Identity.FULL,
+)
+
+
+class Asked:
+    """A catalogue with two tables, and one session."""
+
+    def __init__(self, directory: Path, **more: Any) -> None:
+        self.state = FixedState()
+        self.catalog = Catalog(
+            directory, database="shop", users=["repl", "other"], state=self.state, **more
+        )
+        self.catalog.set_relations([ITEM, PLAIN])
+        self.session = self.new_session()
+
+    def new_session(self) -> Session:
+        """Another connection."""
+        return Session(user="repl", database="shop", process_id=7)
+
+    def __call__(self, sql: str, session: Session | None = None) -> list[tuple[str | None, ...]]:
+        """The rows of the last statement."""
+        rows: list[tuple[str | None, ...]] = []
+        for statement in split(sql):
+            rows = list(self.catalog.answer(statement, session or self.session).rows)
+        return rows
+
+    def refused(self, sql: str) -> str:
+        """The SQLSTATE of a refusal."""
+        with pytest.raises(Refused) as caught:
+            self(sql)
+        return caught.value.sqlstate
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Asked:
+    """Version 15."""
+    return Asked(tmp_path)
+
+
+@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
+def test_the_version_that_is_claimed(tmp_path: Path, version: int) -> None:
+    """It is said everywhere alike, and the catalogues have its columns."""
+    asked = Asked(tmp_path, version=version)
+    ((shown, number),) = asked(
+        "select current_setting('server_version'), current_setting('server_version_num')"
+    )
+    assert shown is not None
+    assert shown.split(".")[0] == str(version)
+    assert number is not None
+    assert int(number) // 10_000 == version
+    assert asked("select version()")[0][0] == f"PostgreSQL {shown} (penstock)"
+    assert asked("show server_version") == [(shown,)]
+    ((columns,),) = asked(
+        "select count(*) from pg_attribute where attrelid = 'pg_replication_slots'::regclass"
+    )
+    answer = asked.catalog.answer("select * from pg_replication_slots", asked.session)
+    assert columns == str(len(answer.columns or ()))
+
+
+def test_slots_and_senders_of_the_moment(asked: Asked) -> None:
+    """The views show what the server says at each question."""
+    query = "select slot_name, active, restart_lsn, confirmed_flush_lsn from pg_replication_slots"
+    assert asked(query) == []
+    slot = SlotRow(slot_name="s", plugin="pgoutput", confirmed_flush_lsn=2**32 + 17, restart_lsn=9)
+    asked.state.slot_rows.append(slot)
+    assert asked(query) == [("s", "f", "0/9", "1/11")]
+    sender = SenderRow(
+        pid=9,
+        usename="repl",
+        application_name="sub",
+        client_addr="127.0.0.1",
+        client_port=5,
+        backend_start="2026-01-01 00:00:00+00",
+        flush_lsn=40,
+    )
+    asked.state.sender_rows.append(sender)
+    assert asked(
+        "select application_name, state, pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn), "
+        "usesysid::regrole from pg_stat_replication"
+    ) == [("sub", "streaming", str(0x1000028 - 40), "repl")]
+
+
+def test_columns_of_the_other_dialect(tmp_path: Path) -> None:
+    """They are there in it, and nowhere else."""
+    query = "select yb_stream_id, yb_restart_commit_ht from pg_replication_slots"
+    slot = SlotRow(
+        slot_name="s",
+        plugin="yboutput",
+        confirmed_flush_lsn=1,
+        restart_lsn=1,
+        yb_stream_id="stream",
+        yb_restart_commit_ht=7_000_000_000_000_000_000,
+    )
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    there = Asked(tmp_path / "a", dialect="yugabyte")
+    there.state.slot_rows.append(slot)
+    assert there(query) == [("stream", "7000000000000000000")]
+    assert len(there("select * from pg_replication_slots")[0]) == 17
+    there("begin isolation level repeatable read; set local yb_read_time to '1234 ht'")
+    assert there.session.read_time == "1234 ht"
+    stock = Asked(tmp_path / "b")
+    assert stock.refused(query) == "42703"
+    assert stock.refused("set yb_read_time to '1 ht'") == "42704"
+
+
+def test_what_it_does_not_have_is_refused(asked: Asked) -> None:
+    """Neither an empty nor a wrong answer comes in place of one."""
+    for sql in (
+        "select * from pg_statistic",
+        "select prosrc from pg_proc",
+        "select * from pg_rewrite",
+        "show shared_buffers",
+        "select pg_table_size('item'::regclass)",
+        "select c from pg_class c",
+        "with recursive a as (select 1 union all select * from a) select * from a",
+        "select 1 from pg_class c full join pg_type t on c.oid = t.typrelid",
+        "select extract(epoch from now())",
+        "select array_agg(distinct relname order by relname) from pg_class",
+        "select oid from pg_class for update",
+        "select interval '1 day'",
+        "insert into item values (1)",
+        "vacuum",
+        "create table x (a int)",
+        "set datestyle to german",
+        "set client_encoding to latin1",
+        "select x from (values (1)) v(x) tablesample system (1)",
+    ):
+        assert asked.refused(sql) == "0A000", sql
+
+
+def test_rows_of_a_table_are_told_of(asked: Asked) -> None:
+    """Who reads rows of a table hears which."""
+    with pytest.raises(TableRead) as caught:
+        asked('select id from "public"."item"')
+    assert (caught.value.schema, caught.value.name, caught.value.sqlstate) == (
+        "public",
+        "item",
+        "0A000",
+    )
+
+
+def test_endless_queries_are_ended(asked: Asked) -> None:
+    """A query that would take for ever is refused, and the next one is answered."""
+    sql = "select count(*) from pg_attribute a, pg_attribute b, pg_attribute c, pg_attribute d"
+    assert asked.refused(sql) == "57014"
+    assert asked("select 1") == [("1",)]
+
+
+def test_transactions(asked: Asked) -> None:
+    """What is set in one is taken back with it, and an error fails it."""
+    asked("set application_name = 'a'; begin; set application_name = 'b'")
+    asked("set local search_path = s2")
+    assert asked("select current_schemas(false), current_setting('application_name')") == [
+        ("{s2}", "b")
+    ]
+    assert asked.session.transaction == "T"
+    assert asked.refused("select nothing") == "42703"
+    assert asked.session.transaction == "E"
+    assert asked.refused("select 1") == "25P02"
+    assert asked.catalog.answer("commit", asked.session).tag == "ROLLBACK"
+    assert asked.session.transaction == "I"
+    assert asked("select current_schemas(false), current_setting('application_name')") == [
+        ("{public}", "a")
+    ]
+    asked("begin; set local application_name = 'c'; set search_path = s2; commit")
+    assert asked("select current_schemas(false), current_setting('application_name')") == [
+        ("{s2}", "a")
+    ]
+
+
+def test_what_clients_are_told_of(asked: Asked) -> None:
+    """Settings that clients watch come with the answer that changes them."""
+    answer = asked.catalog.answer("set application_name to 'x'", asked.session)
+    assert answer.reports == {"application_name": "x"}
+    answer = asked.catalog.answer("select set_config('DateStyle', 'ISO', false)", asked.session)
+    assert answer.reports == {"DateStyle": "ISO, MDY"}
+    asked("begin; set application_name = 'y'")
+    # ROLLBACK takes it back, and the client hears of that as well.
+    answer = asked.catalog.answer("rollback", asked.session)
+    assert answer.reports == {"application_name": "x"}
+
+
+def test_a_snapshot_needs_its_isolation(asked: Asked) -> None:
+    """SET TRANSACTION SNAPSHOT is kept for the transaction alone."""
+    asked("begin isolation level repeatable read; set transaction snapshot '00000003-1'")
+    assert asked.session.snapshot == "00000003-1"
+    asked("rollback; begin")
+    assert asked.session.snapshot is None
+    assert asked.refused("set transaction snapshot 'x'") == "0A000"
+
+
+def test_publications_are_durable(asked: Asked, tmp_path: Path) -> None:
+    """They and all oids are the same after a restart."""
+    asked("create publication p for table item (id) where (id > 3), s2.plain")
+    asked("create publication q for all tables; drop publication q")
+    query = "select oid, pubname, pubowner from pg_publication"
+    more = "select c.oid, relname, attrs from pg_class c, pg_get_publication_tables('p') g "
+    more += "where c.oid = g.relid order by 1"
+    before = asked(query), asked(more)
+    again = Asked(tmp_path)
+    assert (again(query), again(more)) == before
+    assert before[1][0][2] == "1"
+
+
+def test_publications_have_positions(asked: Asked) -> None:
+    """The stream asks what was published at a transaction's position."""
+    asked("create publication p for table item")
+    asked.state.lsn = 0x2000000
+    asked("alter publication p set table s2.plain")
+    asked.state.lsn = 0x3000000
+    asked("drop publication p")
+    at = asked.catalog.model.publications.at
+    assert "p" not in at(0x1000027)
+    found = published([at(0x1FFFFFF)["p"]], "public", "item")
+    assert found is not None
+    assert published([at(0x2000000)["p"]], "public", "item") is None
+    assert published([at(0x2FFFFFF)["p"]], "s2", "plain") is not None
+    assert at(0x3000000) == {}
+
+
+def test_publications_in_transactions(asked: Asked) -> None:
+    """Others see them after COMMIT, nobody after ROLLBACK, and a savepoint takes back its part."""
+    other = asked.new_session()
+    query = "select pubname from pg_publication order by 1"
+    asked("begin; create publication a; savepoint one; create publication b")
+    assert asked(query) == [("a",), ("b",)]
+    assert asked(query, other) == []
+    assert asked(query) == [("a",), ("b",)]
+    asked("rollback to one")
+    assert asked(query) == [("a",)]
+    asked("create publication c; commit")
+    assert asked(query, other) == [("a",), ("c",)]
+    asked("begin; drop publication a")
+    assert asked(query) == [("c",)]
+    asked("rollback")
+    assert asked(query) == [("a",), ("c",)]
+
+
+def test_publications_together(asked: Asked) -> None:
+    """One without a filter sends all rows; other filters count together; lists must agree."""
+    asked(
+        "create publication a for table item where (id > 3);"
+        "create publication b for table item where (id < 2) with (publish = 'insert');"
+        "create publication c for table item;"
+        "create publication d for table item (id)"
+    )
+    there = asked.catalog.model.publications.current()
+    found = published([there["a"], there["b"]], "public", "item")
+    assert found is not None
+    assert found.filters["insert"] == ("id > 3", "id < 2")
+    assert found.filters["update"] == ("id > 3",)
+    whole = published([there["a"], there["c"]], "public", "item")
+    assert whole is not None
+    assert whole.filters["insert"] is None
+    with pytest.raises(Refused, match="column lists"):
+        published([there["a"], there["d"]], "public", "item")
+
+
+def test_filters_and_lists_must_identify_rows(asked: Asked) -> None:
+    """What updates and deletes cannot be decided by is refused where the publication is made."""
+    assert asked.refused("create publication p for table item (note)") == "42P10"
+    assert asked.refused("create publication p for table item where (note = 'a')") == "42P10"
+    asked("create publication p for table item (note) with (publish = 'insert')")
+    assert asked.refused("alter publication p set (publish = 'insert, update')") == "42P10"
+    asked("create publication f for table s2.plain where (b = 'a')")
+    assert asked.refused("create publication q for table item where (length(note) > 1)") == "0A000"
+    assert asked.refused("create publication q for table item where (id > 'a')") == "22P02"
+    assert asked.refused("create publication q for table item where (nothing)") == "42703"
+
+
+def test_a_table_that_comes_later(asked: Asked) -> None:
+    """It is in the publications that take it in, and a dropped one is in none."""
+    asked("create publication p for all tables")
+    query = "select tablename from pg_publication_tables where pubname = 'p' order by 1"
+    later = Relation(schema="public", name="later", columns=ITEM.columns, key=(0,), before=(0,))
+    asked.catalog.set_relations([ITEM, later])
+    assert asked(query) == [("item",), ("later",)]
+    assert asked("select to_regclass('s2.plain'), 'later'::regclass") == [(None, "later")]
+
+
+def test_prepared_statements(asked: Asked) -> None:
+    """Parameters get the types that what is around them says."""
+    sql = "select oid from pg_class where relname = $1 and relnatts > $2 and oid = any($3)"
+    prepared = asked.catalog.prepare(sql, asked.session)
+    assert prepared.parameters == (19, 21, 1028)
+    ((oid,),) = asked("select 'item'::regclass::oid")
+    answer = prepared.run(["item", "1", f"{{1,{oid}}}"], asked.session)
+    assert answer.rows == [(oid,)]
+    with pytest.raises(Refused) as caught:
+        prepared.run(["item", "many", "{}"], asked.session)
+    assert caught.value.sqlstate == "22P02"
+    with pytest.raises(Refused) as caught:
+        asked.catalog.prepare("select 1; select 2", asked.session)
+    assert caught.value.sqlstate == "42601"
+
+
+def test_quotes_and_comments(asked: Asked) -> None:
+    """Statements are split where they end, texts are what was written."""
+    rows = asked(
+        "select 'a;b' /* ; */ -- ;\n ; select 'it''s', E'a\\nb', 'a\\nb', $$x'y$$, \"oid\"."
+        'oid from (select 1) as "oid"(oid)'
+    )
+    assert rows == [("it's", "a\nb", "a\\nb", "x'y", "1")]
