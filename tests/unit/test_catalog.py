@@ -238,6 +238,22 @@ def test_publications_are_durable(asked: Asked, tmp_path: Path) -> None:
     assert before[1][0][2] == "1"
 
 
+def test_what_is_acknowledged_is_durable(asked: Asked, tmp_path: Path) -> None:
+    """A publication is there after a crash, and tables have their oids in whatever order."""
+    oids = {t.name: t.oid for t in asked.catalog.model.tables.values()}
+    asked("create publication p for table item")
+    again = Asked(tmp_path)
+    assert again("select pubname from pg_publication") == [("p",)]
+    (tmp_path / "fresh").mkdir()
+    first = Asked(tmp_path / "fresh")
+    assert {t.name: t.oid for t in first.catalog.model.tables.values()} == oids
+    turned = Catalog(
+        tmp_path / "fresh", database="shop", users=["repl"], state=FixedState(), version=15
+    )
+    turned.set_relations([PLAIN, ITEM])
+    assert {t.name: t.oid for t in turned.model.tables.values()} == oids
+
+
 def test_publications_have_positions(asked: Asked) -> None:
     """The stream asks what was published at a transaction's position."""
     asked("create publication p for table item")
