@@ -269,19 +269,20 @@ def data_segment(
     number: int = 0,
     time_ms: int = 1000,
     times_ms: Sequence[int] = (),
+    kinds: Sequence[int] = (),
     count: int | None = None,
     more: Sequence[bytes] = (),
 ) -> bytes:
     """A segment with one data record per list of entries, then others, made for this place.
 
-    times_ms: of each data record; without it all have time_ms.
+    times_ms, kinds: of each data record; without them all have time_ms, and are DATA_RECORD_V2.
     """
     data = sealed(struct.pack("<BqiQi", 5, number, 0, 0xB0D045ACE7ED045A, 2))
     for at, entries in enumerate(records):
         time_ms = times_ms[at] if times_ms else time_ms
         entry_count = len(entries) if count is None else count
         body = struct.pack("<iq", entry_count, time_ms) + b"".join(entries)
-        data += record_bytes(70, body, len(data), number)
+        data += record_bytes(kinds[at] if kinds else 70, body, len(data), number)
     for one in more:
         data += record_bytes(one[0] - 1, one[17:-4], len(data), number)
     return data

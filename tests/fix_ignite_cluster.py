@@ -282,6 +282,7 @@ def segment_of(records: list[Record], number: int) -> bytes:
         [[entry_of(one)] for one in records],
         number=number,
         times_ms=[one.time_ms for one in records],
+        kinds=[78 if one.resent else 70 for one in records],
     )
 
 

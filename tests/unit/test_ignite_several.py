@@ -296,19 +296,29 @@ class NoState:
 
 
 @pytest.mark.parametrize("flush_rows", [1, 100])
-def test_one_node_resends_behind_a_newer_change(tmp_path: Path, flush_rows: int) -> None:
+@pytest.mark.parametrize("segments", [1, 2])
+def test_one_node_resends_behind_a_newer_change(
+    tmp_path: Path, flush_rows: int, segments: int
+) -> None:
     """A row that was on its way when its key was changed is left out, also after a start."""
     newer = [Record(1, Version(1, 3, 1, 0), 13), Record(2, Version(1, 4, 1, 0), None)]
-    resent = [Record(1, Version(1, 2, 1, 0), 12), Record(2, Version(1, 1, 1, 0), 21)]
-    new = [Record(1, Version(2, 1, 1, 0), 14), Record(3, Version(1, 1, 1, 0), 31)]
-    work = made(tmp_path, {0: segment_of(newer, 0)}, CACHE_NAME)
+    resent = [
+        Record(1, Version(1, 2, 1, 0), 12, resent=True),
+        Record(2, Version(1, 1, 1, 0), 21, resent=True),
+        Record(3, Version(1, 1, 1, 0), 31, resent=True),
+    ]
+    new = [Record(1, Version(2, 1, 1, 0), 14)]
+    every = [[*newer, *resent, *new]] if segments == 1 else [newer, [*resent, *new]]
+    work = made(tmp_path, {0: segment_of(every[0], 0)}, CACHE_NAME)
     file = source_pipeline(tmp_path, work, "n")
     extract(file, flush_rows=flush_rows)
-    cdc_of(work, "n").joinpath(f"{1:016}.wal").write_bytes(segment_of([*resent, *new], 1))
-    extract(file, flush_rows=flush_rows)
-    rows = folded(rows_of(load_config(file)))[CACHE_NAME]
-    assert {key: row["_val"] for (key,), row in rows.items()} == {1: 14, 3: 31}
-    assert [row.values["_key"] for row in rows_of(load_config(file))] == [1, 2, 1, 3]
+    if segments == 2:
+        cdc_of(work, "n").joinpath(f"{1:016}.wal").write_bytes(segment_of(every[1], 1))
+        extract(file, flush_rows=flush_rows)
+    rows = rows_of(load_config(file))
+    assert [row.values["_key"] for row in rows] == [1, 2, 3, 1]
+    found = folded(rows)[CACHE_NAME]
+    assert {key: row["_val"] for (key,), row in found.items()} == {1: 14, 3: 31}
 
 
 def test_what_one_node_remembers_is_bounded() -> None:

@@ -34,6 +34,7 @@ SWITCH_KIND = 40
 DATA_KINDS = frozenset({70, 78})  # DATA_RECORD_V2, CDC_DATA_RECORD
 MANAGER_KIND, MANAGER_STOP_KIND = 79, 80
 MANAGER_KINDS = frozenset({MANAGER_KIND, MANAGER_STOP_KIND})
+RESENT_KIND = 78
 TREE_KINDS = frozenset({59})  # the root of a new B+ tree
 # Only a node with the key reads the content. Those of 52 and 63 are of pages: no changes of keys.
 ENCRYPTED_KINDS = frozenset({52, 53, 63, 64, 71})

@@ -26,6 +26,7 @@ CACHE_FILE = "cache_data.dat"
 SYSTEM_CACHE = "cache-ignite-sys-cache"
 _SEGMENT = re.compile(r"\d{16}\.wal\Z")
 _MAPPING = re.compile(r"(-?\d+)\.classname(\d)\Z")
+_MADE_OR_RESENT = wal.TREE_KINDS | {wal.RESENT_KIND}
 PLATFORMS = {0: "JAVA", 1: "DOTNET"}
 
 logger = structlog.get_logger(__name__)
@@ -171,14 +172,24 @@ class NodeDirectory(CdcState):
                 )
                 logger.warning(warning)
 
-    def made_groups(self, segment: int, begin: int, data: bytes) -> list[tuple[int, int]]:
-        """Where groups of caches were made in a segment: offset and number, in order."""
+    def made_groups(
+        self, segment: int, begin: int, data: bytes
+    ) -> tuple[list[tuple[int, int]], bool]:
+        """Where groups of caches were made in a segment: offset and number, in order.
+
+        And whether rows were resent in it.
+        """
+        has_resent = False
         found: list[tuple[int, int]] = []
         at, name = max(begin, wal.HEADER_BYTES), str(self.path(segment))
         while True:
-            record, at = self._find(data, at, segment, wal.TREE_KINDS, name)
+            kinds = wal.TREE_KINDS if has_resent else _MADE_OR_RESENT
+            record, at = self._find(data, at, segment, kinds, name)
             if record is None:
-                return found
+                return found, has_resent
+            if record.kind == wal.RESENT_KIND:
+                has_resent = True
+                continue
             group = wal.made_group(data, record)
             if group is not None:
                 found.append((record.offset, group))

@@ -19,6 +19,7 @@ from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import Cache, NodeDirectory
 from penstock.engines.ignite.source.lives import Lives
 from penstock.engines.ignite.source.position import OFFSET_BITS
+from penstock.engines.ignite.source.versions import RecentVersions
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 from penstock.ports.direct import DirectListing, LogPlace
@@ -58,7 +59,8 @@ class Piece:
 class NodeReader:
     """Reads one node's directory. ignored: entries of caches that are not taken, and backups.
 
-    byte_count: of the segments read. handled: the last segment that was dealt with.
+    byte_count: of the segments read. handled: the last segment that was dealt with. recent: of a
+    segment with resent rows, the versions before them.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class NodeReader:
         self.ignored = self.byte_count = 0
         self.handled = -1
         self._walk: Any = None
+        self.recent: RecentVersions | None = None
 
     def begin(self, place: LogPlace | None, time_ms: int = 0) -> None:
         """Go on from a place: what the change log has counts, not what was saved behind it.
@@ -178,15 +181,30 @@ class NodeReader:
 
     def _made_again(self, segment: int, begin: int, data: bytes) -> list[tuple[str, LogPlace]]:
         """Caches that were made again in a segment, and where."""
+        groups, has_resent = self._directory.made_groups(segment, begin, data)
+        self.recent = self._before(segment, begin, data) if has_resent else None
         marks = [
             (group, LogPlace(segment, offset, 0))
-            for offset, group in self._directory.made_groups(segment, begin, data)
+            for offset, group in groups
             if group in self._groups
         ]
         if not marks:
             return []
         entries = self._directory.walk(segment, begin, data)
         return self._lives.begun(marks, entries, lambda group: self._groups[group])
+
+    def _before(self, segment: int, begin: int, data: bytes) -> RecentVersions:
+        """The versions in the segment before, which stays until this one is read, and in this."""
+        directory, found = self._directory, RecentVersions()
+        walks = [directory.walk(segment, 0, data)]
+        if segment - 1 in directory.segments():
+            walks.insert(0, directory.walk(segment - 1, 0))
+        for number, walk in zip(range(segment + 1 - len(walks), segment + 1), walks, strict=True):
+            for one in walk:
+                if number == segment and one.offset >= begin:
+                    break
+                found.accepts(one.cache_id, one.key_bytes, one.write_version, one.time_ms)
+        return found
 
     def _wanted(self, walk: Any) -> Iterator[Any]:
         names, backups = self._names, self._backups

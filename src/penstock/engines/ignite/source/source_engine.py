@@ -11,13 +11,11 @@ from penstock.engines.ignite.source.node import NodeReader, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import (
     OFFSET_BITS,
     IgnitePosition,
-    place_of,
     position_of,
 )
 from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.shapes import Shapes, table_of
 from penstock.engines.ignite.source.stream import IgniteStream
-from penstock.engines.ignite.source.versions import RecentVersions
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.model.patterns import Selection
@@ -110,20 +108,9 @@ class IgniteEngine:
                 maker,
                 self._shapes,
                 start=durable,
-                versions=self._recent(durable),
                 clock=self._clock,
             )
         )
-
-    def _recent(self, durable: FlushPoint) -> RecentVersions:
-        """What the log has of the segment that it ends in."""
-        found, place = RecentVersions(), place_of(durable.position)
-        if place.segment in self._directory.segments():
-            for entry in self._directory.walk(place.segment, 0):
-                if entry.offset >= place.offset:
-                    break
-                found.accepts(entry.cache_id, entry.key_bytes, entry.write_version, entry.time_ms)
-        return found
 
     def saw(self, run: Run) -> None:
         """See SourceEngine."""

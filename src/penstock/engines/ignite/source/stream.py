@@ -83,7 +83,8 @@ class IgniteStream:
     ) -> None:
         """Go on behind a flush point; of an empty log where the node's saved state is.
 
-        versions: None where every change is the newest of its key.
+        versions: of several nodes. One node's log has the changes of a key in order, but for what
+        is resent.
         """
         self._reader = reader
         self._maker = maker
@@ -199,9 +200,10 @@ class IgniteStream:
 
     def _accepted(self, piece: Piece) -> tuple[list[Any], list[int], list[tuple[int, int, int]]]:
         """What is not older than what was given: entries, their counts, and ends, as in a piece."""
-        if self._versions is None:
+        versions = self._versions or self._reader.recent
+        if versions is None:
             return piece.entries, piece.counts, piece.ended
-        accepts = self._versions.accepts
+        accepts = versions.accepts
         entries: list[Any] = []
         counts: list[int] = []
         times: list[tuple[int, int, int]] = []
