@@ -6,6 +6,7 @@ No server: the segments are those of a recording, and ones made here.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,11 @@ from typing import Any
 import pytest
 
 from fix_ignite import cdc_of, data_segment, entry_bytes, unpacked
-from fix_ignite_source import extract, near, number, rows_of, source_pipeline, text
+from fix_ignite_cluster import CACHE_NAME, Cluster, Directories
+from fix_ignite_source import extract, folded, near, number, rows_of, source_pipeline, text
 from penstock.codec.ignite.types import cache_id
 from penstock.control.config import load_config
+from penstock.ports.registry import split_urls
 
 POINTS = (
     "extract.write.after",
@@ -32,6 +35,10 @@ POINTS = (
     "log.rename.before",
     "files.replace",
     "files.replace.rename",
+)
+OF_SEVERAL = (
+    *("extract.flush.before", "ignite.versions.after", "extract.flush.after"),
+    *("ignite.place.after", "ignite.remove.after", "extract.rotate.after"),
 )
 LIVES_MAX = 40
 
@@ -84,18 +91,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return seen(path)
 
 
-@pytest.mark.faults
-@pytest.mark.slow
-@pytest.mark.parametrize("name", POINTS)
-def test_a_killed_extractor_leaves_the_log_as_it_is_without(
-    tmp_path: Path, expected: list[Any], name: str
-) -> None:
-    """Killed in each of its lives, a little later each time, until one comes to its end."""
-    path = source_pipeline(tmp_path, recorded(tmp_path), tables='"*", "!place"')
+def extract_killed(path: Path, name: str, flush_rows: int) -> None:
+    """Extract, killed at a point in each life, until one comes to its end."""
     killed = 0
+    script = str(Path(__file__).parents[1] / "fix_ignite_source.py")
     for life in range(1, LIVES_MAX):
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).parents[1] / "fix_ignite_source.py"), path, "7"],
+            [sys.executable, script, path, str(flush_rows)],
             env={**os.environ, "PENSTOCK_FAULT": f"{name}:{life}:kill"},
             capture_output=True,
             text=True,
@@ -108,6 +110,50 @@ def test_a_killed_extractor_leaves_the_log_as_it_is_without(
         killed += 1
     assert done.returncode == 0
     assert killed, "it was never there"
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_SEVERAL)
+def test_a_killed_extractor_of_several_nodes(tmp_path: Path, name: str) -> None:
+    """The log has what the cluster has: no change twice, none behind a newer one of its key."""
+    chance, cluster = random.Random(3), Cluster(2, 1)
+    nodes = Directories(tmp_path / "nodes", cluster)
+    for value in range(60):
+        cluster.change(chance.randrange(5), value if chance.random() < 0.8 else None)
+        cluster.deliver(chance.randint(0, 2))
+        cluster.wait(chance.choice((0, 200_000)))
+        if chance.random() < 0.2:
+            cluster.archive(chance.randrange(2))
+    cluster.settle()
+    for node in (0, 1):
+        cluster.archive(node)
+    nodes.write()
+    path = source_pipeline(tmp_path, nodes.work(0), "n0")
+    urls = ", ".join(f'"{one}"' for one in split_urls(nodes.url))
+    text = path.read_text().splitlines()
+    path.write_text("\n".join(f"url = [{urls}]" if one.startswith("url") else one for one in text))
+    extract_killed(path, name, 8)
+    rows = rows_of(load_config(path))
+    wanted = {key: value for key, (_, value) in cluster.values.items() if value is not None}
+    found = folded(rows)[CACHE_NAME]
+    assert {key: row["_val"] for (key,), row in found.items()} == wanted
+    last: dict[int, int] = {}
+    for row in rows:
+        if row.op == "U":
+            assert last.get(row.values["_key"], -1) < row.values["_val"]
+            last[row.values["_key"]] = row.values["_val"]
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POINTS)
+def test_a_killed_extractor_leaves_the_log_as_it_is_without(
+    tmp_path: Path, expected: list[Any], name: str
+) -> None:
+    """Killed in each of its lives, a little later each time, until one comes to its end."""
+    path = source_pipeline(tmp_path, recorded(tmp_path), tables='"*", "!place"')
+    extract_killed(path, name, 7)
     assert seen(path) == expected
     left = sorted(one.name for one in cdc_of(tmp_path / "work").glob("*.wal"))
     assert left == [f"{6:016}.wal"]

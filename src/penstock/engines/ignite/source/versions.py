@@ -21,8 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.codec.ignite.wal import Version
+from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError
+
+declare("ignite.versions.after")
 
 FILE_NAME = "ignite_versions.db"
 RECENT_MAX = 50_000  # keys, twice
@@ -240,6 +243,7 @@ class Versions:
             )
             self._spill(database, spilled)
             database.execute("commit")
+        point("ignite.versions.after")
         self._kept.append(block)
         for one in (*passed, *spilled):
             self._kept.remove(one)
