@@ -179,6 +179,7 @@ def follow(folder: Path, jars: Path, url: str) -> None:
         "Follow",
         *(str(part) for part in address),
         *("dbz_made", "dbz", "initial", "filtered", "3", str(folder / f"offsets_{parts.port}")),
+        r"public\.t,public\.u,s2\..*",
     )
 
 

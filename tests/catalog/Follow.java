@@ -10,7 +10,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 /**
  * Debezium's PostgreSQL connector, embedded: follows until so many events have come, printing each.
  * Arguments: host, port, user, password, database, publication, slot, snapshot mode, autocreate
- * mode, events, file of offsets.
+ * mode, events, file of offsets, tables.
  */
 final class Follow {
     private Follow() {}
@@ -32,7 +32,7 @@ final class Follow {
         properties.setProperty("offset.storage", "org.apache.kafka.connect.storage.FileOffsetBackingStore");
         properties.setProperty("offset.storage.file.filename", arguments[10]);
         properties.setProperty("offset.flush.interval.ms", "200");
-        properties.setProperty("table.include.list", "public\\.t,public\\.u,s2\\..*");
+        properties.setProperty("table.include.list", arguments[11]);
         properties.setProperty("slot.drop.on.stop", "false");
         properties.setProperty("tombstones.on.delete", "false");
         int wanted = Integer.parseInt(arguments[9]);
