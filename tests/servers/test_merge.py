@@ -1,79 +1,558 @@
-"""Three servers as shards of one table, merged into one log and loaded into one table by Spark."""
+"""Batches applied to a real target: every way a table goes, changes of shape, names."""
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
+import datetime as dt
+from decimal import Decimal
 
 import pytest
 
-from fix_end_to_end import Process
-from fix_pipeline import penstock
-from fix_shards import (
-    ACCOUNTS,
-    CONTINUE,
-    CREDIT,
-    KILL,
-    STOP,
-    Shards,
-    TotalReader,
-    Transfers,
-    wait_until,
+from fix_changes import relation
+from fix_loader import Applying, LogMaker
+from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
+from penstock.engines.postgres.target import apply as applying
+from penstock.engines.postgres.target.enums import EnumLabelMissing
+from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
+from penstock.model import Identity, MarkerKind, PenstockError, Relation, TableName
+from penstock.ports.refusals import StagingFailed, TargetRowMissing, ValueRefused
+from penstock.ports.target import Counts
+
+pytestmark = pytest.mark.usefixtures("rows_at_once")
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_inserts_updates_deletes_in_one_batch(start: Start, log: LogMaker, poor: bool) -> None:
+    """The plain way; the batch's files are recorded as done."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)", poor=poor)
+    assert target.target.replica is not poor
+    log.transaction(insert(ITEM, 3, "c", 3), update(ITEM, 1, "A", 1))
+    log.close_segment()
+    log.transaction(delete(ITEM, 2, None, None), update(ITEM, 3, None, 4))
+    log.close_segment()
+    result = target.batch()
+    assert target.rows("select * from public.t order by id") == [(1, "A", 1), (3, None, 4)]
+    assert result.counts.changes == 4
+    files = target.rows(
+        "select source, mark, finish_time is not null from wirekite.wirekite_progress order by 1"
+    )
+    assert files == [("0.ckt", "2", True), ("1.ckt", "4", True)]
+
+
+def test_nothing_is_applied_twice(start: Start, log: LogMaker) -> None:
+    """A loader that starts again goes on behind what is applied."""
+    first = start(TABLE)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    first.batch()
+    log.transaction(insert(ITEM, 2, "b", 1))
+    log.close_segment()
+    again = Applying(first.url, log.directory)
+    try:
+        assert again.applied == first.applied
+        assert [file.number for file in again.batch().whole] == [1]
+        assert again.rows("select id from public.t order by 1") == [(1,), (2,)]
+        with pytest.raises(PenstockError) as caught:
+            first.batch()
+        assert caught.value.code == "TG04"
+    finally:
+        again.close()
+
+
+BIG = "x" * 5000
+DOC = relation(("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "text", "string"))
+
+
+@pytest.mark.parametrize("unique", ["", ", unique (n)"])
+def test_absent_columns_keep_the_targets_value(start: Start, log: LogMaker, unique: str) -> None:
+    """Same key, changed key, a key that another row takes over, and values sent in the batch."""
+    target = start(
+        f"create table public.t (id int primary key, n int, doc text not null {unique});"
+        f"insert into public.t select i, i, repeat(i::text, 5000) from generate_series(1, 5) i"
+    )
+    log.transaction(
+        update(DOC, 1, 10, None, absent=(2,)),
+        update(DOC, 20, 2, None, old=(2, None, None), absent=(2,)),
+        update(DOC, 30, 3, "new", old=(3, None, None)),
+        update(DOC, 30, 33, None, absent=(2,)),
+        delete(DOC, 4, None, None),
+        insert(DOC, 4, 4, "four"),
+        update(DOC, 4, 44, None, absent=(2,)),
+        update(DOC, 6, 5, None, old=(5, None, None), absent=(2,)),
+        update(DOC, 5, 1, "five", old=(1, None, None)),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, n, left(doc, 4), length(doc) from public.t order by id")
+    assert rows == [
+        (4, 44, "four", 4),
+        (5, 1, "five", 4),
+        (6, 5, "5555", 5000),
+        (20, 2, "2222", 5000),
+        (30, 33, "new", 3),
+    ]
+
+
+def test_absent_row_missing_in_the_target_is_an_error(start: Start, log: LogMaker) -> None:
+    """A value that nobody has cannot be made up; nothing is applied."""
+    target = start(TABLE)
+    log.transaction(insert(ITEM, 5, "e", 5), update(ITEM, 1, None, 2, absent=(1,)))
+    log.close_segment()
+    with pytest.raises(TargetRowMissing) as caught:
+        target.batch()
+    assert caught.value.fields["table"] == "public.t"
+    assert target.rows("select * from public.t") == []
+    assert target.rows("select applied_gsn from wirekite.wirekite_log") == [(0,)]
+
+
+def test_swapped_keys(start: Start, log: LogMaker) -> None:
+    """Two rows exchange their primary keys through a third value."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    log.transaction(
+        update(ITEM, 9, None, 1, old=(1, None, None), absent=(1,)),
+        update(ITEM, 1, None, 2, old=(2, None, None), absent=(1,)),
+        update(ITEM, 2, None, 1, old=(9, None, None), absent=(1,)),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [(1, "b", 2), (2, "a", 1)]
+
+
+def test_identity_and_generated_columns(start: Start, log: LogMaker) -> None:
+    """ALWAYS identities take our values, key or not; generated ones are computed here."""
+    target = start("""
+        create table public.t (
+            id int generated always as identity primary key,
+            name text,
+            n int generated always as identity,
+            twice int generated always as (id * 2) stored)
+    """)
+    log.transaction(insert(ITEM, 5, "a", 7))
+    log.close_segment()
+    log.transaction(update(ITEM, 5, "b", 8), insert(ITEM, 6, "c", 1))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [(5, "b", 8, 10), (6, "c", 1, 12)]
+
+
+def test_columns_of_the_targets_own_are_kept(start: Start, log: LogMaker) -> None:
+    """A target column that the source lacks survives updates, also beside unique constraints."""
+    target = start(
+        "create table public.t (id int primary key, name text unique, n int, own text default 'd');"
+        "insert into public.t values (1, 'a', 1, 'mine'), (2, 'b', 2, 'too')"
+    )
+    log.transaction(update(ITEM, 1, "x", 1), update(ITEM, 2, "a", 2), insert(ITEM, 3, "b", 3))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [
+        (1, "x", 1, "mine"),
+        (2, "a", 2, "too"),
+        (3, "b", 3, "d"),
+    ]
+
+
+KEYLESS = relation(
+    ("a", "integer", "int32"),
+    ("b", "text", "string"),
+    ("c", "numeric(6,2)", "decimal(6,2)"),
+    ("d", "double precision", "float64"),
+    ("e", "json", "string"),
+    key=(),
+    identity=Identity.FULL,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+def test_table_without_key_counts_copies(start: Start, log: LogMaker) -> None:
+    """Duplicates go one by one; nulls, minus zero and types without equality are exact."""
+    target = start(
+        "create table public.t (a int, b text, c numeric(6,2), d double precision, e json);"
+        """insert into public.t select 1, 'x', 1.10, 0, '{"a": 1}' from generate_series(1, 3);"""
+        "insert into public.t values (null, null, null, null, null), (2, 'y', 5, '-0', '1')"
+    )
+    one = (1, "x", Decimal("1.10"), 0.0, '{"a": 1}')
+    nothing = (None,) * 5
+    zero = (2, "y", Decimal("5.00"), -0.0, "1")
+    log.transaction(
+        delete(KEYLESS, *one),
+        delete(KEYLESS, *nothing),
+        insert(KEYLESS, *nothing),
+        insert(KEYLESS, *nothing),
+        update(KEYLESS, 2, "y", Decimal("5.00"), 0.0, "1", old=zero),
+        insert(KEYLESS, *one),
+        delete(KEYLESS, *one),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows(
+        "select a, b, c::text, d::text, e::text, count(*) from public.t"
+        " group by 1, 2, 3, 4, 5 order by 1 nulls last"
+    )
+    assert rows == [
+        (1, "x", "1.10", "0", '{"a": 1}', 2),
+        (2, "y", "5.00", "0", "1", 1),
+        (None, None, None, None, None, 2),
+    ]
+    log.transaction(delete(KEYLESS, 9, None, None, None, None))
+    log.close_segment()
+    with pytest.raises(TargetRowMissing):
+        target.batch()
 
 
-@pytest.mark.promise
-@pytest.mark.long
-def test_a_reader_never_sees_a_total_that_was_not_true(tmp_path: Path) -> None:
-    """Transfers by prepared transactions; a shard's extractor is killed, one stands still, and so
-    does the merging process: target transactions end where merged transactions end.
-    """
-    with Shards(tmp_path, 3) as shards:
-        for number in range(3):
-            shards.extract(number)
-        shards.until_extracted()
-        for number in range(3):
-            shards.fill(number)
-        reader = TotalReader(shards.target_url)
-        reader.start()
-        with Process(shards.merged, "run") as run:
-            whole = (3 * ACCOUNTS, 3 * ACCOUNTS * CREDIT)
-            run.until(lambda: shards.total(shards.target_url) == whole, "the accounts are there")
-            transfers = Transfers(shards, (0, 1, 2), 1)
-            transfers.start()
-            wait_until(lambda: len(reader.versions) > 20, "transfers arrive")
-            shards.extractors[1].send(KILL)
-            shards.extractors[1].ended()
-            shards.extractors[2].send(STOP)
-            wait_until(lambda: transfers.count > 200, "transfers go on")
-            held = penstock("status", shards.merged, "--json").result["merge"]
-            assert set(held["held_by"]) <= {"s1", "s2"}
-            assert held["held_by"]
-            shards.extractors[2].send(CONTINUE)
-            shards.extract(1)
-            before = len(reader.versions)
-            wait_until(lambda: len(reader.versions) > before + 20, "it goes on")
-            pid = penstock("status", shards.merged, "--json").result["processes"]["extract"]
-            os.kill(pid, signal.SIGKILL)
-            before = len(reader.versions)
-            wait_until(lambda: len(reader.versions) > before + 20, "it goes on once more")
-            transfers.end()
-            run.until(
-                lambda: shards.rows([shards.target_url]) == shards.rows(shards.urls),
-                "the target has what the shards have",
-            )
-            reader.end()
-            merge = penstock("status", shards.merged, "--json").result["merge"]
-            assert penstock("lag", shards.merged, "--json").code == 0
-            run.stop()
-        partial = {n * ACCOUNTS for n in range(4)}
-        assert {count for count, _ in reader.seen} <= partial
-        assert all(total == count * CREDIT for count, total in reader.seen), reader.seen
-        assert merge["unjoined_count"] == 0
-        assert merge["joined_count"] == transfers.count
-        assert len(reader.versions) > 50
-        for process in shards.extractors:
-            process.stop()
+def test_reload_replaces_a_table_whole(start: Start, log: LogMaker) -> None:
+    """What stood before is gone, with a new type that has no cast from the old one."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    log.transaction(update(ITEM, 1, "b", 1))
+    changed = relation(
+        ("id", "integer", "int32"),
+        ("name", "jsonb", "string"),
+        ("n", "integer", "int32"),
+        version=2,
+    )
+    log.transaction(
+        (MarkerKind.RELOAD, [TableName("public", "t")]),
+        insert(changed, 1, '{"a": 1}', 1),
+        insert(changed, 3, "null", 3),
+    )
+    log.transaction(update(changed, 3, None, 4))
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, name::text, n from public.t order by 1")
+    assert rows == [(1, '{"a": 1}', 1), (3, None, 4)]
+
+
+def test_shape_changes_between_rows_of_one_batch(start: Start, log: LogMaker) -> None:
+    """Added with the old rows' value, widened, dropped: three shapes in one target transaction."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1), (2, 'b', 2)")
+    columns = [("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64")]
+    wide = relation(*columns, version=2)
+    first, second, third = wide.columns
+    added = Relation(
+        schema="public",
+        name="t",
+        columns=(
+            first,
+            second,
+            third,
+            second.__class__(name="Ä", source_type="text", neutral="string", missing="it's"),
+        ),
+        key=(0,),
+        before=(0,),
+        version=3,
+    )
+    dropped = Relation(
+        schema="public",
+        name="t",
+        columns=(first, *added.columns[2:]),
+        key=(0,),
+        before=(0,),
+        version=4,
+    )
+    log.transaction(update(ITEM, 1, "x", 5))
+    log.transaction(insert(wide, 3, "c", 2**40))
+    log.transaction(update(added, 2, None, 2, "new", absent=(1,)), insert(added, 4, "d", 4, None))
+    log.transaction(insert(dropped, 5, 5, "five"), update(dropped, 1, 6, "it's"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t order by id") == [
+        (1, 6, "it's"),
+        (2, 2, "new"),
+        (3, 2**40, "it's"),
+        (4, 4, None),
+        (5, 5, "five"),
+    ]
+    assert target.rows("select count(*) from pg_tables where tablename ~ '_wkmb?\\d'") == [(0,)]
+    log.transaction(update(dropped, 5, 6, "six"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select * from public.t where id = 5") == [(5, 6, "six")]
+
+
+def test_shape_change_without_rows(start: Start, log: LogMaker) -> None:
+    """A column added to a table that is not written reaches the target all the same."""
+    target = start(TABLE + "; insert into public.t values (1, 'a', 1)")
+    log.transaction(update(ITEM, 1, "b", 1))
+    more = relation(
+        *[(c.name, c.source_type, c.neutral) for c in ITEM.columns],
+        ("x", "date", "date"),
+        version=2,
+    )
+    log.transaction(insert(PARENT, 1, "a"), relations=[more])
+    log.close_segment()
+    target.target.connection.execute("create table public.parent (id int primary key, code text)")
+    target.batch()
+    assert target.rows("select * from public.t") == [(1, "b", 1, None)]
+
+
+def test_column_kept_as_text_after_a_value_its_type_could_not_hold(
+    start: Start, log: LogMaker
+) -> None:
+    """Infinity widens the column's kept form; the target's type stays."""
+    shape = relation(("id", "integer", "int32"), ("at", "date", "date"))
+    wide = shape.with_text_column(1)
+    target = start("create table public.t (id int primary key, at date)")
+    log.transaction(insert(shape, 1, dt.date(2024, 1, 2)))
+    log.transaction(insert(wide, 2, "infinity"), update(wide, 1, "0044-03-15 BC"))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id, at::text from public.t order by 1") == [
+        (1, "0044-03-15 BC"),
+        (2, "infinity"),
+    ]
+
+
+def test_tables_start_at_their_own_positions(start: Start, log: LogMaker) -> None:
+    """Rows that a bulk load has already, its shapes too, are left out table by table."""
+    target = start(TABLE + "; insert into public.t values (1, 'bulk', 1)")
+    old = relation(
+        *[(c.name, c.source_type, c.neutral) for c in ITEM.columns], ("gone", "text", "string")
+    )
+    log.transaction(insert(old, 1, "a", 1, "g"))
+    position = log.transaction(update(ITEM, 1, "new", 1))
+    log.close_segment()
+    later = start("select 1", starts={TableName("public", "t"): position + 1})
+    later.batch()
+    assert later.rows("select * from public.t") == [(1, "bulk", 1)]
+    log.transaction(update(ITEM, 1, "newer", 1))
+    log.close_segment()
+    later.batch()
+    assert later.rows("select * from public.t") == [(1, "newer", 1)]
+    assert not target.rows("select 1 from pg_attribute where attname = 'gone'")
+
+
+def test_a_cut_applies_what_was_committed_before_a_position(start: Start, log: LogMaker) -> None:
+    """Inside a segment: whole transactions, the file left open, then the rest."""
+    target = start(TABLE)
+    for number in range(1, 6):
+        position = log.transaction(insert(ITEM, number, "r", number))
+        if number == 3:
+            cut = position
+    log.close_segment()
+    result = target.batch(before=cut)
+    assert target.rows("select id from public.t order by 1") == [(1,), (2,)]
+    assert result.whole == ()
+    assert result.after.gsn == 2
+    row = target.rows("select mark, finish_time from wirekite.wirekite_progress")
+    assert row == [("2", None)]
+    assert [file.number for file in target.batch().whole] == [0]
+    assert target.rows("select count(*) from public.t") == [(5,)]
+
+
+def test_names_of_any_kind(start: Start, log: LogMaker) -> None:
+    """Quotes, capitals, letters beyond ASCII, the longest names, and our own column names."""
+    long = "ß" * 31
+    shape = relation(
+        ('i"d', "integer", "int32"),
+        ("wk$n", "integer", "int32"),
+        ("Ü", "text", "string"),
+        name=long,
+        schema='S"x',
+    )
+    same = relation(("id", "integer", "int32"), ("c", "text", "string"), name=long)
+    target = start(
+        f'create schema "S""x"; create table "S""x"."{long}" ("i""d" int primary key, "wk$n" int,'
+        f' "Ü" text); create table public."{long}" (id int primary key, c text)',
+    )
+    log.transaction(insert(shape, 1, 2, "ü"), insert(same, 1, "x"))
+    log.close_segment()
+    log.transaction(update(shape, 1, 2, None, absent=(2,)))
+    log.close_segment()
+    target.batch()
+    assert target.rows(f'select * from "S""x"."{long}"') == [(1, 2, "ü")]
+    assert target.rows(f'select * from public."{long}"') == [(1, "x")]
+
+
+def test_key_types_that_compare_loosely(start: Start, log: LogMaker) -> None:
+    """1.0 and 1.00 are one key to the target and two texts to the log."""
+    shape = relation(("id", "numeric", "string"), ("c", "text", "string"))
+    target = start(
+        "create table public.t (id numeric primary key, c text);"
+        "insert into public.t values (1.0, 'a'), (2.0, 'b')"
+    )
+    log.transaction(
+        update(shape, "1.00", None, old=("1.0", None), absent=(1,)),
+        delete(shape, "2.0", None),
+        insert(shape, "2.000", "new"),
+    )
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id::text, c from public.t order by 1")
+    assert rows == [("1.00", "a"), ("2.000", "new")]
+
+
+def test_buckets_share_one_merge_table(
+    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table is folded by several tasks, each staging its share."""
+    monkeypatch.setattr("penstock.load.plan.BUCKET_BYTES", 100)
+    target = start(TABLE)
+    log.transaction(*[insert(ITEM, i, str(i), i) for i in range(200)])
+    log.transaction(*[delete(ITEM, i, None, None) for i in range(0, 200, 3)])
+    log.close_segment()
+    result = target.batch(threads=3)
+    assert target.rows("select count(*), sum(n) from public.t") == [
+        (133, sum(i for i in range(200) if i % 3))
+    ]
+    assert result.tables == 1
+
+
+def test_way_of_a_plain_table_is_upsert(start: Start) -> None:
+    """The cheap way is taken where it is right."""
+    target = start(TABLE)
+    name = TableName("public", "t")
+    table = applying.read_target_tables(target.target.connection, [name])[name]
+    merge = Merge(relation=ITEM, table=table, staging="t_wkm", counts=Counts())
+    assert MergeSql(merge, replica=True).strategy is MergeStrategy.UPSERT
+
+
+MOODY = relation(
+    ("id", "integer", "int32"), ("m", "public.mood", "string"), ("a", "public.mood[]", "string")
+)
+MOODS = (
+    "create type public.mood as enum ('ok');"
+    "create table public.t (id int primary key, m public.mood, a public.mood[])"
+)
+
+
+def test_labels_added_to_an_enum_at_the_source(start: Start, log: LogMaker) -> None:
+    """No message tells of them but the rows; the target's type follows."""
+    target = start(MOODS)
+    log.transaction(insert(MOODY, 1, "it's new", '{ok,"also new"}'), insert(MOODY, 2, "ok", None))
+    log.close_segment()
+    target.batch()
+    rows = target.rows("select id, m::text, a::text from public.t order by 1")
+    assert rows == [(1, "it's new", '{ok,"also new"}'), (2, "ok", None)]
+
+
+def test_labels_of_enums_below_domains_and_arrays(start: Start, log: LogMaker) -> None:
+    """A domain on a domain, and an array of a domain."""
+    target = start(
+        "create type public.mood as enum ('ok'); create domain public.d as public.mood;"
+        "create domain public.dd as public.d; create domain public.ds as public.dd[];"
+        "create table public.t (id int primary key, m public.dd, a public.ds)"
+    )
+    log.transaction(insert(MOODY, 1, "new", '{ok,"also new"}'))
+    log.close_segment()
+    target.batch()
+    assert target.rows("select m::text, a::text from public.t") == [("new", '{ok,"also new"}')]
+
+
+def test_labels_that_may_not_be_added_are_reported_with_the_statement(
+    start: Start, log: LogMaker
+) -> None:
+    """The role does not own the type; no value of a row is in the message."""
+    target = start(MOODS, poor=True)
+    log.transaction(insert(MOODY, 1, "new", None))
+    log.close_segment()
+    with pytest.raises(EnumLabelMissing) as caught:
+        target.batch()
+    assert caught.value.hint.endswith("add value if not exists 'new';")
+
+
+def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
+    """The server repeats a value it cannot read; the error does not."""
+    target = start(TABLE.replace("name text", "name uuid"))
+    log.transaction(insert(ITEM, 1, "secret", 1))
+    log.close_segment()
+    with pytest.raises(ValueRefused) as caught:
+        target.batch()
+    assert "secret" not in caught.value.message
+
+
+def test_a_copy_that_fails_half_way_leaves_no_lock(start: Start, log: LogMaker) -> None:
+    """A value that no PostgreSQL time stamp can be; the worker's connection is dropped."""
+    shape = relation(("id", "integer", "int32"), ("at", "timestamp", "timestamp"))
+    target = start("create table public.t (id int primary key, at timestamp)")
+    log.transaction(insert(shape, 1, 0), insert(shape, 2, -(2**63) + 1))
+    log.close_segment()
+    with pytest.raises(StagingFailed) as caught:
+        target.batch()
+    assert caught.value.fields["table"] == "public.t"
+    target.rows("select 1")
+    target.target.connection.execute("truncate wirekite.t_wkm")
+    assert target.rows("select count(*) from public.t") == [(0,)]
+
+
+NUMBERS = 20
+
+
+@pytest.mark.parametrize("poor", [False, True])
+def test_target_that_is_not_as_the_log_says(start: Start, log: LogMaker, poor: bool) -> None:
+    """Rows missing that are updated, rows there that are inserted: both end as the log has them."""
+    target = start(
+        TABLE + "; create table public.child (id int primary key, parent int references public.t);"
+        "insert into public.t select i, 'old', i from generate_series(0, 29) as i where i % 3 > 0;"
+        "insert into public.t values (103, 'stranger', 0)",
+        poor=poor,
+    )
+    log.transaction(*[update(ITEM, number, "new", number) for number in range(NUMBERS)])
+    log.transaction(*[insert(ITEM, 100 + number, "new", number) for number in range(NUMBERS)])
+    log.transaction(*[delete(ITEM, number, None, None) for number in range(20, 30)])
+    log.close_segment()
+    result = target.batch()
+    assert (result.counts.upserts, result.counts.new) == (2 * NUMBERS, NUMBERS)
+    expected = [*range(NUMBERS), *range(100, 100 + NUMBERS)]
+    assert target.rows("select id from public.t where name = 'new' order by id") == [
+        (number,) for number in expected
+    ]
+    assert target.rows("select count(*) from public.t") == [(len(expected),)]
+
+
+def test_keys_that_the_target_takes_for_equal(start: Start, log: LogMaker) -> None:
+    """A key written otherwise is new to the log and the same to the target."""
+    shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
+    target = start(
+        "create table public.t (id numeric primary key, name text);"
+        "insert into public.t values (1.0, 'a'), (2, 'b')"
+    )
+    log.transaction(
+        update(shape, "1.00", "A", old=("1.0", None)),
+        update(shape, "2", "B"),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id::text, name from public.t order by id") == [
+        ("1.00", "A"),
+        ("2", "B"),
+    ]
+
+
+def test_keys_equal_to_the_target_when_deletes_come_last(start: Start, log: LogMaker) -> None:
+    """Without replica right, and with rows that hang on the table, the row stays the same one."""
+    shape = relation(("id", "numeric", "string"), ("name", "text", "string"), name="t")
+    target = start(
+        "create table public.t (id numeric primary key, name text);"
+        "create table public.child (id int primary key, parent numeric references public.t);"
+        "insert into public.t values (1.0, 'a'), (2, 'b'); insert into public.child values (1, 1)",
+        poor=True,
+    )
+    log.transaction(
+        update(shape, "1.00", "A", old=("1.0", None)),
+        delete(shape, "2", None),
+    )
+    log.close_segment()
+    target.batch()
+    assert target.rows("select id::text, name from public.t") == [("1.00", "A")]
+
+
+def test_moved_row_with_large_value_into_a_partition(start: Start, log: LogMaker) -> None:
+    """Updates move rows between partitions, and a changed key takes unsent values along."""
+    shape = relation(
+        ("id", "integer", "int32"), ("n", "integer", "int32"), ("doc", "text", "string"), key=(0, 1)
+    )
+    target = start(
+        "create table public.t (id int, n int, doc text, primary key (id, n))"
+        " partition by list (n);"
+        "create table public.t1 partition of public.t for values in (1);"
+        "create table public.t2 partition of public.t for values in (2);"
+        "insert into public.t values (1, 1, repeat('x', 5000)), (2, 2, 'b')"
+    )
+    log.transaction(
+        update(shape, 1, 2, None, old=(1, 1, None), absent=(2,)),
+        update(shape, 2, 2, "B"),
+        insert(shape, 3, 1, "c"),
+    )
+    log.close_segment()
+    target.batch()
+    found = target.rows(
+        "select tableoid::regclass::text, id, length(doc) from public.t order by 1, 2"
+    )
+    assert found == [("public.t1", 3, 1), ("public.t2", 1, 5000), ("public.t2", 2, 1)]

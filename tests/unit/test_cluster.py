@@ -6,11 +6,22 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from penstock.load import cluster
+from penstock.load import cluster, job
 from penstock.load.cluster import Wanted, examine, machine_name, nonce_in, versions_here
+from penstock.load.job import TaskRepeated, Work, run_tasks
+from penstock.load.plan import Task
+from penstock.load.session import (
+    ExecutorLost,
+    ExecutorMissing,
+    Session,
+    SparkJobFailed,
+    WorkerLost,
+)
+from penstock.model import Relation
 from penstock.ports.reach import Reach, reach_of
 
 
@@ -93,3 +104,40 @@ def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
 def test_urls_say_what_must_be_reached(url: str, reach: Reach) -> None:
     """Addresses, a socket, files of certificates."""
     assert reach_of(url) == reach
+
+
+def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows may be there already, from an executor that could not say so any more."""
+
+    class Second:
+        def attemptNumber(self) -> int:  # noqa: N802 - as Spark calls it
+            return 1
+
+    monkeypatch.setattr(job.TaskContext, "get", Second)
+    relation = Relation(schema="s", name="t", columns=(), key=())
+    task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
+    work: Any = Work(task=task, writer=cast("Any", None))
+    [outcome] = run_tasks(iter([work]))
+    assert isinstance(outcome.error, TaskRepeated)
+    assert outcome.error.retry == "backoff"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("ExecutorLostFailure (executor 1 exited caused by one of the tasks)", ExecutorLost),
+        ("ModuleNotFoundError: No module named 'penstock'", ExecutorMissing),
+        ("Python worker exited unexpectedly (crashed)", WorkerLost),
+        ("ValueError: 7", SparkJobFailed),
+    ],
+)
+def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Exception]) -> None:
+    """By its words: Spark passes on nothing else."""
+
+    class Context:
+        defaultParallelism = 1
+
+    session = Session(cast("Any", Context()), cast("Any", None), started_s=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "_answers", lambda _: True)
+        assert type(session._job_error(RuntimeError(said))) is kind

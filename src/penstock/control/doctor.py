@@ -230,6 +230,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "HS41 HS42 HS43 HS44 HS70 HS71": "of the demo's servers and of listening",
         "HS29 HS40": "of a server at the moment that it is asked for something",
         "CT34": "of waiting for the extract process, which no command does with a limit",
+        "LD09 LD14": "of a cluster's executors: `penstock run` has them look around before rows go",
         "LD06 LD20 LD21 LD22 LD40 LD44 LD48": "while rows are loaded",
         "CT40 TG04 TG20 TG21 TG22 TG23 TG30 TG31 TG32 TG33 TG35 TG36": "while changes are applied",
     }
