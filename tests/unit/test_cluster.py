@@ -135,7 +135,7 @@ def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Except
     """By its words: Spark passes on nothing else."""
 
     class Context:
-        defaultParallelism = 1
+        defaultParallelism = 1  # noqa: N815 - as Spark calls it
 
     session = Session(cast("Any", Context()), cast("Any", None), started_s=0.0)
     with pytest.MonkeyPatch.context() as patch:
