@@ -14,6 +14,8 @@ from fix_log import ITEM
 from fix_merged import (
     OPTIONS,
     OWN,
+    SECTION,
+    SKEW_US,
     LogOf,
     World,
     expected_rows,
@@ -75,6 +77,49 @@ def test_rows_and_numbers_are_the_models(seed: int, tmp_path: Path) -> None:
     assert check(tmp_path / "all" / "log") == []
     for log in logs:
         assert len(list_segments(log.links)) <= 1  # the last one may be gone on with
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_log_is_split_at_any_moment(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the two that go on have comes behind its end, also where their clocks are behind; the
+    order does not depend on when the file was changed, nor on crashes.
+    """
+    monkeypatch.setattr(extractor, "WAIT_S", 0.02)
+    rng = random.Random(seed)
+    drawn = world(rng)
+    while len(drawn.inputs) < 2 or len(drawn.inputs[0]) < 4:
+        drawn = world(rng)
+    plain = [[(at, None) for at, _ in of] for of in drawn.inputs]
+    first, cut = plain[0], rng.randint(1, len(plain[0]) - 2)
+    end_us = max(at for at, _ in first[:cut])
+    behind = [(at - rng.choice((0, SKEW_US)), None) for at, _ in first[cut:]]
+    halves = [behind[::2], behind[1::2]]
+    parts = [first[:cut], *plain[1:], *halves]
+    logs = logs_of(World(inputs=parts), rng, tmp_path)
+    parent, children = logs[0], logs[-2:]
+    before = logs[:-2]
+    for log in before:
+        log.write(rng.randint(0, 5), rotates=rng.random() < 0.5)
+    for _ in range(2):
+        with faults.armed(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
+            merge(before, tmp_path / "all", stop=after(rng.randint(1, 20))).run()
+        for log in before:
+            log.write(rng.randint(0, 5))
+    section = replace(SECTION, split={"s0": tuple(log.directory.name for log in children)})
+    parent.write(len(parts[0]), rotates=True)
+    parent.close()
+    for log in logs[1:]:
+        log.write(rng.randint(1, 5), rotates=True)
+        with faults.armed(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
+            merge(logs, tmp_path / "all", section=section, stop=after(rng.randint(1, 20))).run()
+    for log in logs[1:]:
+        log.end()
+    merge(logs, tmp_path / "all", section=section).run()
+    floored = [[(max(at, end_us + 1), None) for at, _ in half] for half in halves]
+    expected = model(World(inputs=[*parts[:-2], *floored]))
+    assert merged_rows(tmp_path / "all") == expected_rows(expected, logs)
 
 
 @pytest.mark.parametrize("seed", range(10))

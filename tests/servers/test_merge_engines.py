@@ -12,7 +12,7 @@ import pytest
 import penstock as package
 from fix_end_to_end import Process
 from fix_mysql import MySQLServer
-from fix_pipeline import write_pipeline
+from fix_pipeline import penstock, write_pipeline
 from fix_postgres import Server
 from fix_shards import ACCOUNTS, LIVELY, Shards, Transfers, wait_until
 from penstock.engines.postgres.connect import connect
@@ -145,11 +145,30 @@ def test_a_shard_is_split_while_transfers_go_on(tmp_path: Path) -> None:
             merge.stop()
 
 
+def test_rows_of_before_come_with_a_resend(tmp_path: Path) -> None:
+    """A merge loads nothing in bulk: each shard's rows are put into its log."""
+    with Shards(tmp_path, 2, has_target=False) as shards:
+        for number in range(2):
+            shards.fill(number)
+            shards.extract(number)
+        shards.until_extracted()
+        shards.write_merged(ofOneLog="leave")
+        with Process(shards.merged, "merge") as merge:
+            for file in shards.files:
+                ran = penstock("resend", file, "--tables", "public.account", "--json")
+                assert ran.code == 0, ran.err
+            expected = shards.rows(shards.urls)
+            merge.until(lambda: folded(changes(tmp_path)) == expected, "all rows are there")
+            merge.stop()
+
+
 def folded(found: list[Any]) -> list[tuple[Any, ...]]:
     """The rows that are left of changes, by their keys."""
     rows: dict[int, tuple[Any, ...]] = {}
     for one in found:
-        if one.op == "delete":
+        if one.op == "truncate":
+            rows.clear()
+        elif one.op == "delete":
             rows.pop(one.row["id"], None)
         else:
             rows[one.row["id"]] = tuple(one.row.values())

@@ -162,6 +162,25 @@ def test_a_late_commit_stops_the_merge(tmp_path: Path) -> None:
     assert [image[0] for image in images(tmp_path / "all")] == [1000, 1001, 1002]
 
 
+def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> None:
+    """When it goes on it comes behind what is merged; what it has of before that is late."""
+    first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
+    first.write(2, rotates=True)
+    first.opened().done()
+    first.close()
+    second.end()
+    merge([first, second], tmp_path / "all").run()
+    assert [image[0] for image in images(tmp_path / "all")] == [1000, 2000, 1001, 2001, 2002]
+    first.write(1, rotates=True)
+    first.opened().done()
+    first.close()
+    merge([first, second], tmp_path / "all").run()
+    assert images(tmp_path / "all")[-1][0] == 1002
+    first.end()
+    with pytest.raises(TransactionLate):
+        merge([first, second], tmp_path / "all").run()
+
+
 def test_another_log_and_a_missing_segment_are_found(tmp_path: Path) -> None:
     """Nothing is ever taken for the log that was there."""
     first = log_at(tmp_path, "s1", (10, 20, 30))

@@ -123,12 +123,18 @@ class MergeEngine:
             self._stream = None
 
     def _inputs(self, state: MergeState) -> list[InputState]:
-        """Those that are known, and behind them those that join: with what is later than now."""
+        """Those that are known, and behind them those that join: with what is later than now.
+
+        Of one that goes on in place of another nothing is left out, whatever its clock says.
+        """
+        follows = {child for children in self.section.split.values() for child in children}
         known = {one.name: one for one in state.inputs}
         found = list(state.inputs)
         for place in self.places:
             if place.name not in known:
-                reached = Reached(skips_us=state.watermark_us)
+                at_us = state.watermark_us
+                is_child = place.name in follows
+                reached = Reached(floor_us=at_us) if is_child else Reached(skips_us=at_us)
                 found.append(InputState(name=place.name, number=len(found) + 1, reached=reached))
                 logger.info("log joins", input=place.name, behind_us=state.watermark_us)
         return found

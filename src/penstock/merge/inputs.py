@@ -152,14 +152,16 @@ class MergeInput:
     def _file(self, number: int) -> SegmentFile | None:
         """This segment, closed or open; None where there is none yet. Raises SegmentMissing."""
         for attempt in range(2):
-            path = self.place.links / segment_name(number, self.place.extension)
-            if self.place.files.exists(path):
-                return SegmentFile(number=number, path=path)
+            linked = {file.number: file for file in self._links()}
+            if number in linked:
+                return linked[number]
             found = self._follower.find(number=number, trx_after=self.read_trx)
             if found is not None:
                 return found
-            later = [file.number for file in self._links() if file.number > number]
-            if later and attempt:  # a link that is made meanwhile can be hidden from one listing
+            later = [other for other in linked if other > number]
+            if not later:
+                return None
+            if attempt:  # a link that is made meanwhile can be hidden from one listing
                 raise missing(
                     self.place.links, number - 1, min(later), extension=self.place.extension
                 )
