@@ -25,12 +25,13 @@ from fix_merged import (
     merged_rows,
     model,
 )
+from penstock.consume.registration import LogPlace, register
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigValueInvalid, SourceMissing
 from penstock.control.merge_status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
-from penstock.log import list_segments
+from penstock.log import links, list_segments
 from penstock.log.layout import SegmentMissing
 from penstock.merge.engine import InputLeft
 from penstock.merge.inputs import InputReplaced
@@ -41,6 +42,7 @@ from penstock.merge.state import MergeStateLost
 from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
 from penstock.model.position import PositionInvalid
+from penstock.ports.consumer_config import Start
 from penstock.ports.merge_config import OfOneLog
 from penstock.web.merge_metrics import merge_metrics
 
@@ -199,6 +201,31 @@ def test_another_log_and_a_missing_segment_are_found(tmp_path: Path) -> None:
     list_segments(hole.links)[1].path.unlink()
     with pytest.raises(SegmentMissing):
         merge([hole], tmp_path / "hole", stop=after(20)).run()
+
+
+def test_a_log_that_goes_on_while_a_merge_registers_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The extractor sees its first consumer and removes what is closed, before it has its links."""
+    first = log_at(tmp_path, "s1", (10, 20, 30, 40))
+    (first.links / "CONSUMER.json").unlink()
+    for _ in range(3):
+        first.write(1, rotates=True)
+    real = links.save_consumer
+
+    def save(directory: Path, consumer: Any, files: Any) -> None:
+        real(directory, consumer, files)
+        if first.written == 3:
+            first.write(1, rotates=True)
+
+    monkeypatch.setattr(links, "save_consumer", save)
+    place = LogPlace(log=first.directory / "log", consumers=first.links.parent)
+    assert register(place, first.links.name, start=Start.BEGINNING)
+    assert list_segments(place.log) == []
+    assert [file.number for file in list_segments(first.links)] == [0, 1, 2, 3]
+    first.end()
+    merge([first], tmp_path / "all").run()
+    assert len(images(tmp_path / "all")) == 4
 
 
 def test_a_log_without_its_state_is_an_error(tmp_path: Path) -> None:

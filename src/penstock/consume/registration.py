@@ -6,6 +6,7 @@ after a crash begins again. From the moment they are there the extractor makes l
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,6 +75,8 @@ def register(
         known = links.load_consumer(directory, files)
         if known is not None and not known.start:
             return False
+        if start is Start.BEGINNING:
+            _keep_all(place, directory)
         consumer = links.Consumer(size_bytes_max=size_bytes_max, start=start.value)
         links.save_consumer(directory, consumer, files)
         position = _beginning(place, directory) if start is Start.BEGINNING else _now(place)
@@ -118,6 +121,15 @@ def _now(place: LogPlace) -> Position:
         except FileMissing:
             continue  # it was closed and removed meanwhile
     raise _unsettled(place)
+
+
+def _keep_all(place: LogPlace, directory: Path) -> None:
+    """Link what there is before the extractor knows the consumer: where there is no loader it
+    removes the names of all segments that are closed once it has a consumer.
+    """
+    for path in _all_segments(place).values():
+        with suppress(FileMissing):  # by a loader, meanwhile
+            links.make_link(directory, path, place.files)
 
 
 def _beginning(place: LogPlace, directory: Path) -> Position:
