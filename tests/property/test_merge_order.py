@@ -54,14 +54,11 @@ class Merging:
         ends = [queue.trx for queue in self.queues]
         counts = np.bincount(found.which, minlength=len(ends))
         at = [end - int(count) for end, count in zip(ends, counts, strict=True)]
-        pairs = []
-        for index in found.which.tolist():
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for index, group in zip(found.which.tolist(), found.group.tolist(), strict=True):
             at[index] += 1
-            pairs.append((index, at[index]))
-        if found.joined:
-            self.given.append(tuple(pairs))
-        else:
-            self.given += [(pair,) for pair in pairs]
+            groups.setdefault(group, []).append((index, at[index]))
+        self.given += map(tuple, groups.values())
 
     def run(self, *, crashes: int = 0, looks_ahead: bool = True) -> list[Given]:
         self.start()

@@ -58,14 +58,33 @@ class Reached:
 class Round:
     """Transactions that come next. which: the input of each, each input's in its own order.
 
-    joined: they are one, in that order of parts. times_us: when each was committed. weight: about
-    how many rows they have.
+    group: which merged transaction each is of, from 0; parts of one are side by side. times_us:
+    when each was committed. weight: about how many rows they have.
     """
 
     which: npt.NDArray[np.int64]
+    group: npt.NDArray[np.int64]
     times_us: Ints
     weight: float
-    joined: bool = False
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one merged transaction."""
+        return bool(self.group[-1] == 0)
+
+
+def _concatenated(rounds: list[Round]) -> Round:
+    """Rounds that follow each other as one."""
+    groups, count = [], 0
+    for one in rounds:
+        groups.append(one.group + count)
+        count += int(one.group[-1]) + 1
+    return Round(
+        which=np.concatenate([one.which for one in rounds]),
+        group=np.concatenate(groups),
+        times_us=np.concatenate([one.times_us for one in rounds]),
+        weight=sum(one.weight for one in rounds),
+    )
 
 
 class InputQueue:
@@ -231,7 +250,24 @@ class Order:
     _members: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def next(self) -> Round | None:
-        """The next round; None where an input has to be read first, see holding."""
+        """The next round; None where an input has to be read first, see holding.
+
+        Of weight_max at most, but for one transaction that has more.
+        """
+        rounds: list[Round] = []
+        room = self.weight_max
+        while room > 0:
+            one = self._step(np.inf if not rounds else room)
+            if one is None:
+                break
+            rounds.append(one)
+            room -= one.weight
+        if len(rounds) > 1:
+            return _concatenated(rounds)
+        return rounds[0] if rounds else None
+
+    def _step(self, room: float) -> Round | None:
+        """What comes next, if it is of no more weight than room; infinite: whatever it is."""
         self.holding = frozenset()
         while True:
             limit = self._limit()
@@ -241,11 +277,11 @@ class Order:
                 for index in range(len(self.queues))
             ]
             if any(counts):
-                return self._plain(counts)
+                return self._plain(counts, room)
             if part is None or (part[0], part[1]) > limit:
                 self.holding = frozenset({limit[1]}) if limit[0] < NEVER else frozenset()
                 return None
-            found = self._decide(part[1])
+            found = self._decide(part[1], room)
             if isinstance(found, Round) or found is None:
                 return found
 
@@ -274,15 +310,18 @@ class Order:
         side = "right" if index < part[1] else "left"
         return min(count, int(np.searchsorted(at, part[0], side)))  # type: ignore[call-overload]
 
-    def _plain(self, counts: list[int]) -> Round:
-        """So many of each input, merged; no more rows than weight_max, one transaction at least."""
+    def _plain(self, counts: list[int], room: float) -> Round | None:
+        """So many of each input, merged, as far as there is room."""
         chosen = [(i, self.queues[i], n) for i, n in enumerate(counts) if n]
         which = np.concatenate([np.full(n, i, np.int64) for i, _, n in chosen])
         at = np.concatenate([queue.at[:n] for _, queue, n in chosen])
         weights = np.concatenate([queue.weights[:n] for _, queue, n in chosen])
         order = np.lexsort((which, at))
         reach = np.cumsum(weights[order])
-        size = max(1, int(np.searchsorted(reach, self.weight_max, "right")))
+        size = int(np.searchsorted(reach, min(room, self.weight_max), "right"))
+        if not size and room < np.inf:
+            return None
+        size = max(size, 1)
         order = order[:size]
         which = which[order]
         times = np.empty(size, np.int64)
@@ -290,14 +329,17 @@ class Order:
             here = which == index
             times[here] = queue.take(int(here.sum()))
         self.watermark_us = max(self.watermark_us, int(at[order[-1]]))
-        return Round(which=which, times_us=times, weight=float(reach[size - 1]))
+        return Round(
+            which=which, group=np.arange(size), times_us=times, weight=float(reach[size - 1])
+        )
 
     # -- global transactions -----------------------------------------------------------------
 
-    def _decide(self, index: int) -> Round | bool | None:
+    def _decide(self, index: int, room: float) -> Round | bool | None:
         """What becomes of the part at the head of an input, the earliest of all.
 
-        A round of it; True: it waits for its others; None: inputs have to be read first.
+        A round of it; True: it waits for its others; None: inputs have to be read first, or there
+        is no room.
         """
         queue = self.queues[index]
         first = queue.first_global()
@@ -309,13 +351,15 @@ class Order:
             self.holding = frozenset(unread)
             return None
         if not others:
-            return self._alone(index, lacks=parts > 1)
+            return self._alone(index, room, lacks=parts > 1)
         if all(self._blocked.get(other) == name for other in others):
-            return self._joined(sorted((*others, index)), int(queue.at[0]))
+            return self._joined(sorted((*others, index)), int(queue.at[0]), room)
         self._members[name] = frozenset((*others, index))
         if self._would_wait_for_ever(index, name):
-            self._release(name)
-            return self._alone(index, lacks=True)
+            found = self._alone(index, room, lacks=True)
+            if found is not None:
+                self._release(name)
+            return found
         self._blocked[index] = name
         return True
 
@@ -356,17 +400,24 @@ class Order:
         self._members.pop(name, None)
         self._blocked = {at: one for at, one in self._blocked.items() if one != name}
 
-    def _alone(self, index: int, *, lacks: bool) -> Round:
-        self.unjoined_count += lacks
+    def _alone(self, index: int, room: float, *, lacks: bool) -> Round | None:
         queue = self.queues[index]
-        self.watermark_us = max(self.watermark_us, int(queue.at[0]))
         weight = float(queue.weights[0])
+        if weight > room:
+            return None
+        self.unjoined_count += lacks
+        self.watermark_us = max(self.watermark_us, int(queue.at[0]))
         return Round(
-            which=np.array([index], np.int64), times_us=queue.take(1).copy(), weight=weight
+            which=np.array([index], np.int64),
+            group=np.zeros(1, np.int64),
+            times_us=queue.take(1).copy(),
+            weight=weight,
         )
 
-    def _joined(self, indexes: list[int], at_us: int) -> Round:
+    def _joined(self, indexes: list[int], at_us: int, room: float) -> Round | None:
         weight = sum(float(self.queues[index].weights[0]) for index in indexes)
+        if weight > room:
+            return None
         times = [self.queues[index].take(1)[0] for index in indexes]
         for index in indexes:
             self.queues[index].raise_floor(at_us)
@@ -375,7 +426,7 @@ class Order:
         self.joined_count += 1
         return Round(
             which=np.array(indexes, np.int64),
+            group=np.zeros(len(indexes), np.int64),
             times_us=np.array(times, np.int64),
             weight=weight,
-            joined=True,
         )

@@ -89,7 +89,7 @@ class RowMerger:
 
     def runs(self, one: Round, weight_max: float) -> Iterator[Run]:
         """The runs of a round that was taken, the last one with its end."""
-        if one.weight > weight_max and (one.joined or len(one.which) == 1):
+        if one.weight > weight_max and one.is_one:
             yield from self._of_one(one)
         else:
             yield from self._of_many(one)
@@ -104,7 +104,7 @@ class RowMerger:
             counts[here] = np.diff(ends)
             parts.append((index, here, ends, pieces))
         starts = self.gsn + np.concatenate([[0], np.cumsum(counts)[:-1]])
-        trx = np.full(size, self.trx + 1) if one.joined else self.trx + 1 + np.arange(size)
+        trx = self.trx + 1 + one.group
         rows: list[_Numbered] = []
         markers: list[tuple[str, Marker]] = []
         for index, here, ends, pieces in parts:
@@ -130,9 +130,8 @@ class RowMerger:
         markers.sort(key=lambda pair: (pair[1].gsn, pair[1].trx))
         kept = [marker for name, marker in markers if self._is_for_all(name, marker, rows)]
         gsn_end = self.gsn + int(counts.sum())
-        ended = self._ended(one, trx)
-        last_gsn = starts + counts  # behind which each of them ends
-        last_gsn = last_gsn[-1:] if one.joined else last_gsn
+        ended = self._ended(one)
+        last_gsn = (starts + counts)[_last_of(one.group)]  # behind which each of them ends
         yield from self._cut(rows, kept, gsn_end, ended, last_gsn)
         for index, here, _, _ in parts:
             self.inputs[index].forget(self._low(index, len(here)) + len(here))
@@ -192,7 +191,7 @@ class RowMerger:
                 source.drop_frames()
             if markers:
                 yield Run(markers=tuple(markers))
-        ended = self._ended(one, np.full(len(one.which), trx))
+        ended = self._ended(one)
         self.trx = trx
         yield Run(transactions=ended, end=self._point(ended))
         for index in one.which.tolist():
@@ -324,18 +323,17 @@ class RowMerger:
         """Up to where each input is taken with the round that comes."""
         self._taken = list(ends)
 
-    def _ended(self, one: Round, trx: Ints) -> pa.RecordBatch:
+    def _ended(self, one: Round) -> pa.RecordBatch:
         """The round's transactions as the log lists them."""
         ids = np.zeros(len(one.which), np.uint64)
         for index in np.unique(one.which).tolist():
             here = np.flatnonzero(one.which == index)
-            last = self._taken[index]
-            ids[here] = self.inputs[index].source_ids(last - len(here) + 1, last)
-        origins = np.array(self.numbers, np.uint16)[one.which]
-        times = one.times_us
-        if one.joined:
-            trx, ids, origins = trx[-1:], ids[-1:], origins[-1:]
-            times = times.max(keepdims=True)
+            end = self._taken[index]
+            ids[here] = self.inputs[index].source_ids(end - len(here) + 1, end)
+        last = _last_of(one.group)
+        ids, origins = ids[last], np.array(self.numbers, np.uint16)[one.which[last]]
+        times = np.maximum.reduceat(one.times_us, np.concatenate([[0], last[:-1] + 1]))
+        trx = self.trx + 1 + np.arange(len(last))
         arrays = [
             _positions(trx),
             _positions(trx + 1),
@@ -352,6 +350,11 @@ class RowMerger:
             trx=self.trx,
             commit_time_us=ended.column(2)[-1].value,
         )
+
+
+def _last_of(group: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where the last part of each merged transaction is."""
+    return np.flatnonzero(np.diff(group, append=-1))
 
 
 def _placed(marker: Marker, *, gsn: int, trx: int) -> Marker:
