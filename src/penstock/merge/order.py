@@ -227,7 +227,8 @@ class InputQueue:
     def raise_floor(self, at_us: int) -> None:
         """What is left counts as committed at this time at the earliest."""
         self.floor_us = max(self.floor_us, at_us)
-        self._at = np.maximum(self._at, self.floor_us)
+        end = self._head + int(np.searchsorted(self.at, self.floor_us))
+        self._at[self._head : end] = self.floor_us
 
 
 @dataclass
