@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import struct
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from fix_ignite import (
@@ -37,21 +34,19 @@ from fix_ignite_source import (
     text,
 )
 from penstock.codec.ignite import marshal, wal
-from penstock.codec.ignite.columns import NotHeld, column_of
-from penstock.codec.ignite.kinds import holder, holds, neutral_of
-from penstock.codec.ignite.texts import json_of, moment_text
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
-from penstock.codec.ignite.values import BinaryObject, Date, JavaMap, SqlDate, Time, Timestamp
+from penstock.codec.ignite.values import BinaryObject
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigOtherEngine
 from penstock.control.consumers import register_configured
+from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown
 from penstock.engines.ignite.lost import delete_below_hole
 from penstock.engines.ignite.source import node
 from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.node import NodeSegmentsMissed
+from penstock.engines.ignite.source.node import CacheEncrypted, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes
@@ -429,95 +424,6 @@ def test_a_time_zone_that_there_is_not_is_refused(tmp_path: Path) -> None:
         extract(source_pipeline(tmp_path, work, "n", source='timeZone = "Europe/Atlantis"'))
 
 
-# -- values ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "wider"),
-    [
-        ("tinyint", [127, 128], "smallint"),
-        ("smallint", [-(2**15) - 1], "int"),
-        ("int", [None, 2**31], "bigint"),
-        ("bigint", [2**63], "decimal"),
-        ("int", [1, "x"], "varchar"),
-        ("bigint", [1.5], "varchar"),
-        ("int", [1.5], "double"),
-        ("double", [2**53 + 1], "varchar"),
-        ("decimal(4,2)", [Decimal("1.234")], "decimal"),
-        ("decimal(4,2)", [Decimal("123")], "decimal"),
-        ("varchar(3)", ["abcd"], "varchar"),
-        ("date", [SqlDate(1)], "timestamp"),
-        ("timestamp", [Timestamp(0, 1)], "timestamp"),
-        ("timestamp", [Date(2**62)], "timestamp"),
-        ("time", [Time(-1)], "time"),
-        ("boolean", [True, 1], "varchar"),
-        ("uuid", [[1]], "object"),
-    ],
-)
-def test_a_value_that_a_column_does_not_hold(kind: str, values: list[Any], wider: str) -> None:
-    """It is never cut, and the wider type holds it."""
-    with pytest.raises(NotHeld) as error:
-        column_of(kind, neutral_of(kind), values)
-    assert error.value.kind == wider
-    neutral = "string" if wider == kind else neutral_of(wider)
-    assert len(column_of(wider, neutral, values)) == len(values)
-
-
-def test_times_are_of_the_nodes_time_zone() -> None:
-    """A SQL DATE is midnight there; moments are moments."""
-    berlin = datetime.datetime(2024, 7, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
-    ms = int(berlin.timestamp() * 1000)
-    found = column_of("date", "date", [SqlDate(ms), None], "Europe/Berlin")
-    assert found.to_pylist() == [datetime.date(2024, 7, 1), None]
-    found = column_of("time", "time", [Time(0)], "Europe/Berlin")
-    assert found.to_pylist() == [datetime.time(1)]
-    moments = column_of("timestamp", "timestamptz", [Timestamp(ms, 5000), SqlDate(ms)])
-    assert moments.cast(pa.int64()).to_pylist() == [ms * 1000 + 5, ms * 1000]
-
-
-@pytest.mark.parametrize(
-    ("ms", "nanos", "shown"),
-    [
-        (0, 0, "1970-01-01 00:00:00+00"),
-        (-1, 999_999, "1969-12-31 23:59:59.999999999+00"),
-        (1_709_210_096_120, 0, "2024-02-29 12:34:56.12+00"),
-        (-62_135_596_800_000, 0, "0001-01-01 00:00:00+00"),
-        (-62_135_596_800_001, 0, "0001-12-31 23:59:59.999+00 BC"),
-        (253_402_300_800_000, 0, "10000-01-01 00:00:00+00"),
-    ],
-)
-def test_moments_as_text(ms: int, nanos: int, shown: str) -> None:
-    """Of any year, with all digits."""
-    assert moment_text(ms, nanos) == shown
-
-
-def test_json_of_what_has_no_column_type() -> None:
-    """Nothing is lost that JSON can say; what holds itself ends."""
-    inner = BinaryObject("t", 1, 2, {"a": Decimal("1.10"), "b": None}, {}, None)
-    loop: list[Any] = [1]
-    loop.append(loop)
-    pairs = JavaMap("HashMap", [(1, "x"), ("y", b"\1")])
-    value = [inner, float("nan"), pairs, JavaMap("HashMap", [("k", True)]), loop, "\0"]
-    assert json_of(value) == (
-        '[{"a":1.10,"b":null},"nan",[[1,"x"],["y","AQ=="]],{"k":true},[1,{"$up":1}],"\\u0000"]'
-    )
-
-
-def test_a_type_that_holds_another() -> None:
-    """Every holder holds what it was made for."""
-    kinds = ["boolean", "tinyint", "int", "bigint", "real", "double", "decimal", "decimal(9,2)",
-             "varchar", "varchar(9)", "uuid", "binary", "date", "timestamp", "time", "enum",
-             "object", "other"]  # fmt: skip
-    for one in kinds:
-        for other in kinds:
-            found = holder([one, other])
-            assert found == holder([other, one])
-            assert holds(found, one), (found, one, other)
-            assert holds(found, other), (found, one, other)
-    assert holds("decimal(12,2)", "decimal(9,2)")
-    assert not holds("decimal(9,4)", "decimal(9,2)")
-
-
 def test_positions_are_segment_and_offset() -> None:
     """In order, and back from their text."""
     assert str(IgnitePosition(5 << 32 | 29)) == "5/29"
@@ -595,3 +501,42 @@ def test_a_consumer_reads_the_log_of_a_node(tmp_path: Path) -> None:
     assert consumer.seen == [
         ("U", table, 1, 0), ("U", table, 2, 7), ("D", table, 1, 0),
     ]  # fmt: skip
+
+
+def test_changes_of_an_encrypted_cache_are_no_silent_gap(tmp_path: Path) -> None:
+    """The extraction ends by its name; without it the others go on."""
+    work = unpacked("forms", tmp_path / "work")
+    with pytest.raises(CacheEncrypted) as error:
+        extract(source_pipeline(tmp_path, work))
+    assert '"!hidden"' in error.value.hint
+    path = source_pipeline(tmp_path, work, tables='"*", "!hidden"')
+    extract(path)
+    assert {row.table for row in rows_of(load_config(path))} == {"shown", "form"}
+
+
+def test_from_every_end_of_a_piece_the_rest_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is none where a transaction is open: its first changes would not come again."""
+    monkeypatch.setattr(node, "PIECE_ENTRIES_MAX", 1)
+    open_ones = {2: 7, 4: 7, 5: 8, 6: 8, 9: 9, 11: 9}
+    records = [
+        [word(n, f"v{n}", near=near(open_ones[n]) if n in open_ones else b"\0")] for n in range(14)
+    ]
+    work = made(tmp_path, {0: data_segment(records)}, "words")
+
+    def keys_from(place: LogPlace | None) -> list[tuple[list[int], LogPlace | None]]:
+        reader = node.NodeReader(open_directory(f"ignite://{work}?consistentId=n"), takes=bool)
+        reader.begin(place)
+        return [([one.key for one in piece.entries], piece.end) for piece in reader.pieces()]
+
+    pieces = keys_from(None)
+    given: list[int] = []
+    ends = 0
+    for keys, end in pieces:
+        given += keys
+        if end is not None:
+            ends += 1
+            rest = [key for some, _ in keys_from(end) for key in some]
+            assert sorted(given + rest) == list(range(14)), end
+    assert 5 < ends < len(pieces)

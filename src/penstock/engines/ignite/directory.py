@@ -145,10 +145,17 @@ class NodeDirectory(CdcState):
             found += max(ends[1] - ends[0], 0)
         return found
 
-    def walk(self, segment: int, begin: int, data: bytes | None = None) -> Any:
+    def walk(
+        self,
+        segment: int,
+        begin: int,
+        data: bytes | None = None,
+        unreadable: Callable[[wal.Encrypted], object] | None = None,
+    ) -> Any:
         """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported.
 
-        data: of the segment, where it was read before.
+        data: of the segment, where it was read before. unreadable: called with each record that has
+        changes of encrypted caches, in place of a warning.
         """
         return self._walk(
             self.read_segment(segment) if data is None else data,
@@ -157,7 +164,7 @@ class NodeDirectory(CdcState):
             begin=begin,
             decode=self._decode,
             kind=self._event,
-            unreadable=self._warn,
+            unreadable=unreadable or self._warn,
         )
 
     def _warn(self, record: wal.Encrypted) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from penstock.codec.ignite.types import cache_id
+from penstock.codec.ignite.wal import Encrypted
 from penstock.engines.ignite.directory import Cache, NodeDirectory
 from penstock.engines.ignite.source.lives import Lives
 from penstock.engines.ignite.source.position import OFFSET_BITS
@@ -36,6 +37,13 @@ class NodeSegmentsMissed(PenstockError):
     """Segments of a node are not there any more. fields: path, last, next."""
 
     code = "IG81"
+    retry = "operator"
+
+
+class CacheEncrypted(PenstockError):
+    """The log has changes of an encrypted cache that is to be captured. fields: cache."""
+
+    code = "IG83"
     retry = "operator"
 
 
@@ -164,7 +172,8 @@ class NodeReader:
         ignored = self.ignored
         made = self._made_again(segment, begin, data)
         times: dict[int, int] = {}
-        lasts = _lasts(self._wanted(directory.walk(segment, begin, data)), times)
+        first = directory.walk(segment, begin, data, self._refuse)
+        lasts = _lasts(self._wanted(first), times)
         self._lives.saw(times)
         self.ignored = ignored
         walk = self._walk = directory.walk(segment, begin, data)
@@ -178,6 +187,16 @@ class NodeReader:
             made=made,
             entries=self._wanted(walk),
         ).pieces()
+
+    def _refuse(self, record: Encrypted) -> None:
+        """A change log has no gap, where Ignite's utility passes over these. Raises."""
+        for group in record.groups:
+            for cache in self._groups.get(group, {}).values():
+                raise CacheEncrypted(
+                    f"cache {cache} is encrypted: its changes can be read by a node alone",
+                    hint=f'Leave it out: "!{cache}" in [source] tables.',
+                    cache=cache,
+                )
 
     def _made_again(self, segment: int, begin: int, data: bytes) -> list[tuple[str, LogPlace]]:
         """Caches that were made again in a segment, and where."""
