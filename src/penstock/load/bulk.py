@@ -190,8 +190,10 @@ class _Load:
             self.wait_while_paused()
         steps = self.first_steps()
         self.copy_all(steps)
-        self.planner.release()
+        end = self.planner.release()
         if not self.ledger.finished:
+            if end is not None:
+                self.ledger.settle(end)
             self.ledger.copied = True
             write_ledger(self.options.state_directory, self.ledger)
             self.wait_while_paused()

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.host import files
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
-from penstock.model.position import PositionKind
+from penstock.model.position import Position, PositionKind
 from penstock.ports.bulk import Mark, TablePlan
 
 STATE_FILE = "bulk.json"
@@ -57,6 +57,13 @@ class Ledger(msgspec.Struct, kw_only=True):
     def settled_at(self, kind: PositionKind) -> dict[TableName, int]:
         """The position at which each table with rows of several moments becomes consistent."""
         return {plan.source: plan.ordinals(kind)[1] for plan in self.plans if plan.is_mixed}
+
+    def settle(self, position: Position) -> None:
+        """The rows of plans without keys are of one state once changes up to here are applied."""
+        self.plans = [
+            plan if plan.has_keys else msgspec.structs.replace(plan, settled=str(position))
+            for plan in self.plans
+        ]
 
     def reopen(self) -> None:
         """More tables are loaded after those that are finished, which stay as they are."""

@@ -53,8 +53,12 @@ class Planner(Protocol):
         """Make a new consistent point, later than all before; kept until it is released."""
         ...
 
-    def release(self) -> None:
-        """All rows are copied: release the points that were made."""
+    def release(self) -> Position | None:
+        """All rows are copied: release the points that were made.
+
+        Where rows were read without a snapshot: the position up to which changes have to be applied
+        before the tables are equal to the source; else None.
+        """
         ...
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:

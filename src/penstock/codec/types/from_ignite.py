@@ -40,7 +40,7 @@ _COUNTERPARTS = {
     "other": ("bytea", "bytea"),
 }
 """PostgreSQL's type of each, and that type's name alone."""
-_NANOS = "[.][0-9]{7}"  # digits behind the microsecond
+NANOS = "[.][0-9]{7}"  # digits behind the microsecond
 
 
 def held(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
@@ -101,7 +101,7 @@ def _timestamp(kind: SourceType, _: int | None) -> Held:
     )
     nanos = Case(
         loss="nanoseconds",
-        waiting=f"{{}} ~ '{_NANOS}'" if _is_text(kind) else "",
+        waiting=f"{{}} ~ '{NANOS}'" if _is_text(kind) else "",
         refusal="a time with nanoseconds",
         instead={ROUND: ("{}", "{}")} if _is_text(kind) else {},
     )
@@ -156,7 +156,7 @@ def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
     if kind.base == "timestamp":
         nanos = Case(
             loss="nanoseconds",
-            waiting=f"{{}} regexp '{_NANOS}'" if _is_text(kind) else "",
+            waiting=f"{{}} regexp '{NANOS}'" if _is_text(kind) else "",
             refusal="a time with nanoseconds",
             instead={ROUND: (found.write.sql, "{}")},
         )

@@ -1,4 +1,4 @@
-"""The part `extraction`: the engine of a node's directory. There is no handover around it."""
+"""The part `extraction`: the engine of a node's directory, with the handover before it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from zoneinfo import ZoneInfo
 
-from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite import handover
+from penstock.engines.ignite.directory import open_any, open_directory
 from penstock.engines.ignite.source.several import NAME, NodesEngine
 from penstock.engines.ignite.source.source_engine import IgniteEngine
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.config import Config
+from penstock.ports.config import Config, Mode
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.pipeline import Pipeline
@@ -55,13 +56,23 @@ def opened(
     stop: Callable[[], bool],
 ) -> Iterator[IgniteEngine]:
     """See Extraction. The node's log tells all. Raises CdcDirectoryMissing, TimeZoneUnknown."""
-    del options, tables, stop
-    source = pipeline.config.source
+    del options, tables
+    config = pipeline.config
+    source = config.source
     check_zone(source.time_zone)
+    begin = 0
+    if config.pipeline.mode is Mode.DATA_CHANGE:
+        begin = handover.prepared(
+            pipeline,
+            open_any(source.url),
+            is_one=not is_list(source.url),
+            has_begun=has_begun(pipeline),
+            stop=stop,
+        )
     if is_list(source.url):
-        yield NodesEngine(IgniteUrl.parse_nodes(source.url), pipeline.config)
+        yield NodesEngine(IgniteUrl.parse_nodes(source.url), config)
     else:
-        yield IgniteEngine(open_directory(source.url), source)
+        yield IgniteEngine(open_directory(source.url), source, begin=begin)
 
 
 def check_zone(name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.engines.ignite.directory import open_any
+from penstock.engines.ignite.source.scanned import check_address
 from penstock.engines.ignite.source.shapes import table_of
 from penstock.engines.ignite.tables import SERVER, captured, taken_caches
 from penstock.model import TableDefinition, TableName
@@ -13,7 +14,9 @@ from penstock.ports.plan import SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned. Raises CdcDirectoryMissing."""
+    """See Planned. Raises CdcDirectoryMissing, AddressMissing."""
+    if config.pipeline.mode.has_data:
+        check_address(config)
     tables = captured(config, dropped=dropped)
     known = {one.name for one in tables}
     caches = taken_caches(config, open_any(config.source.url))

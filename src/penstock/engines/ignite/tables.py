@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import structlog
 
 from penstock.codec.types import Engine, Server
 from penstock.engines.ignite.directory import Cache, NodeDirectory, open_any
-from penstock.engines.ignite.source.declared import Declared
-from penstock.engines.ignite.source.shapes import Shapes, table_of
-from penstock.host import checkpoint
-from penstock.model import ColumnDefinition, Relation, TableDefinition, TableName
+from penstock.engines.ignite.source.scanned import (
+    SAMPLE_ENTRIES,
+    keep_scanned,
+    known_shapes,
+    scanned_shapes,
+)
+from penstock.engines.ignite.source.shapes import KeptShape, table_of
+from penstock.engines.ignite.url import thin_url
+from penstock.host.errors import ConnectFailed, ConnectionLost
+from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.model.patterns import Selection
-from penstock.ports.config import Config
+from penstock.ports.config import Config, Mode
+from penstock.ports.handover import read_handover
 from penstock.ports.tables import Followed, Present
 from penstock.sql.schema_translation import SchemaDescription
 
+logger = structlog.get_logger(__name__)
 SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
 
@@ -34,11 +43,33 @@ def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDef
 def known_relations(config: Config) -> list[Relation]:
     """The shapes of caches that are taken, by name, as far as they are known."""
     directory = open_any(config.source.url)
-    shapes = Shapes(files=_Kept(config), declared=Declared(directory).of)
-    shapes.load()
+    shapes = known_shapes(config, directory)
     caches = taken_caches(config, directory)
+    unknown = [one for one in caches if shapes.known(one.name, one.cache_id) is None]
+    if unknown and thin_url(config.source.url).addresses:
+        shapes.take({**shapes.kept(), **_looked_at(config, directory, unknown)})
     found = [shapes.known(one.name, one.cache_id) for one in caches]
     return [one for one in found if one is not None]
+
+
+def _looked_at(
+    config: Config, directory: NodeDirectory, caches: Sequence[Cache]
+) -> Mapping[str, KeptShape]:
+    """What rows show of caches that nothing is known of; of a node that is away, nothing."""
+    mode = config.pipeline.mode
+    state = read_handover(config)
+    try:
+        if mode is Mode.DATA_CHANGE and (state is None or not state.position):
+            # The handover will look at all of them.
+            return scanned_shapes(config, directory, caches, entries_max=SAMPLE_ENTRIES)
+        found = scanned_shapes(config, directory, caches)
+    except (ConnectFailed, ConnectionLost) as error:
+        if mode.has_data:
+            raise
+        logger.warning("columns are known with the first change", reason=error.message)
+        return {}
+    keep_scanned(config, found)
+    return found
 
 
 def taken_caches(config: Config, directory: NodeDirectory) -> list[Cache]:
@@ -46,19 +77,6 @@ def taken_caches(config: Config, directory: NodeDirectory) -> list[Cache]:
     takes = Selection.parse(config.source.tables).takes
     found: list[Cache] = [told.read() for told in directory.caches()]
     return sorted((one for one in found if takes(table_of(one.name))), key=lambda one: one.name)
-
-
-class _Kept:
-    """See StateFiles: what an extraction has kept; nothing is written."""
-
-    def __init__(self, config: Config) -> None:
-        self._directory = config.layout.state
-
-    def load(self, name: str, kind: Any) -> Any:
-        return checkpoint.load(self._directory / name, kind)
-
-    def save(self, name: str, state: Any) -> None:
-        """See StateFiles: whoever extracts keeps it."""
 
 
 def definition_of(relation: Relation) -> TableDefinition:
@@ -82,6 +100,30 @@ def definition_of(relation: Relation) -> TableDefinition:
         ),
         primary_key=key,
         identity_columns=key,
+    )
+
+
+def relation_of(definition: TableDefinition) -> Relation:
+    """A table's shape as the log has it."""
+    names = [one.name for one in definition.columns]
+    key = tuple(names.index(name) for name in definition.primary_key)
+    return Relation(
+        schema=definition.name.schema,
+        name=definition.name.name,
+        columns=tuple(
+            Column(
+                name=one.name,
+                source_type=one.type_text,
+                neutral=one.neutral,
+                base_type=one.base_type,
+                nullable=not one.not_null,
+                missing=one.missing,
+            )
+            for one in definition.columns
+        ),
+        key=key,
+        before=key,
+        source_id=definition.source_id,
     )
 
 

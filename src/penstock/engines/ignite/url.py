@@ -13,7 +13,7 @@ sslrootcert, sslcert, sslkey, sslpassword       files in PEM, and the key's pass
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -107,6 +107,17 @@ class IgniteUrl:
     def folder(self) -> str:
         """The name of the node's folders; empty without a consistent id."""
         return folder_of(self.consistent_id)
+
+
+def thin_url(text: str) -> IgniteUrl:
+    """How the cluster of a node, or of a list of nodes, is asked: each one's addresses.
+
+    Log-in and TLS are those of the first node that has addresses. Raises UrlInvalid.
+    """
+    nodes = IgniteUrl.parse_nodes(text) if is_list(text) else [IgniteUrl.parse(text)]
+    first = next((one for one in nodes if one.addresses), nodes[0])
+    every = tuple(address for one in nodes for address in one.addresses)
+    return replace(first, addresses=every)
 
 
 def folder_of(consistent_id: str) -> str:

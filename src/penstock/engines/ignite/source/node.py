@@ -104,6 +104,7 @@ class NodeReader:
             )
             return
         listing.pending = place
+        self.handled = place.segment - 1
 
     @property
     def is_active(self) -> bool:

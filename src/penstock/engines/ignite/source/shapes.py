@@ -8,17 +8,18 @@ out is kept beside the log, so that versions stay what they are. Not here: rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from penstock.codec.ignite.kinds import holder, neutral_of, of_field
-from penstock.codec.ignite.types import BinaryType
+from penstock.codec.ignite.types import BinaryType, cache_id
 from penstock.model import Column, Relation, TableName
 from penstock.ports.source import StateFiles
 
 SHAPES_FILE = "caches.json"
+SCANNED_FILE = "scanned-caches.json"  # of caches that the log does not know yet
 SCHEMA = "public"
 KEY, VALUE, TYPE, EXPIRES, PRIMARY, RAW = (
     "_key", "_val", "_type", "_expire_time", "_primary", "_raw",
@@ -97,11 +98,21 @@ class Shapes:
 
         position: where the log ends. Rows that were given at it or behind are not in it.
         """
-        self._kept = self.files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
-        self._shapes = {}
+        scanned = self.files.load(SCANNED_FILE, dict[str, KeptShape]) or {}
+        known = self.files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
+        self.take({**scanned, **known})
         for kept in self._kept.values():
             if position is not None and kept.since and kept.since >= position:
                 kept.has_rows, kept.since = False, 0
+
+    def take(self, kept: Mapping[str, KeptShape]) -> None:
+        """Begin with what is known of caches."""
+        self._kept = dict(kept)
+        self._shapes = {}
+
+    def kept(self) -> Mapping[str, KeptShape]:
+        """What is known of each cache."""
+        return self._kept
 
     def names(self) -> list[str]:
         """Of the caches that are known."""
@@ -113,6 +124,11 @@ class Shapes:
         if found is None:
             found = self._shapes[cache] = self._made(cache, cache_id)
         return found
+
+    def relations(self) -> tuple[Relation, ...]:
+        """The relations of the caches that have rows, as they are."""
+        known = sorted(name for name, one in self._kept.items() if one.has_rows)
+        return tuple(self.of(name, cache_id(name)).relation for name in known)
 
     def has_rows(self, cache: str) -> bool:
         """Whether rows of the cache may be in the log."""

@@ -28,8 +28,9 @@ LOCK_TIMEOUT_MS = 1000
 class IgniteEngine:
     """See SourceEngine."""
 
-    def __init__(self, directory: NodeDirectory, source: SourceSection) -> None:
-        """directory: of the node."""
+    def __init__(self, directory: NodeDirectory, source: SourceSection, *, begin: int = 0) -> None:
+        """directory: of the node. begin: where an empty log begins; 0: at the saved state."""
+        self._begin = begin
         self._directory = directory
         self._source = source
         self._takes = Selection.parse(source.tables).takes
@@ -50,6 +51,7 @@ class IgniteEngine:
         return Origin(
             identity={"engine": "ignite", "node": self.name},
             resend_from=0 if saved is None else position_of(saved),
+            begin=self._begin,
         )
 
     def server_end(self) -> ServerEnd:

@@ -93,6 +93,8 @@ class IgniteStream:
         self._clock = clock
         self._end = start
         self._gsn, self._trx = start.gsn, start.trx
+        # What a bulk load begins with, so that a change of it is known as one.
+        self._copied = () if start.gsn else shapes.relations()
         self._runs: Iterator[Run] | None = None
         self.counted = Counted(reader)
         self.spilled_byte_count = 0
@@ -101,6 +103,9 @@ class IgniteStream:
 
     def next_run(self, timeout_s: float) -> Run | None:
         """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and what reading does."""
+        if self._copied:
+            copied, self._copied = self._copied, ()
+            return Run(relations=copied, end=self._end)
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
             if self._runs is None:

@@ -24,9 +24,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.arrow_lines import as_bytes, joined, text_of
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.target.rows import as_bytes, joined, text_of
 from penstock.ports.target import GONE, NEW, UPSERT
 
 Bytes = npt.NDArray[np.uint8]

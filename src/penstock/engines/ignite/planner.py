@@ -1,0 +1,184 @@
+"""What the bulk load asks of an Ignite source: points, definitions and chunks.
+
+A point is a place in the node's log, and there is no snapshot: rows are read later, one partition
+after the other, and the changes from the point on are applied over them. Each change puts or
+removes a whole value by its key, so what is left in the end is what the last one says, whatever a
+scan met; the tables are equal to the caches once the changes are applied that the node's log had
+when the scan ended (`release`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from penstock.codec.ignite.cache_config import read_cache_config
+from penstock.codec.ignite.types import cache_id
+from penstock.engines.ignite.bulk_reader import ChunkScan
+from penstock.engines.ignite.directory import Cache, open_any
+from penstock.engines.ignite.handover import LEARNED, capture
+from penstock.engines.ignite.source.node_end import node_end
+from penstock.engines.ignite.source.position import IgnitePosition, position_of
+from penstock.engines.ignite.source.read_plan import ColumnRead
+from penstock.engines.ignite.source.scanned import (
+    check_address,
+    keep_scanned,
+    known_shapes,
+    scanned_shapes,
+)
+from penstock.engines.ignite.source.shapes import KeptColumn, KeptShape
+from penstock.engines.ignite.tables import definition_of, taken_caches
+from penstock.engines.ignite.thin import ThinClient, open_thin
+from penstock.engines.ignite.url import thin_url
+from penstock.model import ColumnDefinition, TableDefinition, TableName
+from penstock.model.position import Position, PositionKind
+from penstock.ports.bulk import Chunk
+from penstock.ports.config import Config
+from penstock.ports.planner import Point, PointUnfit
+from penstock.ports.registry import is_list
+
+CHUNK_ROWS = 50_000
+FRESH = "fresh"
+
+logger = structlog.get_logger(__name__)
+
+
+class IgnitePlanner:
+    """See `ports.planner.Planning`. first: of the handover's point."""
+
+    positions: PositionKind = IgnitePosition
+
+    def __init__(self, config: Config, *, first: Callable[[], Point | None]) -> None:
+        """Raises AddressMissing, CdcDirectoryMissing."""
+        check_address(config)
+        self._config = config
+        self._url = thin_url(config.source.url)
+        self._directory = open_any(config.source.url)
+        self._is_one = not is_list(config.source.url)
+        self.first_point = first
+
+    def __enter__(self) -> Self:
+        """Nothing is opened."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing was opened."""
+
+    def fresh_point(self) -> Point:
+        """See Planner: where the node's log is now."""
+        position = IgnitePosition(capture(self._directory) if self._is_one else 0)
+        return Point(
+            position=position,
+            snapshot_id=str(position),
+            snapshot_text=f"{FRESH}/{secrets.token_hex(4)}",
+        )
+
+    def release(self) -> Position | None:
+        """See Planner: where the node's log ends now; of several nodes it is not known."""
+        if not self._is_one:
+            return None
+        place = node_end(self._url, self._directory)
+        return None if place is None else IgnitePosition(position_of(place))
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner: their rows did not fit what was known of them, so all are looked at."""
+        caches = [one for one in self._caches() if one.name in {name.name for name in tables}]
+        shapes = known_shapes(self._config, self._directory)
+        known = {one.name: shapes.kept()[one.name] for one in caches if one.name in shapes.kept()}
+        keep_scanned(
+            self._config, scanned_shapes(self._config, self._directory, caches, kept=known)
+        )
+        shapes = known_shapes(self._config, self._directory)
+        found = [shapes.known(one.name, one.cache_id) for one in caches]
+        return [definition_of(one) for one in found if one is not None]
+
+    def chunks(
+        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    ) -> list[Chunk]:
+        """See Planner. Ranges of partitions; `columns` are texts of ColumnRead."""
+        assert not binary, "there is no binary form"
+        cache = table.name.name
+        shape = _cut(known_shapes(self._config, self._directory).kept().get(cache), table)
+        scan = ChunkScan(
+            cache=cache,
+            cache_id=cache_id(cache),
+            partitions=(),
+            shape=shape,
+            order=tuple(one.name for one in table.columns),
+            reads=tuple(msgspec.json.decode(text, type=ColumnRead) for text in columns),
+            zone=self._config.source.time_zone,
+            backups=self._config.source.include_backups,
+            skips=point.snapshot_text.startswith(LEARNED),
+        )
+        with open_thin(self._url) as client:
+            count, parts = self._parts(client, cache)
+        return [
+            Chunk(
+                number=number,
+                relation=table.name,
+                copy_out=msgspec.json.encode(
+                    msgspec.structs.replace(scan, partitions=part)
+                ).decode(),
+                row_count=count // len(parts),
+            )
+            for number, part in enumerate(parts)
+        ]
+
+    def _parts(self, client: ThinClient, cache: str) -> tuple[int, list[tuple[int, ...]]]:
+        """Entries of a cache, and its partitions in ranges; an empty one is all of it at once."""
+        count = client.size(cache, cache_id(cache))
+        path = self._directory.config_path(cache)
+        config = None if path is None else read_cache_config(path.read_bytes(), str(path))
+        partitions = None if config is None else config.partitions
+        wanted = min(1 + count // CHUNK_ROWS, partitions or 1)
+        if wanted == 1 or partitions is None:
+            return count, [()]
+        return count, list(_ranges(partitions, wanted))
+
+    def _caches(self) -> list[Cache]:
+        return taken_caches(self._config, self._directory)
+
+
+def _ranges(partitions: int, count: int) -> Iterator[tuple[int, ...]]:
+    for number in range(count):
+        begin, end = (partitions * at // count for at in (number, number + 1))
+        yield tuple(range(begin, end))
+
+
+def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape:
+    """What is known of a cache, as its definition has it; the log may know more by now.
+
+    Raises PointUnfit where the cache was made again meanwhile.
+    """
+    sides = {one.name: one for one in kept.columns} if kept is not None else {}
+    lacking = [one.name for one in table.columns if one.name not in sides]
+    if kept is None or lacking:
+        raise PointUnfit(
+            f"{table.name} has no column {', '.join(lacking)} any more: its cache was made again",
+            hint="Run the same command again: it reads the definition anew.",
+        )
+    return KeptShape(
+        version=1,
+        columns=[_column(sides[one.name], one) for one in table.columns],
+        types=kept.types,
+        has_rows=True,
+    )
+
+
+def _column(known: KeptColumn, defined: ColumnDefinition) -> KeptColumn:
+    return msgspec.structs.replace(known, kind=defined.type_text, neutral=defined.neutral)
+
+
+def make_planner(config: Config, *, first: Callable[[], Point | None]) -> IgnitePlanner:
+    """See `ports.planner.open_planner`."""
+    return IgnitePlanner(config, first=first)

@@ -1,0 +1,205 @@
+"""Caches as a scan finds them: their shapes before a bulk load, and rows in a shape that is fixed.
+
+The shapes and the columns are those of the change log (`shapes.py`, `rows.py`): an entry of a scan
+is taken for a put of the log. Not here: the connection (`thin.py`), chunks (`planner.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from penstock.codec.ignite.marshal import decoder
+from penstock.codec.ignite.pages import Entry
+from penstock.codec.ignite.types import BinaryType, Types
+from penstock.engines.ignite.source.declared import NOTHING
+from penstock.engines.ignite.source.rows import RowMaker
+from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes
+from penstock.engines.ignite.thin import ALL, ThinClient
+
+Decode = Callable[[bytes, int], Any]
+PIECE_ENTRIES = 2000
+
+logger = structlog.get_logger(__name__)
+
+
+class ScanEntry:
+    """An entry that a scan gave, as rows are made of it. A scan does not tell when it expires.
+
+    Key and value are decoded when they are asked for.
+    """
+
+    __slots__ = ("_decode", "cache_id", "key_bytes", "key_kind", "value_bytes", "value_kind")
+    has_value = primary = True
+    expire_time_ms = 0
+
+    def __init__(self, cache_id: int, found: Entry, decode: Decode) -> None:
+        """found: as a page has it."""
+        self.cache_id = cache_id
+        self.key_kind, self.key_bytes, self.value_kind, self.value_bytes = found
+        self._decode = decode
+
+    @property
+    def key(self) -> Any:
+        """The key as a Python value. Raises ValueBroken, TypeUnknown."""
+        return self._decode(self.key_bytes, self.key_kind)
+
+    @property
+    def value(self) -> Any:
+        """The value as a Python value. Raises ValueBroken, TypeUnknown."""
+        return self._decode(self.value_bytes, self.value_kind)
+
+
+def entries(
+    client: ThinClient, types: Types, cache: str, cache_id: int, partition: int = ALL
+) -> Iterator[list[ScanEntry]]:
+    """The entries of a partition or of a cache, a page at a time. Raises what scanning does."""
+    decode = decoder(types)
+    for page in client.scan(cache, cache_id, partition):
+        for begin in range(0, len(page), PIECE_ENTRIES):
+            yield [ScanEntry(cache_id, one, decode) for one in page[begin : begin + PIECE_ENTRIES]]
+
+
+class InMemory:
+    """See StateFiles: nothing is kept."""
+
+    def load(self, _name: str, _kind: Any) -> None:
+        """There is nothing."""
+
+    def save(self, name: str, state: Any) -> None:
+        """It stays where it is."""
+
+
+def learn(
+    client: ThinClient,
+    maker: RowMaker,
+    types: Types,
+    cache: str,
+    cache_id: int,
+    *,
+    entries_max: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Let the shape of a cache hold every entry, or so many; how many were looked at.
+
+    Ends early when asked to stop. Raises KeyNotUsable and what scanning does.
+    """
+    seen = 0
+    for piece in entries(client, types, cache, cache_id):
+        numbers = np.zeros(len(piece), np.int64)
+        if piece:
+            maker.rows(cache, piece, numbers, numbers)
+        seen += len(piece)
+        if stop() or (entries_max is not None and seen >= entries_max):
+            break
+    return seen
+
+
+class ShapeUnfit(Exception):
+    """An entry has something that a fixed shape has no place for. what: for people."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class FixedShapes(Shapes):
+    """The shape of one cache, which does not grow. Raises ShapeUnfit where it would have to."""
+
+    def __init__(self, cache: str, kept: KeptShape) -> None:
+        """kept: its columns, and the types that its values may have."""
+        super().__init__(files=InMemory(), declared=self._no_declaration)
+        self._is_whole = True
+        self._kept[cache] = msgspec.convert(msgspec.to_builtins(kept), KeptShape)
+
+    def begin_again(self, cache: str) -> None:
+        """See Shapes: it stays."""
+
+    def declare(self, cache: str) -> None:
+        """See Shapes: a column that was added since is not wanted."""
+
+    def _no_declaration(self, _cache: str) -> Sequence[DeclaredColumn]:
+        """None; a new one each time where rows may not be read from their bytes alone."""
+        return NOTHING if self._is_whole else []
+
+    def object(self, cache: str, side: str, found: BinaryType) -> None:
+        """See Shapes: fields without a column count when an entry has a value in them."""
+        there = {one.field for one in self._kept[cache].columns if one.side == side}
+        self._is_whole = self._is_whole and found.fields.keys() <= there
+
+    def hold_text(self, cache: str, column: str) -> None:
+        """See Shapes."""
+        raise ShapeUnfit(f"a value that column {column} of {cache} cannot hold exactly")
+
+    def take_type(self, cache: str, shown: str) -> None:
+        """See Shapes."""
+        if shown not in self._kept[cache].types:
+            raise ShapeUnfit(f"a value of type {shown} in {cache}")
+
+    def _put(self, cache: str, side: str, of: str, kind: str, name: str) -> None:
+        before = [(one.kind, one.neutral) for one in self._kept[cache].columns]
+        super()._put(cache, side, of, kind, name)
+        if [(one.kind, one.neutral) for one in self._kept[cache].columns] != before:
+            raise ShapeUnfit(f"a value of type {kind} in {of or side} of {cache}")
+
+
+class FixedRows:
+    """Columns of entries, in a shape that does not grow.
+
+    skipped: entries without a place so far.
+    """
+
+    def __init__(
+        self,
+        cache: str,
+        kept: KeptShape,
+        types: Types,
+        *,
+        order: Sequence[str],
+        zone: str,
+        backups: bool,
+        skips: bool,
+    ) -> None:
+        """order: names of the columns.
+
+        skips: leave out what has no place, because the change log has it; else raise ShapeUnfit.
+        """
+        self._cache = cache
+        self._kept = kept
+        self._types = types
+        self._order = order
+        self._zone = zone
+        self._backups = backups
+        self._skips = skips
+        self._maker = self._made()
+        self.skipped = 0
+
+    def _made(self) -> RowMaker:
+        shapes = FixedShapes(self._cache, self._kept)
+        return RowMaker(shapes, self._types, zone=self._zone, backups=self._backups)
+
+    def columns(self, piece: Sequence[ScanEntry]) -> list[list[pa.Array]]:
+        """The columns of these entries, in one part, or in more where some are left out."""
+        if not piece:
+            return []
+        numbers = np.zeros(len(piece), np.int64)
+        try:
+            rows = self._maker.rows(self._cache, piece, numbers, numbers)
+        except ShapeUnfit as unfit:
+            if not self._skips:
+                raise
+            self._maker = self._made()  # it has taken part of it in
+            if len(piece) == 1:
+                self.skipped += 1
+                logger.info("a row is left to the change log", cache=self._cache, why=unfit.what)
+                return []
+            half = len(piece) // 2
+            return self.columns(piece[:half]) + self.columns(piece[half:])
+        after = rows.batch.column(rows.batch.schema.get_field_index("after"))
+        names = [one.name for one in rows.relation.columns]
+        return [[after.field(names.index(name)) for name in self._order]]

@@ -1,0 +1,120 @@
+"""What is known of the caches before their first change: by a scan, kept beside the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from penstock.engines.ignite.directory import Cache, NodeDirectory
+from penstock.engines.ignite.source.declared import Declared
+from penstock.engines.ignite.source.rows import RowMaker
+from penstock.engines.ignite.source.scan import InMemory, learn
+from penstock.engines.ignite.source.shapes import SCANNED_FILE, SHAPES_FILE, KeptShape, Shapes
+from penstock.engines.ignite.thin import open_thin
+from penstock.engines.ignite.url import thin_url
+from penstock.host import checkpoint
+from penstock.host.files import REAL_FILES
+from penstock.model import PenstockError
+from penstock.ports.config import Config
+
+SAMPLE_ENTRIES = 1000
+
+logger = structlog.get_logger(__name__)
+
+
+class AddressMissing(PenstockError):
+    """Rows are to be read, and [source] url names no thin client connector."""
+
+    code = "IG73"
+    retry = "operator"
+
+
+class StateDirectory:
+    """See StateFiles: that of a pipeline."""
+
+    def __init__(self, config: Config) -> None:
+        """Nothing is made yet."""
+        self._directory = config.layout.state
+
+    def load(self, name: str, kind: Any) -> Any:
+        """See StateFiles. Raises CheckpointCorrupt."""
+        return checkpoint.load(self._directory / name, kind)
+
+    def save(self, name: str, state: Any) -> None:
+        """See StateFiles."""
+        REAL_FILES.make_directory(self._directory)
+        checkpoint.save(self._directory / name, state)
+
+
+class Read(StateDirectory):
+    """Nothing is written."""
+
+    def save(self, name: str, state: Any) -> None:
+        """See StateFiles: whoever extracts keeps it."""
+
+
+def check_address(config: Config) -> None:
+    """Raises AddressMissing."""
+    if not thin_url(config.source.url).addresses:
+        raise AddressMissing(
+            f'mode = "{config.pipeline.mode.value}" reads the rows of the caches, and url in '
+            "[source] has no address",
+            hint="Add the node's thin client connector to url: &address=127.0.0.1:10800. Without "
+            'one, mode = "change" follows changes only.',
+            parameter="address",
+        )
+
+
+def known_shapes(config: Config, directory: NodeDirectory) -> Shapes:
+    """What was kept of the caches, by the log or by a scan; nothing is written."""
+    shapes = Shapes(files=Read(config), declared=Declared(directory).of)
+    shapes.load()
+    return shapes
+
+
+def scanned_shapes(
+    config: Config,
+    directory: NodeDirectory,
+    caches: Iterable[Cache],
+    *,
+    kept: dict[str, KeptShape] | None = None,
+    entries_max: int | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, KeptShape]:
+    """Look at every entry of caches, or at so many: what holds them.
+
+    kept: what is known of caches before; it grows. Raises KeyNotUsable and what scanning does.
+    """
+    shapes = Shapes(files=InMemory(), declared=Declared(directory).of)
+    shapes.take(kept or {})
+    source = config.source
+    maker = RowMaker(
+        shapes, directory.types_read, zone=source.time_zone, backups=source.include_backups
+    )
+    with open_thin(thin_url(source.url)) as client:
+        for cache in caches:
+            if stop():
+                break
+            seen = learn(
+                client, maker, directory.types_read, cache.name, cache.cache_id,
+                entries_max=entries_max, stop=stop,
+            )  # fmt: skip
+            logger.info("cache was looked at", cache=cache.name, row_count=seen)
+            shapes.known(cache.name, cache.cache_id)
+    return {name: one for name, one in shapes.kept().items() if one.columns}
+
+
+def keep_scanned(config: Config, found: dict[str, KeptShape]) -> None:
+    """Keep what a scan has found of caches that the log does not know."""
+    files = StateDirectory(config)
+    known = files.load(SCANNED_FILE, dict[str, KeptShape]) or {}
+    files.save(SCANNED_FILE, {**known, **found})
+
+
+def keep_first(config: Config, found: dict[str, KeptShape]) -> None:
+    """Keep what a scan has found as what the log begins with."""
+    files = StateDirectory(config)
+    known = files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
+    files.save(SHAPES_FILE, {**known, **found})
