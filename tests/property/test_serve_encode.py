@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import RELATIONS, Row, numbered, run_of, transactions
+from fix_log import (
+    RELATIONS,
+    SOURCE,
+    Change,
+    Row,
+    announced_batch,
+    inserts,
+    numbered,
+    run_of,
+    transactions,
+)
 from fix_serve import Sent, all_blocks, opened, sent, table_oid, views_of, write_log
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.log import Writer
@@ -161,10 +173,6 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
 
 def _piece(rows: Sequence[Row], following: Row | None, *, ended: bool) -> object:
     """A run that ends inside a transaction, or where all end."""
-    from dataclasses import replace
-
-    from fix_log import announced_batch
-
     run = run_of(rows, ended=ended)
     known = list(dict.fromkeys(row.trx for row in rows))
     if not ended and following is not None and following.trx == rows[-1].trx:
@@ -175,8 +183,6 @@ def _piece(rows: Sequence[Row], following: Row | None, *, ended: bool) -> object
 def test_shapes_are_told_where_they_change() -> None:
     """Each shape in front of the first row that has it, and again when another came between."""
     item, item_2, _ = RELATIONS
-    from fix_log import Change
-
     made = [
         [Change(relation=one, op=Op.INSERT, after=(1, "a", *(() if one is item else (None,))))]
         for one in (item, item, item_2, item)
@@ -200,3 +206,41 @@ def _places(data: bytes) -> list[tuple[int, str]]:
         found.append((at, chr(data[at + 30])))
         at += 1 + length
     return found
+
+
+@pytest.mark.parametrize("flushed", [1, 3, 5])
+@pytest.mark.parametrize("keeps", [0, 2])
+def test_numbers_outlast_the_extractor_and_the_segments(
+    flushed: int, keeps: int, tmp_path: Path
+) -> None:
+    """A crash in the middle of a segment, the same sent again, old segments removed: no difference.
+
+    What was read before the crash has the same numbers as what is read afterwards.
+    """
+    rows = numbered([inserts(2, first=2 * at) for at in range(8)])
+    crashed, after = tmp_path / "crashed" / "log", tmp_path / "after" / "log"
+    with Writer.open(crashed, log_id=None, source=SOURCE) as writer:
+        for at, group in enumerate(rows[:flushed]):
+            writer.write(run_of(group))
+            writer.flush()
+            if at == 1:
+                writer.rotate()
+        seen = plain(skipped(crashed.parent, 0))
+        writer.write(run_of(rows[flushed]))  # never durable
+        shutil.copytree(crashed, after)
+    with Writer.open(after, log_id=None, source=SOURCE) as writer:
+        assert writer.durable.trx == flushed
+        for group in rows[flushed:]:
+            writer.write(run_of(group))
+            writer.flush()
+            writer.rotate()
+    whole = expected(rows)
+    assert seen == whole[: len(seen)]
+    assert plain(skipped(after.parent, 0)) == whole
+    for number in range(keeps):
+        (after / f"{number}.ckt").unlink(missing_ok=True)
+    with opened(after.parent) as log:
+        first = log.first_kept()
+        assert first is not None
+        position = log.start_of(first)
+    assert plain(skipped(after.parent, position)) == expected(rows, after=position)

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from fix_engines import ENGINES, Place, insert, new_place
@@ -81,6 +82,7 @@ def change(place: Place, first: int, count: int = 20) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
     """Rows, keys, TRUNCATE; restarts and kills of the server; enable and disable; DROP."""
     place = served.place
@@ -130,3 +132,77 @@ def test_two_subscribers(served: Served, subscriber: Subscriber, postgres: Serve
         followed(other)
     finally:
         other.drop()
+
+
+@pytest.fixture(params=[kind for kind in ENGINES if kind.startswith("pg")])
+def shop(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[Served]:
+    """A source whose publication has columns and rows of one table."""
+    with new_place(shared_servers, request.param) as place:
+        place.run(ITEM.format(""), "alter table item replica identity full")
+        place.run(OTHER.format(""), "create table late (id int primary key)")
+        text = (
+            "[serve.publications.dear]\n"
+            'tables = ["public.item (id, n) where (n >= 100 and n <> 121)"]\n'
+            "[serve.publications.p]\n"
+            'tables = ["public.other"]\n'
+        )
+        made = Served(place, tmp_path, publications=text)
+        try:
+            made.extract()
+            made.serve()
+            yield made
+        finally:
+            made.close()
+            place.forget_log()
+
+
+def test_columns_rows_and_publications_that_change(shop: Served, postgres: Server) -> None:
+    """What the file publishes, what a client publishes, and REFRESH."""
+    subscriber = Subscriber(
+        postgres,
+        shop,
+        "create table item (id int primary key, n int, note text default 'own')",
+        OTHER.format(""),
+        "create table late (id int primary key)",
+    )
+    try:
+        subscriber.run("alter table item replica identity full")
+        subscriber.subscribe("dear")
+        change(shop.place, 1)
+        wanted = "select id, n from item where n >= 100 and n <> 121 order by id"
+        subscriber.until(
+            lambda: subscriber.run("select id, n from item order by id") == shop.place.run(wanted),
+            "the rows that fulfil the condition",
+        )
+        shop.place.run(
+            "update item set n = 5 where id = 15", "update item set n = 500 where id = 4"
+        )
+        subscriber.until(
+            lambda: subscriber.run("select id, n from item order by id") == shop.place.run(wanted),
+            "rows that moved in and out",
+        )
+        assert set(subscriber.run("select note from item")) == {("own",)}
+        with psycopg.connect(shop.connection(), autocommit=True) as connection:
+            connection.execute("create publication mine for table other")
+            subscriber.run(f"alter subscription {subscriber.name} disable")
+            subscriber.run(
+                f"alter subscription {subscriber.name} set publication mine with (refresh = false)"
+            )
+            subscriber.run(f"alter subscription {subscriber.name} enable")
+            subscriber.run(
+                f"alter subscription {subscriber.name} refresh publication with (copy_data = false)"
+            )
+            insert(shop.place, "other", [("mine", 1)])
+            subscriber.until(
+                lambda: ("mine", 1) in subscriber.run("select * from other"), "another publication"
+            )
+            connection.execute("alter publication mine add table late")
+        subscriber.run(
+            f"alter subscription {subscriber.name} refresh publication with (copy_data = false)"
+        )
+        shop.place.run("insert into late values (7)")
+        subscriber.until(lambda: subscriber.run("select * from late") == [(7,)], "a table more")
+    finally:
+        subscriber.drop()

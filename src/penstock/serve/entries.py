@@ -88,10 +88,8 @@ def _entry(text: str) -> str | PublishedTable:
     if len(set(columns)) != len(columns):
         raise PublicationInvalid(f"{text!r} names a column twice", hint="Name it once.")
     if match["where"] is not None:
-        from penstock.serve.row_filter import row_filter  # which needs the extra `serve`
-
         try:
-            row_filter(where)
+            _check_condition(where)
         except Refused as refused:
             raise PublicationInvalid(
                 f"{text!r}: {refused.message}",
@@ -104,6 +102,19 @@ def _entry(text: str) -> str | PublishedTable:
         columns=columns or None,
         row_filter=where,
     )
+
+
+def _check_condition(where: str) -> None:
+    """What can be said before the table is known. Raises Refused."""
+    from sqlglot import exp  # of the extra `serve`
+
+    from penstock.serve.catalog.grammar import parse_condition
+
+    if not where:
+        raise Refused("42601", "the condition is empty")
+    for one in (exp.Anonymous, exp.Query, exp.Subquery):
+        if (found := parse_condition(where).find(one)) is not None:
+            raise Refused("0A000", f"{found.sql(dialect='postgres')} cannot be in a condition")
 
 
 def _unquoted(name: str) -> str:

@@ -6,7 +6,9 @@ gets no links, so that nothing is held for nobody.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -14,7 +16,7 @@ import structlog
 from penstock.host.files import REAL_FILES, Files
 from penstock.log import links
 from penstock.log.layout import list_segments
-from penstock.serve.slots import Slot, Slots
+from penstock.serve.slots import Slot
 from penstock.serve.source_log import SegmentGone, SourceLog
 
 NAME = "serve"
@@ -24,7 +26,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Retention:
-    """The links. Blocking; for one thread at a time."""
+    """The links. Blocking; for several threads."""
 
     def __init__(
         self, log: SourceLog, *, keep_bytes: int | None, files: Files = REAL_FILES
@@ -34,6 +36,7 @@ class Retention:
         self._keep_bytes = keep_bytes
         self._starts: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
+        self._lock = threading.RLock()
 
     @property
     def directory(self) -> Path:
@@ -42,25 +45,28 @@ class Retention:
 
     def hold(self) -> None:
         """Have a link of each segment that is closed from now on."""
-        known = links.load_consumer(self.directory, self._files)
-        if known is None or not known.enabled:
-            links.enable(self.directory, files=self._files)
+        with self._lock:
+            known = links.load_consumer(self.directory, self._files)
+            if known is None or not known.enabled:
+                links.enable(self.directory, files=self._files)
 
     def let_go(self) -> None:
         """Have no links, and hold nothing."""
-        links.disable(self.directory, self._files)
-        found = list_segments(self.directory, self._log.extension, self._files)
-        if found:
-            self._release(found[-1].number)
+        with self._lock:
+            links.disable(self.directory, self._files)
+            found = list_segments(self.directory, self._log.extension, self._files)
+            if found:
+                self._release(found[-1].number)
 
     def release(self, position: int) -> None:
         """Let go of what lies before a position that is durably confirmed."""
-        self._look()
-        numbers = sorted(self._starts)
-        # A segment is needed as long as the next one begins behind the position.
-        at = bisect_right([self._starts[n] for n in numbers], position) - 1
-        if at > 0:
-            self._release(numbers[at] - 1)
+        with self._lock:
+            self._look()
+            numbers = sorted(self._starts)
+            # A segment is needed as long as the next one begins behind the position.
+            at = bisect_right([self._starts[n] for n in numbers], position) - 1
+            if at > 0:
+                self._release(numbers[at] - 1)
 
     def _release(self, through: int) -> None:
         links.release(
@@ -77,17 +83,19 @@ class Retention:
 
     def held_bytes(self, position: int) -> int:
         """What is held for a slot at a position."""
-        numbers = sorted(self._starts)
-        at = max(bisect_right([self._starts[n] for n in numbers], position) - 1, 0)
-        return sum(self._sizes[n] for n in numbers[at:])
+        with self._lock:
+            numbers = sorted(self._starts)
+            at = max(bisect_right([self._starts[n] for n in numbers], position) - 1, 0)
+            return sum(self._sizes[n] for n in numbers[at:])
 
-    def over(self, slots: Slots) -> list[Slot]:
+    def over(self, slots: Sequence[Slot]) -> list[Slot]:
         """Slots that cannot go on: what they need is gone, or they hold too much."""
-        self._look()
+        with self._lock:
+            self._look()
         first = self._log.first_kept()
         head = self._log.head()
         found: list[Slot] = []
-        for slot in slots.all():
+        for slot in slots:
             if slot.saved.lost:
                 continue
             position = slot.saved.confirmed

@@ -244,7 +244,7 @@ class Serving:
     async def _look_again(self) -> None:
         """Now and then: slots that have lost what they need, and orphans of tables' copies."""
         while True:
-            for slot in await self.in_thread(self.retention.over, self.slots):
+            for slot in await self.in_thread(self.retention.over, self.slots.all()):
                 if slot.dropped or slot.saved.lost:
                     continue
                 self.slots.lose(slot, "wal_removed")

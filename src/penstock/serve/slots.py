@@ -116,8 +116,8 @@ class Slots:
         self._changes, self._written = 0, 0
 
     def all(self) -> list[Slot]:
-        """All of them, by name."""
-        return [self._slots[name] for name in sorted(self._slots)]
+        """All of them, by name; asked from other threads, too."""
+        return sorted(self._slots.values(), key=lambda slot: slot.saved.name)
 
     def get(self, name: str) -> Slot:
         """A slot, which is asked for now. Raises Refused: 42704."""

@@ -20,11 +20,10 @@ from penstock.codec.postgres.pgoutput_encode import Encoder, make_encoder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types import served
 from penstock.codec.types.losses import NO_CHOICES, Choices
-from penstock.model import Column, Identity, Op, Relation, TableName
+from penstock.model import Identity, Op, Relation, TableName
 from penstock.serve.catalog.publications import Published
-from penstock.serve.row_filter import RowFilter, row_filter
+from penstock.serve.row_filter import row_filter
 
-_COMPARABLE_TEXTS = ("text", "character varying", "name")
 _WORDS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 
 
@@ -63,12 +62,10 @@ class TableView:
         self._converts = served.converts
         shape = served.relation
         self._filters = {
-            op: [row_filter(text) for text in published.filters[word] or ()]
+            op: [row_filter(text, shape) for text in published.filters[word] or ()]
             for op, word in _WORDS.items()
             if word in published.actions and published.filters[word] is not None
         }
-        for one in {one for filters in self._filters.values() for one in filters}:
-            _check_filter(one, shape)
         self.actions = published.actions
         self._columns = _kept(shape, published.columns or ())
         # What a projected relation's before image has: places in the columns that are kept.
@@ -234,17 +231,3 @@ def _kept(shape: Relation, names: tuple[str, ...]) -> tuple[int, ...]:
                 "42703", f'column "{name}" of relation "{shape.full_name}" does not exist'
             )
     return tuple(index for index, column in enumerate(shape.columns) if column.name in names)
-
-
-def _check_filter(one: RowFilter, shape: Relation) -> None:
-    """Refuse a filter over values whose text says less than the server would compare."""
-    by_name: dict[str, Column] = {column.name: column for column in shape.columns}
-    for name in one.columns:
-        column = by_name.get(name)
-        if column is None:
-            raise Refused("42703", f'column "{name}" of row filter ({one.text}) does not exist')
-        kind = (column.base_type or column.source_type).partition("(")[0].strip()
-        if column.neutral in ("string", "binary") and kind not in _COMPARABLE_TEXTS:
-            raise Refused(
-                "0A000", f"row filter ({one.text}): values of type {kind} are not compared here"
-            )

@@ -21,7 +21,7 @@ from penstock.serve.catalog.publications import (
 )
 from penstock.serve.catalog.row_filter import read_filter
 from penstock.serve.catalog.statements import Words
-from penstock.serve.row_filter import row_filter as evaluated
+from penstock.serve.row_filter import check_filter
 
 _ACTIONS = ("insert", "update", "delete", "truncate")
 
@@ -210,7 +210,7 @@ def _table(context: Context, words: Words, *, dropping: bool) -> PublishedTable:
     if words.take("WHERE"):
         row_filter = words.parenthesised()
         read_filter(context.types, table, row_filter)
-        evaluated(row_filter)  # refuses what cannot be
+        check_filter(row_filter, table)
     if (columns is not None or row_filter) and context.facts.version < 15:
         raise words.error()
     if dropping and row_filter:

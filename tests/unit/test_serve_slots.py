@@ -1,0 +1,101 @@
+"""Slots that hold too much or lose what they need, orphans of copies and who asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_log import inserts, numbered
+from fix_serve import Running, settings_of, write_log
+from fix_serve_client import START, Raw, wait_until
+from penstock.serve import serving
+
+GROUPS = numbered([inserts(1), *(inserts(500, first=1 + 500 * at) for at in range(4))])
+SYNC = "pg_16396_sync_16384_7710562921208483796"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at sooner than in life."""
+    monkeypatch.setattr(serving, "_LOOK_S", 0.1)
+
+
+def created(running: Running, *names: str) -> None:
+    """Slots at the log's end."""
+    client = Raw(running)
+    for name in names:
+        client.query(f"CREATE_REPLICATION_SLOT {name} LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        assert client.message()[0] == b"T"
+        client.until(b"Z")
+    client.close()
+
+
+def rows(running: Running) -> dict[str, Any]:
+    """What a DBA sees, by slot."""
+    return {one.slot_name: one for one in running.serving.slot_rows()}
+
+
+def test_a_slot_that_holds_too_much_is_lost(tmp_path: Path) -> None:
+    """Its stream ends, its segments go, and it is refused by name from then on."""
+    write_log(tmp_path / "log", GROUPS[:1])
+    with Running(tmp_path, settings=settings_of(keep_bytes=20_000)) as running:
+        created(running, "s")
+        client = Raw(running)
+        client.query(START)
+        assert client.message()[0] == b"W"
+        write_log(tmp_path / "log", GROUPS[1:], per_segment=1, links=tmp_path / "cdc")
+        wait_until(lambda: rows(running)["s"].wal_status == "lost")
+        while (message := client.message())[0] != b"E":
+            pass
+        assert b"C55000\0" in message[1]
+        client.until(b"Z")
+        client.query(START)
+        assert b"C55000\0" in client.message()[1]
+        client.close()
+        wait_until(lambda: not list((tmp_path / "cdc" / "serve").glob("*.ckt")))
+    with Running(tmp_path) as running:
+        assert rows(running)["s"].invalidation_reason == "wal_removed"
+
+
+def test_a_slot_whose_segments_are_gone_is_lost(tmp_path: Path) -> None:
+    """Whoever has removed them."""
+    write_log(tmp_path / "log", GROUPS[:1], per_segment=1)
+    with Running(tmp_path) as running:
+        created(running, "s")
+    write_log(tmp_path / "log", GROUPS[1:], per_segment=1, links=tmp_path / "cdc")
+    for folder in ("log", "cdc/serve"):
+        for number in range(4):
+            (tmp_path / folder / f"{number}.ckt").unlink(missing_ok=True)
+    with Running(tmp_path) as running:
+        wait_until(lambda: rows(running)["s"].wal_status == "lost")
+        client = Raw(running)
+        client.query(START)
+        assert b"C55000\0" in client.message()[1]
+        client.close()
+
+
+def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
+    """Also after a restart the age begins anew: nobody could ask meanwhile."""
+    write_log(tmp_path / "log", GROUPS[:1])
+    with Running(tmp_path) as running:
+        created(running, "kept", SYNC, SYNC.replace("16384", "16385"))
+    with Running(tmp_path, settings=settings_of(sync_slot_s=1.5)) as running:
+        client = Raw(running)
+
+        def gone() -> bool:
+            client.query(f"START_REPLICATION SLOT {SYNC} LOGICAL 0/0 (proto_version '1')")
+            assert b"C22023\0" in client.until(b"Z")[0][1]
+            client.query(
+                f"START_REPLICATION SLOT {SYNC} LOGICAL 0/0 (proto_version '1', "
+                "publication_names 'none')"
+            )
+            assert b"C42704\0" in client.until(b"Z")[0][1]
+            return len(rows(running)) < 3
+
+        assert len(rows(running)) == 3
+        wait_until(gone)
+        assert sorted(rows(running)) == ["kept", SYNC]
+        client.close()
+        wait_until(lambda: sorted(rows(running)) == ["kept"])
