@@ -105,6 +105,9 @@ SELECTED = (
     "select format_type(atttypid, atttypmod) from pg_attribute where attrelid = 'wide'::regclass",
     "select conname, contype, conkey, pg_get_constraintdef(oid) from pg_constraint"
     " where connamespace = 'public'::regnamespace",
+    "select x, pg_size_pretty(x), pg_size_pretty(x::numeric) from (values (0::int8), (-10239),"
+    " (10240), (10751), (10752), (20971519), (-20971520), (5000000000000),"
+    " (99999999999999999)) v(x)",
 )
 
 

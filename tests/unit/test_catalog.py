@@ -10,9 +10,10 @@ import pytest
 from fix_catalog_compare import FixedState
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Identity, Relation
-from penstock.serve.catalog.answers import SenderRow, Session, SlotRow
+from penstock.serve.catalog.answers import ConnectionRow, SenderRow, Session, SlotRow
 from penstock.serve.catalog.catalog import Catalog, split
 from penstock.serve.catalog.publications import published
+from penstock.serve.catalog.settings import all_rows
 from penstock.serve.catalog.tables import TableRead
 
 
@@ -113,6 +114,46 @@ def test_slots_and_senders_of_the_moment(asked: Asked) -> None:
         "select application_name, state, pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn), "
         "usesysid::regrole from pg_stat_replication"
     ) == [("sub", "streaming", str(0x1000028 - 40), "repl")]
+
+
+@pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
+def test_no_column_is_null_because_nobody_knows_it(tmp_path: Path, version: int) -> None:
+    """Rows have all columns that a table is said to have; the others are refused."""
+    asked = Asked(tmp_path, version=version)
+    asked("create publication p for table item")
+    if version >= 15:
+        asked("create publication s for tables in schema s2")
+    slot = SlotRow(slot_name="s", plugin="pgoutput", confirmed_flush_lsn=1, restart_lsn=1)
+    asked.state.slot_rows.append(slot)
+    who = {"usename": "repl", "application_name": "", "client_addr": None, "client_port": None}
+    start = "2026-01-01 00:00:00+00"
+    asked.state.sender_rows.append(SenderRow(pid=1, backend_start=start, **who))
+    asked.state.connection_rows.append(ConnectionRow(pid=1, backend_start=start, **who))
+    catalog = asked.catalog
+    found = catalog._rows.of_model() | catalog._rows.publications(
+        catalog.model.publications.current().values()
+    )
+    found |= {name: list(rows()) for name, rows in catalog._moment.items()}
+    found["pg_settings"] = list(all_rows(catalog._context))
+    for name, rows in found.items():
+        if name in catalog._store.held:
+            assert rows, name
+            assert not catalog._store.held[name] - rows[0].keys(), name
+
+
+def test_sizes_and_settings(asked: Asked, tmp_path: Path) -> None:
+    """Sizes are printed, and what the server itself is set to is told where it is known."""
+    assert asked(
+        "select pg_size_pretty(10239), pg_size_pretty(10240), pg_size_pretty(-20971520),"
+        " pg_size_pretty(5000000000000)"
+    ) == [("10239 bytes", "10 kB", "-20 MB", "4657 GB")]
+    assert asked.refused("show max_replication_slots") == "0A000"
+    (tmp_path / "other").mkdir()
+    other = Asked(tmp_path / "other", held={"max_replication_slots": "100"})
+    assert other("show max_replication_slots") == [("100",)]
+    assert other("select setting, enumvals from pg_settings where name = 'wal_level'") == [
+        ("logical", "{minimal,replica,logical}")
+    ]
 
 
 def test_columns_of_the_other_dialect(tmp_path: Path) -> None:

@@ -200,6 +200,11 @@ class _Served:
                 state=standing,
                 version=int(settings.server_version.split(".")[0]),
                 dialect=settings.dialect,
+                held={
+                    "max_replication_slots": f"{settings.limits.slots}",
+                    "max_wal_senders": f"{settings.limits.senders}",
+                    "max_connections": f"{settings.limits.connections}",
+                },
             )
             owner = next(iter(settings.users))
             take_publications(made, given, owner=owner, position=head.position)

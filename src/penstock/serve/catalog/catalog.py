@@ -21,7 +21,6 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import Relation
 from penstock.serve.catalog import settings
-from penstock.serve.catalog.absent import EMPTY
 from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Session
 from penstock.serve.catalog.binder import Binder, finished
 from penstock.serve.catalog.facts import VERSIONS, facts_of
@@ -40,7 +39,7 @@ from penstock.serve.catalog.types import TEXT, Types, print_value, read_value
 _log = structlog.get_logger(__name__)
 _PREPARED_MAX = 512
 _QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "(")
-_DYNAMIC_ONLY = ("pg_settings",)
+_WITHOUT = {"pg_index": ("indclass",)}  # what rows of tables that begin empty will not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +96,13 @@ class Catalog:
         state: ServerState,
         version: int = 15,
         dialect: str = "postgres",
+        held: Mapping[str, str] | None = None,
         files: Files = REAL_FILES,
     ) -> None:
-        """directory: of the state file. version: that is claimed, 14 to 18."""
+        """directory: of the state file. version: that is claimed, 14 to 18.
+
+        held: what the server's own settings are, by name, such as max_replication_slots.
+        """
         if version not in VERSIONS:
             raise ValueError(f"no facts of version {version}")
         facts = facts_of(version)
@@ -114,6 +117,7 @@ class Catalog:
             session=nobody,
             database=database,
             dialect=dialect,
+            held=held or {},
         )
         types.where = lambda: (schema_names(self._context), path_of(self._context))
         self._rows = Rows(facts, types, self.model, database)
@@ -137,30 +141,15 @@ class Catalog:
                     columns += ["yb_stream_id", "yb_restart_commit_ht"]
                 store.create(name, columns, fixed.get(name, ()))
                 store.hold(name, self._held(name, columns, fixed))
-        # What a table has is what its rows have; those without rows are told by one that is made.
-        self._examples()
 
+    @staticmethod
     def _held(
-        self, name: str, columns: Sequence[str], fixed: Mapping[str, Sequence[Mapping[str, Any]]]
+        name: str, columns: Sequence[str], fixed: Mapping[str, Sequence[Mapping[str, Any]]]
     ) -> Iterable[str]:
-        if name in EMPTY or not fixed.get(name):
-            return columns
-        return [column for column in columns if column in fixed[name][0]]
-
-    def _examples(self) -> None:
-        self._store.hold(
-            "pg_index", [c for c in self._store.held["pg_index"] if c not in ("indclass",)]
-        )
-        left_out = {
-            "pg_stat_activity": (
-                *("client_hostname", "xact_start", "query_start", "state_change"),
-                *("wait_event_type", "wait_event", "query_id"),
-            ),
-            "pg_settings": ("enumvals",),
-        }
-        for name, columns in left_out.items():
-            held = self._store.held[name]
-            self._store.hold(name, held - set(columns))
+        """The columns that the rows of a table have."""
+        if fixed.get(name):
+            return [column for column in columns if column in fixed[name][0]]
+        return [column for column in columns if column not in _WITHOUT.get(name, ())]
 
     # -- what it describes --------------------------------------------------------------------
 

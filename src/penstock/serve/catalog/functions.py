@@ -7,7 +7,7 @@ out, `variadic` before the last one, `setof type` or `setof (name type, ...)` fo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,10 @@ from penstock.serve.catalog.types import ANYARRAY, ANYELEMENT, UNKNOWN, Types
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What a function may look at. session: of who asks, replaced for each query."""
+    """What a function may look at. session: of who asks, replaced for each query.
+
+    held: settings of the server, by name in small letters.
+    """
 
     facts: Facts
     types: Types
@@ -30,6 +33,7 @@ class Context:
     session: Session
     database: str
     dialect: str
+    held: Mapping[str, str] = field(default_factory=dict)
     reports: dict[str, str] = field(default_factory=dict)
 
     def publications(self) -> dict[str, Publication]:

@@ -244,7 +244,6 @@ def _extensions(_: Context) -> list[list[Any]]:
 @function("pg_relation_size(regclass, text?) -> int8")
 @function("pg_database_size(oid) -> int8")
 @function("pg_tablespace_size(oid) -> int8")
-@function("pg_size_pretty(int8) -> text")
 @function("pg_sequence_last_value(regclass) -> int8")
 def _not_kept(_: Context, *_arguments: Any) -> str:
     raise Refused("0A000", "definitions and sizes are not kept by this server")

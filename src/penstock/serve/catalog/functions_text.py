@@ -198,6 +198,20 @@ def _abs(_: Context, number: int) -> int:
     return abs(number)
 
 
+@function("pg_size_pretty(int8) -> text")
+@function("pg_size_pretty(numeric) -> text")
+def _size(context: Context, size: int) -> str:
+    if abs(size) < 10 * 1024:
+        return f"{size} bytes"
+    sign, doubled = (-1 if size < 0 else 1), abs(size) >> 9
+    units = ["kB", "MB", "GB", "TB", *(["PB"] if context.facts.version >= 15 else [])]
+    for unit in units[:-1]:
+        if doubled < 20 * 1024 - 1:
+            return f"{sign * ((doubled + 1) // 2)} {unit}"
+        doubled >>= 10
+    return f"{sign * ((doubled + 1) // 2)} {units[-1]}"
+
+
 # -- arrays -----------------------------------------------------------------------------------
 
 

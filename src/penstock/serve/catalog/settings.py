@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context
+from penstock.serve.catalog.types import json_of
 
 REPORTED = (
     *("server_version", "server_encoding", "client_encoding", "application_name"),
@@ -68,6 +69,8 @@ def current(context: Context, name: str, *, raw: bool = False) -> str:
         value = session.settings[key]
     elif (computed := _computed(context, key)) is not None:
         value = computed
+    elif key in context.held:
+        value = context.held[key]
     elif key in _HELD:
         value = _HELD[key]
     elif fact is None:
@@ -241,6 +244,7 @@ def all_rows(context: Context) -> Iterator[dict[str, Any]]:
             "source": "session" if key in context.session.settings else "default",
             "min_val": fact[8],
             "max_val": fact[9],
+            "enumvals": None if fact[10] is None else json_of(fact[10]),
             "boot_val": fact[1],
             "reset_val": fact[1],
             "sourcefile": None,
