@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.ports.registry import part
+from penstock.ports.registry import engine_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,6 @@ class Reach:
 
 def reach_of(url: str) -> Reach:
     """What the engine of a URL says, nothing where it does not. Raises EngineUnknown."""
-    ask = getattr(part(url, "options"), "reach", None)
-    found: Reach = ask(url) if ask is not None else Reach()
+    engine = engine_at(url)
+    found: Reach = engine.part("reach")(url) if "reach" in engine.parts else Reach()
     return found

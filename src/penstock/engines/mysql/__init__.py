@@ -23,6 +23,7 @@ DESCRIPTOR = Descriptor(
         "changelog_source": f"{_HERE}.source.changelog_facts",
         "lag": f"{_HERE}.lag:MySQLLagReader",
         "options": f"{_HERE}.options",
+        "reach": f"{_HERE}.reach:reach",
         "checks": f"{_HERE}.checks",
         "extraction": f"{_HERE}.extraction",
         "plan": f"{_HERE}.plan",

@@ -9,29 +9,14 @@ from penstock.engines.mysql.url import EXAMPLE, MySQLUrl
 from penstock.host.errors import UrlInvalid
 from penstock.model.position import PositionInvalid
 from penstock.ports.config import ChangeExtractorSection
-from penstock.ports.reach import Reach
 
 SERVER_ID_MAX = 2**32 - 1
-FILES = ("sslrootcert", "sslcert", "sslkey", "server_public_key")
 
 
 def check_url(url: str) -> None:
     """See EngineOptions."""
     if not MySQLUrl.parse(url).user:
         raise UrlInvalid("url names no user", hint=f"Write it like {EXAMPLE}.")
-
-
-def reach(url: str) -> Reach:
-    """See `ports.reach`."""
-    found = MySQLUrl.parse(url)
-    socket = found.options.get("unix_socket", "")
-    return Reach(
-        addresses=() if socket else ((found.host, found.port),),
-        socket=socket,
-        files=tuple(
-            found.options[name] for name in FILES if found.options.get(name, "system") != "system"
-        ),
-    )
 
 
 def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:

@@ -6,15 +6,10 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from psycopg import conninfo
-
 from penstock.host.errors import UrlInvalid
 from penstock.ports.config import ChangeExtractorSection
-from penstock.ports.reach import Reach
 
 EXAMPLE = "postgresql://user:${PASSWORD}@host:5432/database"
-PORT_DEFAULT = 5432
-FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}\Z")
 
 
@@ -29,21 +24,6 @@ def check_url(url: str) -> None:
     if not port_in_range or not parts.path.strip("/") or not parts.username:
         lack = "user" if not parts.username else "database"
         raise UrlInvalid(f"url names no {lack if port_in_range else 'valid port'}", hint=hint)
-
-
-def reach(url: str) -> Reach:
-    """See `ports.reach`. Of several hosts one must answer."""
-    given = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value}
-    hosts = given.get("hostaddr", given.get("host", "")).split(",")
-    ports = given.get("port", "").split(",")
-    each = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
-    addresses = tuple((host, int(port or PORT_DEFAULT)) for host, port in each)
-    sockets = [host for host, _ in addresses if not host or host.startswith(("/", "@"))]
-    return Reach(
-        addresses=() if sockets else addresses,
-        socket=(sockets[0] or "the default socket") if sockets else "",
-        files=tuple(given[name] for name in FILES if given.get(name, "system") != "system"),
-    )
 
 
 def problems(section: ChangeExtractorSection) -> Iterator[tuple[str, str]]:

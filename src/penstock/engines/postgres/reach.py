@@ -1,0 +1,25 @@
+"""What a process needs to connect to PostgreSQL, as libpq reads a URL."""
+
+from __future__ import annotations
+
+from psycopg import conninfo
+
+from penstock.ports.reach import Reach
+
+PORT_DEFAULT = 5432
+FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "passfile")
+
+
+def reach(url: str) -> Reach:
+    """See `ports.reach`. Of several hosts one must answer."""
+    given = {name: str(value) for name, value in conninfo.conninfo_to_dict(url).items() if value}
+    hosts = given.get("hostaddr", given.get("host", "")).split(",")
+    ports = given.get("port", "").split(",")
+    each = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
+    addresses = tuple((host, int(port or PORT_DEFAULT)) for host, port in each)
+    sockets = [host for host, _ in addresses if not host or host.startswith(("/", "@"))]
+    return Reach(
+        addresses=() if sockets else addresses,
+        socket=(sockets[0] or "the default socket") if sockets else "",
+        files=tuple(given[name] for name in FILES if given.get(name, "system") != "system"),
+    )
