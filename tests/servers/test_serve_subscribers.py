@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from fix_end_to_end import Process
 from fix_engines import ENGINES, Place, insert, new_place
+from fix_pipeline import penstock
 from fix_postgres import Server
 from fix_shared import SharedServers
 from fix_subscribers import Served, Subscriber
@@ -206,3 +209,28 @@ def test_columns_rows_and_publications_that_change(shop: Served, postgres: Serve
         subscriber.until(lambda: subscriber.run("select * from late") == [(7,)], "a table more")
     finally:
         subscriber.drop()
+
+
+def test_run_serves_beside_its_extraction(place: Place, postgres: Server, tmp_path: Path) -> None:
+    """It is started, started again when it is killed, and does not keep an idle run from ending."""
+    served = Served(place, tmp_path, exitWhenIdle=True, idleWaitSeconds=15)
+    prefix = f"{place.namespace}."
+    subscriber = None
+    with Process(served.path) as run:
+        log = tmp_path / "shop" / "run" / "serve.log"
+        run.until(lambda: log.exists() and "127.0.0.1:" in log.read_text(), "it serves")
+        try:
+            served.port = int(re.findall(r"127.0.0.1:(\d+)", log.read_text())[-1])
+            subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
+            subscriber.subscribe()
+            change(place, 1)
+            followed(subscriber)
+            listed = penstock("consumers", "ls", served.path)
+            assert listed.code == 0, listed.err
+            subscriber.drop()
+            subscriber = None
+            assert run.ended() == 0, run.err
+        finally:
+            if subscriber is not None:
+                subscriber.drop()
+            place.forget_log()

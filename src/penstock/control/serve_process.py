@@ -232,6 +232,7 @@ class _Served:
             server = Server(serving, CatalogWelcome(catalog))
             host, _ = self._section.address
             port = await server.start(*self._section.address)
+            logger.info("serving", address=f"{host}:{port}", position=head.position)
             self._on_served(f"{host}:{port}")
             await self._until_stopped(serving.failed)
             await server.stop()
