@@ -108,7 +108,11 @@ class Serving:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None and not self.failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(error)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -131,15 +135,18 @@ class Serving:
         while not self._ended.is_set():
             try:
                 head = self.log.head()
+                if head != seen:
+                    loop.call_soon_threadsafe(self._grown, head)
+                    self._learn(loop)
+                    seen = head
+                self.log.wait(_TAIL_S)
             except PenstockError as error:
                 logger.warning("the log's end is not readable", error=error.message)
                 self._ended.wait(_TAIL_S)
-                continue
-            if head != seen:
-                seen = head
-                loop.call_soon_threadsafe(self._grown, head)
-                self._learn(loop)
-            self.log.wait(_TAIL_S)
+            except Exception as error:
+                # Without this thread clients would wait for ever: end, and be started again.
+                loop.call_soon_threadsafe(self._fail, error)
+                return
 
     def _learn_kept(self) -> bool:
         """What the segments say that are there at the start."""
@@ -169,6 +176,8 @@ class Serving:
         self._tasks.append(task)
 
     def _grown(self, head: Head) -> None:
+        if head.is_before(self.head):
+            return  # two threads look, and the later look may be told first
         self.head = head
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()

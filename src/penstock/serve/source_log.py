@@ -53,6 +53,10 @@ class Head:
     end: FlushPoint
     is_open: bool
 
+    def is_before(self, other: Head) -> bool:
+        """Whether the log was shorter than at another look."""
+        return (self.end.trx, self.number) < (other.end.trx, other.number)
+
     @property
     def position(self) -> int:
         """As an LSN."""
@@ -99,7 +103,7 @@ class SourceLog:
             found = Head(
                 log_id=state.log_id, engine=engine, number=number, end=end, is_open=is_open
             )
-            if last is not None and (found.end.trx, found.number) < (last.end.trx, last.number):
+            if last is not None and found.is_before(last):
                 return last  # the two files are not written at one moment
             self._head = found
             return found
