@@ -63,6 +63,7 @@ RELATION = Relation(
 PASSWORD = "bench"
 PER_TRANSACTION = 10_000
 CLIENTS = 20
+ROUNDS_MAX = 5  # each takes a slot of its own, which pg_recvlogical moves on
 
 
 def run_of(first: int, count: int, trx: int) -> Run:
@@ -216,7 +217,7 @@ def served(rows: int) -> Iterator[tuple[Server, int]]:
         write_log(root / "log", 1, 1, 1)
         server = Server(root)
         try:
-            for number in range(CLIENTS + 1):
+            for number in range(CLIENTS + ROUNDS_MAX):
                 server.command(
                     f"CREATE_REPLICATION_SLOT s{number} LOGICAL pgoutput (SNAPSHOT 'nothing')"
                 )
@@ -271,7 +272,7 @@ def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
             columns = ", ".join(f"{name} {kind}" for name, (kind, _) in TYPES.items())
             connection.execute(f"create table bulk ({columns}, primary key (id))")
             connection.execute("create publication p for table bulk")
-            for number in range(3):
+            for number in range(ROUNDS_MAX):
                 connection.execute(
                     "select pg_create_logical_replication_slot(%s, 'pgoutput')", (f"s{number}",)
                 )
@@ -303,17 +304,17 @@ def main() -> None:
     rates: dict[str, list[float]] = {}
     with served(rows) as (server, end), publisher(few) as (real, real_end):
         program = real.bindir / "pg_recvlogical"
-        for number in range(1 if given.quick else given.rounds):
+        for number in range(1 if given.quick else min(given.rounds, ROUNDS_MAX)):
             elapsed, cpu = drained(server, end, 1)
             told("drain", rows, elapsed, cpu)
             rates.setdefault("drain", []).append(rows / elapsed)
             before = server.cpu_s
             lsn = f"{end >> 32:X}/{end & 0xFFFFFFFF:X}"
-            elapsed = received(recvlogical(program, server.url(), f"s{CLIENTS}", lsn))
+            elapsed = received(recvlogical(program, server.url(), f"s{CLIENTS + number}", lsn))
             told("pg_recvlogical", rows, elapsed, server.cpu_s - before)
             rates.setdefault("pg_recvlogical", []).append(rows / elapsed)
             url = real.url("postgres")
-            elapsed = received(recvlogical(program, url, f"s{number % 3}", real_end))
+            elapsed = received(recvlogical(program, url, f"s{number}", real_end))
             told("pg_recvlogical, real publisher", few, elapsed, 0.0)
             rates.setdefault("real publisher", []).append(few / elapsed)
             elapsed, one = drained(server, end, 1)

@@ -278,3 +278,16 @@ def test_dropping_waits_for_the_stream(running: Running) -> None:
         assert done.wait(20)
         thread.join()
     assert running.serving.slot_rows() == []
+
+
+def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
+    """At once: it may have been told to go on up to a position that it has."""
+    client = Raw(running)
+    client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+    client.until(b"Z")
+    client.query(START)
+    assert client.message()[0] == b"W"
+    kind, body = client.message()
+    assert (kind, body[:1]) == (b"d", b"k")
+    assert struct.unpack_from(">Q", body, 1)[0] == END
+    client.close()

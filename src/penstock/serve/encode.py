@@ -32,7 +32,7 @@ from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 _XIDS = 1 << 32
-_PIECE_BYTES = 1 << 16  # written in one go
+_PIECE_BYTES = 1 << 18  # written in one go
 
 
 class Views:

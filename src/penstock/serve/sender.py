@@ -79,6 +79,7 @@ class Sender:
         self._done = False
         self._reply_wanted = False
         self._asked = False
+        self._told = False
         self._end: Refused | None = None
 
     def end(self, reason: Refused) -> None:
@@ -186,8 +187,10 @@ class Sender:
         position = place.counted.position
         if position > self.progress.sent:
             self.progress.sent = position
-        if self._slot.saved.confirmed < self.progress.sent or self._reply_wanted:
-            # Also where nothing was for this client: it confirms, and its slot moves on.
+        is_new = self._slot.saved.confirmed < self.progress.sent
+        if is_new or self._reply_wanted or not self._told:
+            # The first time in any case: a client may wait for a position that it has. Also where
+            # nothing was for this client: it confirms, and its slot moves on.
             self._reach = max(self._reach, self.progress.sent)
             self._keepalive()
         await self._wire.drain()
@@ -203,6 +206,7 @@ class Sender:
 
     def _keepalive(self) -> None:
         asks, self._asked, self._reply_wanted = self._asked, False, False
+        self._told = True
         now_us = REAL_CLOCK.now_us()
         self._wire.write(write.keepalive(self.progress.sent, now_us, reply_now=asks))
 
