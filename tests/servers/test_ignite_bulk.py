@@ -253,7 +253,7 @@ def test_rows_are_in_mysql_what_changes_make_them(
     live_node: LiveNode, mysql: MySQLServer, mysql_url: str, tmp_path: Path
 ) -> None:
     """The same there, where values are computed by the server's statement."""
-    for name in ("people", "tables", "shapes"):
+    for name in ("people", "transactions", "tables"):
         live_node.ask("scenario", name)
     live_node.await_linked()
     database, rows = mysql_url.rpartition("/")[2], {}

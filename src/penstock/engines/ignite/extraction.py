@@ -60,7 +60,7 @@ def opened(
     config = pipeline.config
     source = config.source
     check_zone(source.time_zone)
-    begin = 0
+    begin = copied_ms = 0
     if config.pipeline.mode is Mode.DATA_CHANGE:
         begin = handover.prepared(
             pipeline,
@@ -69,10 +69,11 @@ def opened(
             has_begun=has_begun(pipeline),
             stop=stop,
         )
+        copied_ms = handover.begun_ms(config)
     if is_list(source.url):
-        yield NodesEngine(IgniteUrl.parse_nodes(source.url), config)
+        yield NodesEngine(IgniteUrl.parse_nodes(source.url), config, copied_ms=copied_ms)
     else:
-        yield IgniteEngine(open_directory(source.url), source, begin=begin)
+        yield IgniteEngine(open_directory(source.url), source, begin=begin, copied_ms=copied_ms)
 
 
 def check_zone(name: str) -> None:

@@ -9,6 +9,7 @@ the bulk load. Not here: reading its rows (`bulk_reader.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 import structlog
@@ -61,6 +62,14 @@ def prepared(
     if not state.position:
         state = _learned(config, directory, state, stop)
     return IgnitePosition.parse(state.slot_position).ordinal
+
+
+def begun_ms(config: Config) -> int:
+    """When the handover noted its place, ms since 1970; 0 without one."""
+    state = read_handover(config)
+    if state is None or not state.steps:
+        return 0
+    return int(datetime.fromisoformat(state.steps[0].at).timestamp() * 1000)
 
 
 def capture(directory: NodeDirectory, *, saves: bool = False) -> int:

@@ -60,8 +60,11 @@ class CacheGone(PenstockError):
     retry = "operator"
 
 
-class ScanFailed(PenstockError):
-    """A node could not read a cache to its end, as while partitions move. fields: status."""
+class ScanFailed(ConnectionLost):
+    """A node could not read a cache, as while partitions move or before the cluster is active.
+
+    fields: status.
+    """
 
     code = "IG71"
     retry = "backoff"

@@ -72,9 +72,18 @@ class NodeReader:
     """
 
     def __init__(
-        self, directory: NodeDirectory, *, takes: Callable[[str], bool], backups: bool = False
+        self,
+        directory: NodeDirectory,
+        *,
+        takes: Callable[[str], bool],
+        backups: bool = False,
+        copied_ms: int = 0,
     ) -> None:
-        """takes: caches by name. backups: also the changes of copies that are not primary."""
+        """takes: caches by name. backups: also the changes of copies that are not primary.
+
+        copied_ms: rows were copied after this time, of the lives that caches had then.
+        """
+        self._copied_ms = copied_ms
         self._directory = directory
         self._takes = takes
         self._backups = backups
@@ -95,7 +104,7 @@ class NodeReader:
         """
         listing, directory = self._listing, self._directory
         listing.load()
-        self._lives.start_ms = time_ms
+        self._lives.start_ms = max(time_ms, self._copied_ms)
         if place is None:
             return
         if listing.pending is None and min(directory.segments(), default=0) > place.segment:

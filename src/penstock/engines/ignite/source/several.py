@@ -67,14 +67,14 @@ class Node:
 class NodesEngine(IgniteEngine):
     """See SourceEngine."""
 
-    def __init__(self, urls: list[IgniteUrl], config: Config) -> None:
+    def __init__(self, urls: list[IgniteUrl], config: Config, *, copied_ms: int = 0) -> None:
         """Find the nodes' directories. Raises CdcDirectoryMissing where there is none of them."""
         self.nodes = [Node(url) for url in urls]
         missing = [error for node in self.nodes if (error := open_node(node))]
         if len(missing) == len(urls):
             raise missing[0]
         first = next(node.directory for node in self.nodes if node.directory is not None)
-        super().__init__(first, config.source)
+        super().__init__(first, config.source, copied_ms=copied_ms)
         self._path = config.layout.state / FILE_NAME
         self._locks = ExitStack()
         self._stream: NodesStream | None = None
@@ -147,6 +147,7 @@ class NodesEngine(IgniteEngine):
                 lock=self.lock,
                 start=durable,
                 clock=self._clock,
+                copied_ms=self._copied_ms,
             )
             yield self._stream
 
@@ -178,8 +179,10 @@ class NodesStream(IgniteStream):
         lock: Callable[[Node], None],
         start: FlushPoint,
         clock: Clock = REAL_CLOCK,
+        copied_ms: int = 0,
     ) -> None:
         """Go on behind a flush point, with the places and versions of it."""
+        self._copied_ms = copied_ms
         for node in nodes:  # what another stream has read counts for nothing
             node.reader = node.maker = None
         self._nodes = nodes
@@ -284,7 +287,9 @@ class NodesStream(IgniteStream):
         zone, backups = self._source.time_zone, self._source.include_backups
         types = directory.types_read
         node.maker = RowMaker(self._shapes, types, zone=zone, backups=backups)
-        node.reader = NodeReader(directory, takes=self._takes_cache, backups=True)
+        node.reader = NodeReader(
+            directory, takes=self._takes_cache, backups=True, copied_ms=self._copied_ms
+        )
         time_ms = self._places[node.name].time_ms if position else 0
         node.reader.begin(place_of(position) if position else None, time_ms)
 

@@ -28,8 +28,14 @@ LOCK_TIMEOUT_MS = 1000
 class IgniteEngine:
     """See SourceEngine."""
 
-    def __init__(self, directory: NodeDirectory, source: SourceSection, *, begin: int = 0) -> None:
-        """directory: of the node. begin: where an empty log begins; 0: at the saved state."""
+    def __init__(
+        self, directory: NodeDirectory, source: SourceSection, *, begin: int = 0, copied_ms: int = 0
+    ) -> None:
+        """directory: of the node. begin: where an empty log begins; 0: at the saved state.
+
+        copied_ms: see NodeReader.
+        """
+        self._copied_ms = copied_ms
         self._begin = begin
         self._directory = directory
         self._source = source
@@ -97,6 +103,7 @@ class IgniteEngine:
             directory,
             takes=lambda cache: self._takes(table_of(cache)),
             backups=source.include_backups,
+            copied_ms=self._copied_ms,
         )
         maker = RowMaker(
             self._shapes,
