@@ -193,6 +193,45 @@ def test_nodes_into_postgres(ignite_nodes: LiveNodes, tmp_path: Path, target_url
         run.stop()
 
 
+@pytest.mark.long
+def test_rows_of_two_nodes_and_the_changes_behind(
+    ignite_nodes: LiveNodes, tmp_path: Path, target_url: str
+) -> None:
+    """Bulk load and changes of a list of nodes, under writers: in the end what a scan gives."""
+    one, two = ignite_nodes.start("node-1"), ignite_nodes.start("node-2")
+    settled(one, two)
+    one.ask("baseline")
+    for cache, atomicity in CACHES.items():
+        one.create(cache, atomicity=atomicity, backups=1)
+    settled(one, two)
+    first, second = Writer(one, 5), Writer(two, 6)
+    first.write(100)
+    file = tmp_path / "nodes.toml"
+    urls = ", ".join(f'"{node.url}&address={node.address}"' for node in (one, two))
+    file.write_text(
+        f'[pipeline]\nname = "nodes"\ndirectory = "p"\nmode = "data+change"\n[source]\n'
+        f'url = [{urls}]\ntables = ["*"]\n[target]\nurl = "{target_url}"\n'
+        '[target.types]\n"*" = "error"\n[spark]\nmaster = "local[2]"\n'
+    )
+    with psycopg.connect(target_url, autocommit=True) as target, Process(file) as run:
+        with running(lambda: second.write(5)):
+            run.until(lambda: has_tables(target), "the tables are made")
+        first.write(40)
+        for node in (one, two):
+            node.await_linked()
+        run.until(
+            lambda: all(loaded(target, cache) == scanned(one, cache) for cache in CACHES),
+            "the target has what the caches have",
+        )
+        run.stop()
+
+
+def has_tables(target: psycopg.Connection[Any]) -> bool:
+    """Whether every cache has a table."""
+    found = target.execute("select count(*) from pg_tables where tablename = any(%s)", ([*CACHES],))
+    return found.fetchone() == (len(CACHES),)
+
+
 def scanned(node: LiveNode, cache: str) -> dict[int, str]:
     """What a scan of the cache gives."""
     return {key[1]: value[1] for key, value, _ in node.scan(cache)}
