@@ -6,6 +6,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 
 from fix_log import inserts, numbered
 from fix_serve import (
+    EVERYTHING,
     PASSWORD,
     Patterns,
     Running,
     answer_of,
     limits,
+    published,
     settings_of,
     write_log,
 )
@@ -291,3 +294,26 @@ def test_a_client_that_has_everything_is_told_so(running: Running) -> None:
     assert (kind, body[:1]) == (b"d", b"k")
     assert struct.unpack_from(">Q", body, 1)[0] == END
     client.close()
+
+
+def test_a_publication_that_is_made_later(tmp_path: Path) -> None:
+    """Of rows before it nothing is sent, whether they lie in the same segment or not."""
+    write_log(tmp_path / "log", ROWS)
+    publications = published(EVERYTHING)
+    with Running(tmp_path, publications=publications) as running:
+        client = Raw(running)
+        client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+        client.until(b"Z")
+        more = numbered(
+            [inserts(3), inserts(2, first=3), *(inserts(1, first=n) for n in range(5, 8))]
+        )
+        write_log(tmp_path / "log", more[2:4])
+        position = numbers.end_of(7, 4)
+        publications.change(position, "late", replace(EVERYTHING, name="late"))
+        client.query(START.replace("'p'", "'late'"))
+        assert client.message()[0] == b"W"
+        write_log(tmp_path / "log", more[4:])
+        found = streamed(client, until="C")
+        assert [kind for kind, _ in found] == ["B", "R", "I", "C"]
+        assert found[-1][1] == numbers.end_of(8, 5)
+        client.close()

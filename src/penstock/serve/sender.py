@@ -142,9 +142,14 @@ class Sender:
 
     def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
         """What is published behind a place, and where that changes."""
-        position = place.counted.position
+        # What lies before the client's position is passed over, whatever was published there.
+        position = max(place.counted.position, self.progress.sent)
         publications = self._serving.publications
-        chosen = named(publications.at(position), self._options.publications)
+        then = publications.at(position)
+        # One that was made later publishes nothing up to there; one that is gone is refused.
+        known = publications.current() | then
+        names = [name for name in self._options.publications if name in then or name not in known]
+        chosen = named(then, names)
         later = frozenset(v.position for v in publications.versions if v.position > position)
         return self._serving.views(chosen, messages=self._options.messages), later
 
