@@ -24,7 +24,8 @@ from penstock.load.chunk import copy_chunks
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
-from penstock.load.session import Session, listed
+from penstock.load.plan import listed
+from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
     BulkTarget,

@@ -21,6 +21,7 @@ from penstock.model.change import COLUMN_RENAMED
 from penstock.model.position import POSITION_MAX
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
+NAMES_SHOWN_MAX = 5
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
 TASK_COST_BYTES = 60_000
 PARTITION_COST_BYTES = 1_000_000
@@ -396,3 +397,10 @@ def share_out(tasks: Iterable[Task], *, partitions_max: int) -> list[list[Task]]
         loads[lightest] += task.cost_bytes
         result[lightest].append(task)
     return result
+
+
+def listed(tables: Iterable[TableName]) -> str:
+    """Some tables by name, and how many more, for a job's description."""
+    names = [str(name) for name in tables]
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if names[NAMES_SHOWN_MAX:] else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more

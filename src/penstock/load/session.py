@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 
 from penstock.load.java import Start, check_java, end, launch
 from penstock.load.java_words import first_failure, last_line, last_warning, text_of
-from penstock.model import PenstockError, Retry, TableName
+from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)
 
@@ -54,7 +54,6 @@ _EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|e
 # at its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
 _NO_PENSTOCK = r"No module named '?(penstock|pyarrow|numpy)[\w.]*"
-NAMES_SHOWN_MAX = 5
 
 
 class SparkStartFailed(PenstockError):
@@ -518,13 +517,6 @@ def _quieten(context: SparkContext) -> None:
 def _not_py4j(record: logging.LogRecord) -> bool:
     """Whether a record of the root logger does not come from py4j."""
     return "py4j" not in record.pathname
-
-
-def listed(tables: Iterable[TableName]) -> str:
-    """Some tables by name, and how many more, for a job's description."""
-    names = [str(name) for name in tables]
-    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if names[NAMES_SHOWN_MAX:] else ""
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + more
 
 
 def _warm(tasks: Iterator[int]) -> Iterable[int]:

@@ -26,10 +26,11 @@ from penstock.load.plan import (
     SegmentView,
     Task,
     Window,
+    listed,
     plan_batch,
     share_out,
 )
-from penstock.load.session import Session, SparkJobFailed, listed
+from penstock.load.session import Session, SparkJobFailed
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
