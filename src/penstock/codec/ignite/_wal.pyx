@@ -232,6 +232,16 @@ cdef class Entry:
         return _version(self._conflict)
 
 
+cdef extern from *:
+    """
+    /* kind.__new__(kind), without the call from Python. */
+    #define PENSTOCK_NEW(kind, args) ((PyTypeObject *)(kind))->tp_new((PyTypeObject *)(kind), args, NULL)
+    """
+    object PENSTOCK_NEW(object kind, object args)
+
+cdef tuple NOTHING = ()
+
+
 cdef class Walk:
     """See wal.Walk."""
 
@@ -242,7 +252,6 @@ cdef class Walk:
     cdef str _name
     cdef object _decode
     cdef object _kind
-    cdef object _new
     cdef object _tell
     cdef Py_ssize_t _at
     cdef Py_ssize_t _begin
@@ -268,7 +277,6 @@ cdef class Walk:
         self._decode = decode
         self._kind = kind
         self._tell = unreadable
-        self._new = kind.__new__
         self._at = max(begin, HEADER_BYTES)
         self._begin = self._at
         self._record.kind = -1
@@ -351,7 +359,7 @@ cdef class Walk:
         if self._kind is Entry:
             made = Entry.__new__(Entry)
         else:
-            made = <Entry>self._new(self._kind)
+            made = <Entry>PENSTOCK_NEW(self._kind, NOTHING)
         made._decode = self._decode
         made.offset = self._record.offset
         made.index = self._index
