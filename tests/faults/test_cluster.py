@@ -36,6 +36,8 @@ def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: 
     sections = {"spark": CLUSTER, "spark.conf": CONF}
     with BankPipeline(tmp_path, 1901, target=target, sections=sections) as pipeline:
         pipeline.extract.start()
+        log = pipeline.directory / "log"  # made by one who has the slot, which load looks at
+        pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         pipeline.load.start(f"{point}:1:sleep")
         pipeline.until(lambda: pipeline.load.reached, point)
         driver, *executors = pipeline.load.descendants("java")

@@ -14,8 +14,8 @@ from fix_catalog_random import Queries
 from fix_examples import examples
 from fix_postgres import Server
 
-REFUSED_MAX = 0.2
-_counts = {"asked": 0, "refused": 0}
+QUERY_COUNT = 100
+REFUSED_MAX = QUERY_COUNT // 5
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,10 @@ def test_alike_or_refused_by_name(pair: Pair, seed: int) -> None:
     """The same columns, types and rows, or the same SQLSTATE; 0A000 is not an answer."""
     sql = Queries(Random(seed)).query()
     real, ours = pair.on_real(sql), pair.on_ours(sql)
-    _counts["asked"] += 1
-    _counts["refused"] += ours == "0A000"
     assert ours in (real, "0A000"), sql
 
 
-def test_few_are_refused() -> None:
-    """What the test before has asked was in the subset: most of it has been answered."""
-    assert _counts["asked"], "run this file as a whole"
-    assert _counts["refused"] <= REFUSED_MAX * _counts["asked"]
+def test_few_are_refused(pair: Pair) -> None:
+    """Most of what is asked is answered, so that there is something to compare."""
+    queries = [Queries(Random(seed)).query() for seed in range(QUERY_COUNT)]
+    assert sum(pair.on_ours(sql) == "0A000" for sql in queries) <= REFUSED_MAX
