@@ -41,6 +41,7 @@ def spark_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster_home(spark_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """SPARK_HOME for as long as a test runs."""
     monkeypatch.setenv("SPARK_HOME", os.fspath(spark_copy))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # of another test's session
     yield spark_copy
     shutil.rmtree(spark_copy / "work", ignore_errors=True)
 
