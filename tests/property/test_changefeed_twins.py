@@ -27,7 +27,11 @@ PIECES = st.sampled_from(
      b'"__crdb__":', b'"After":', b'"updated":"', b"\xc3\xa9", b"\xff", b'{"after":{},"key":[1],']
 )  # fmt: skip
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
     ),
