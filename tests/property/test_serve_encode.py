@@ -163,7 +163,7 @@ def test_a_huge_transaction_comes_in_parts(committed: list[list], data: st.DataO
             rest = b"".join(block.data[block.start_behind(end) :] for block in blocks)
             assert plain(sent(rest)) == expected(rows, after=end)
         only = all_blocks(root, views_of(ITEMS))
-        # A transaction of no row that is published may come empty, never in halves.
+        # A transaction of no row that is published may come empty, never in part.
         kinds = "".join(one.kind for block in only for one in sent(block.data))
         assert kinds.count("B") == kinds.count("C")
         assert kinds.count("I") + kinds.count("U") + kinds.count("D") == sum(

@@ -12,8 +12,8 @@ from importlib.metadata import Distribution
 from pathlib import Path
 
 import penstock
-from penstock.host.distributions import OWN, needed_by_workers
 from penstock.host.files import REAL_FILES
+from penstock.load.distributions import OWN, needed_by_workers
 
 OWN_SUFFIXES = frozenset({".py", ".so", ".typed"})
 

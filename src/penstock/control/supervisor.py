@@ -421,7 +421,7 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:
-    """The processes of a run, by name: the halves first, then consumers, then the server."""
+    """The processes of a run, by name: extract and load first, then consumers, then the server."""
     path = str(config.path)
     found = {name: [name, path] for name in half_names(config)}
     if config.pipeline.mode.has_change:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyspark
 
-from penstock.host.distributions import needed_by_workers
+from penstock.load.distributions import needed_by_workers
 from penstock.load.session import Session
 from penstock.model import PenstockError
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 
+from penstock.ports.registry import engines
+
 OWN = "penstock"
-EXTRAS = frozenset({"postgres", "mysql", "ignite"})  # drivers; the others are not for workers
 WITH_SPARK = frozenset({"pyspark", "py4j"})
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[([^]]*)\])?[^;]*(?:;(.*))?")
 _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
@@ -15,7 +16,8 @@ _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 
 def needed_by_workers() -> Iterator[Distribution]:
     """Give penstock and all that it requires in workers, as far as it is installed; not pyspark."""
-    yield from _needed(OWN, EXTRAS, set())
+    drivers = frozenset(engine.extra for engine in engines() if engine.extra)
+    yield from _needed(OWN, drivers, set())
 
 
 def _needed(name: str, extras: frozenset[str], seen: set[str]) -> Iterator[Distribution]:
