@@ -27,7 +27,7 @@ def test_scans_give_what_a_scan_query_of_the_node_gives(live_node: LiveNode) -> 
     """Every type: partition by partition, decoded as the log is."""
     for name in SCENARIOS:
         live_node.ask("scenario", name)
-    types = open_directory(live_node.url)._types
+    types = open_directory(live_node.url).types_read
     with open_thin(url_of(live_node)) as client:
         caches = client.names()
         assert len(caches) == 10
