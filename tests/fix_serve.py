@@ -21,7 +21,8 @@ from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.chunks import next_chunk
-from penstock.serve.encode import Block, Views, encode
+from penstock.serve.encode import Block, Unsaid, Views, encode
+from penstock.serve.forms import Form, PgOutput
 from penstock.serve.retention import Retention
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
@@ -90,10 +91,10 @@ def blocks_of(
                     return
                 place = Place(number=place.number + 1, entry=0, counted=place.counted)
                 continue
-            open_trx = 0
+            open_trx, unsaid = 0, Unsaid()
             for part in range(len(chunk.parts)):
-                block = encode(segment, chunk, part, views, open_trx=open_trx)
-                open_trx = block.open_trx
+                block = encode(segment, chunk, part, views, open_trx=open_trx, unsaid=unsaid)
+                open_trx, unsaid = block.open_trx, block.unsaid
                 yield place, block
             place = Place(number=place.number, entry=chunk.last, counted=chunk.end)
 
@@ -298,14 +299,17 @@ def all_blocks(root: Path, views: Views, position: int = 0) -> list[Block]:
 
 
 def views_of(
-    *publications: Publication, messages: bool = False, shapes: Sequence[Relation] = ()
+    *publications: Publication,
+    messages: bool = False,
+    form: Form | None = None,
+    shapes: Sequence[Relation] = (),
 ) -> Views:
     """The views of publications, over a log of PostgreSQL."""
     by_name = {TableName(one.schema, one.name): one for one in shapes}
     return Views(
         publications or (EVERYTHING,),
         "postgresql",
-        messages=messages,
+        form=form or PgOutput(messages=messages),
         last_known=by_name.get,
         table_oid=table_oid,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 
 BIG = "1" + "0" * 1000
@@ -201,3 +203,9 @@ def has_xml(connection: psycopg.Connection) -> bool:
     except psycopg.errors.FeatureNotSupported:
         return False
     return True
+
+
+def rows_of(values: dict[str, list[str]]) -> Iterator[list[str | None]]:
+    """Each value once at least, in rows of all types; None where a type has no more."""
+    for at in range(max(map(len, values.values()))):
+        yield [found[at] if at < len(found) else None for found in values.values()]

@@ -13,7 +13,7 @@ from fix_mysql_types import values_for
 from fix_postgres import Server
 from fix_shared import SharedServers
 from fix_subscribers import Served, Subscriber
-from fix_types import SETUP, has_xml
+from fix_types import SETUP, has_xml, rows_of
 from fix_types import values_for as values_of_postgres
 from penstock.codec.types import Engine, filled, map_table
 from penstock.codec.types import Server as Side
@@ -40,12 +40,6 @@ def postgres_place(
     """A source of the subscriber's engine."""
     with new_place(shared_servers, request.param) as place:
         yield place
-
-
-def rows_of(values: dict[str, list[str]]) -> Iterator[list[str | None]]:
-    """Each value once at least, in rows of all types; None where a type has no more."""
-    for at in range(max(map(len, values.values()))):
-        yield [found[at] if at < len(found) else None for found in values.values()]
 
 
 def test_every_type_of_another_engine(mysql_place: Place, postgres: Server, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from penstock.serve.catalog.publications import (
     PublishedTable,
     published,
 )
+from penstock.serve.forms import PgOutput
 from penstock.serve.row_filter import row_filter
 from penstock.serve.tables import TableView, served_relation
 
@@ -69,7 +70,7 @@ def view(relation: Relation, *, engine: str = "postgresql", **table: Any) -> Tab
     )
     what = published([publication], "public", "item")
     assert what is not None
-    return TableView(relation, served_relation(relation, engine), what)
+    return TableView(relation, served_relation(relation, engine), what, PgOutput())
 
 
 def rows(relation: Relation, *changes: tuple[Op, Any, Any]) -> pa.RecordBatch:

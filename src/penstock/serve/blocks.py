@@ -7,12 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from penstock.serve import numbers
 from penstock.serve.chunks import Chunk, Counted, next_chunk
-from penstock.serve.encode import Block, Views, encode
+from penstock.serve.encode import Block, Unsaid, Views, encode
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 CACHE_BYTES = 64 << 20
@@ -23,7 +23,7 @@ WORKERS = 2
 class Place:
     """Where a client is: before an entry of a segment, or a part of the chunk that begins there.
 
-    counted: what the log has given up to the entry. open_trx: see `Block`.
+    counted: what the log has given up to the entry. open_trx, unsaid: see `Block`.
     """
 
     number: int
@@ -31,6 +31,7 @@ class Place:
     counted: Counted
     part: int = 0
     open_trx: int = 0
+    unsaid: Unsaid = field(default=Unsaid(), compare=False)  # follows from the rest
 
 
 class Made(NamedTuple):
@@ -117,13 +118,22 @@ class Blocks:
                     return Made(None, _next_segment(place))
                 if chunk.end.position <= passed:
                     return Made(None, _behind(chunk, place))
-                block = encode(segment, chunk, place.part, views, open_trx=place.open_trx)
+                block = encode(
+                    segment,
+                    chunk,
+                    place.part,
+                    views,
+                    open_trx=place.open_trx,
+                    unsaid=place.unsaid,
+                )
         except SegmentGone:
             if place.number >= head.number and place.counted.position >= head.position:
                 return None  # the next segment has not begun
             raise
         if place.part + 1 < len(chunk.parts):
-            behind = replace(place, part=place.part + 1, open_trx=block.open_trx)
+            behind = replace(
+                place, part=place.part + 1, open_trx=block.open_trx, unsaid=block.unsaid
+            )
             return Made(block, behind)
         return Made(block, _behind(chunk, place))
 

@@ -1,4 +1,4 @@
-"""A chunk of the log as pgoutput messages: bytes that every client of the same tables is sent.
+"""A chunk of the log as messages: bytes that every client of the same tables and form is sent.
 
 What differs between clients is left out of the bytes and listed beside them: where a shape has to
 be announced that a client may know already, and where a transaction begins, for a client that has
@@ -16,23 +16,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.codec.ckt import FrameEntry
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.codec.postgres.pgoutput_encode import Unencodable
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.plugin_text import Transaction
 from penstock.codec.types.losses import NO_CHOICES, Choices
 from penstock.codec.types.served import Unservable
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, Relation, TableName
 from penstock.serve import numbers
-from penstock.serve.catalog.publications import Publication, published
+from penstock.serve.catalog.publications import Publication, Published, published
 from penstock.serve.chunks import Chunk
+from penstock.serve.forms import Emptied, Form, Logical, PgOutput
 from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 _XIDS = 1 << 32
 _PIECE_BYTES = 1 << 18  # written in one go
+_WHOLE_BYTES_MAX = 256 << 20  # of a message that is a whole transaction
+_PGOUTPUT = PgOutput()
 
 
 class Views:
@@ -43,18 +46,18 @@ class Views:
         publications: Sequence[Publication],
         engine: str,
         *,
-        messages: bool = False,
+        form: Form = _PGOUTPUT,
         choices: Choices = NO_CHOICES,
         last_known: Callable[[TableName], Relation | None] = lambda _: None,
         table_oid: Callable[[TableName], int],
     ) -> None:
-        """engine: of the log's source. messages: whether logical messages are sent.
+        """engine: of the log's source. form: in which all is sent.
 
         last_known: the shape of a table of which a segment has no rows. table_oid: the number under
         which clients know a table, always the same.
         """
         self.publications = tuple(publications)
-        self.messages = messages
+        self.form = form
         self._engine, self._choices = engine, choices
         self._last_known, self._table_oid = last_known, table_oid
         self._found: dict[Relation, TableView | None] = {}
@@ -62,12 +65,12 @@ class Views:
     def of(self, relation: Relation) -> TableView | None:
         """The view of a relation version; None: it is not published. Raises Refused."""
         if relation not in self._found:
-            what = published(self.publications, relation.schema, relation.name)
+            what = self._published(relation.schema, relation.name)
             view = None
             if what is not None:
                 shape = served_relation(relation, self._engine, self._choices)
                 oid = self._table_oid(TableName(relation.schema, relation.name))
-                view = TableView(relation, shape.under(oid), what)
+                view = TableView(relation, shape.under(oid), what, self.form)
             self._found[relation] = view
         return self._found[relation]
 
@@ -76,7 +79,7 @@ class Views:
 
         Raises Refused for one that is published, and whose shape is not known.
         """
-        if published(self.publications, *name) is None:
+        if self._published(*name) is None:
             return None
         shapes = [
             (since, relation)
@@ -91,6 +94,11 @@ class Views:
             raise Refused("55000", f"the shape of table {name} is not known yet")
         return self.of(relation)
 
+    def _published(self, schema: str, name: str) -> Published | None:
+        if not self.form.takes(schema, name):
+            return None
+        return published(self.publications, schema, name)
+
 
 class Announced(NamedTuple):
     """A shape that must be known from a place in the bytes on, and the message that tells it."""
@@ -100,6 +108,16 @@ class Announced(NamedTuple):
     message: bytes
 
 
+class Unsaid(NamedTuple):
+    """Of a transaction that goes on in the next part: changes so far, and what is not sent yet."""
+
+    changes: int = 0
+    pieces: tuple[bytes, ...] = ()
+
+
+_NOTHING = Unsaid()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """The bytes of one part of a chunk.
@@ -107,6 +125,7 @@ class Block:
     offsets, ends: for each transaction that has something in it, where it begins in the bytes and
     its END. shapes: by rising offset. position: all up to this LSN is sent when the block is; 0 for
     a part that others follow. open_trx: the transaction that goes on in the next part; 0: none.
+    unsaid: what the next part needs of it.
     cuts: offsets of messages, not far from each other, with 0 and the length.
     """
 
@@ -117,6 +136,7 @@ class Block:
     shapes: tuple[Announced, ...]
     position: int
     open_trx: int = 0
+    unsaid: Unsaid = _NOTHING
 
     def start_behind(self, position: int) -> int:
         """Where the first transaction begins whose END is behind an LSN; the length for none."""
@@ -131,45 +151,61 @@ def encode(
     views: Views,
     *,
     open_trx: int = 0,
+    unsaid: Unsaid = _NOTHING,
     clock: Clock = REAL_CLOCK,
 ) -> Block:
-    """Encode one part of a chunk. open_trx: what the block of the part before it says.
+    """Encode one part of a chunk. open_trx, unsaid: what the block of the part before it says.
 
     Raises Refused for what no message can say, SegmentCorrupt.
     """
-    return _Part(segment, chunk, part, views, open_trx, clock.now_us()).block()
+    return _Part(segment, chunk, part, views, _Out(open_trx, unsaid), clock.now_us()).block()
 
 
 class _Part:
     def __init__(
-        self, segment: Segment, chunk: Chunk, part: int, views: Views, open_trx: int, now_us: int
+        self, segment: Segment, chunk: Chunk, part: int, views: Views, out: _Out, now_us: int
     ) -> None:
         self._segment, self._chunk, self._views, self._now_us = segment, chunk, views, now_us
+        self._form, self._out = views.form, out
         before = chunk.rows[: chunk.parts[part]]
         self._gsn_before = max((entry.gsn_last for entry in before), default=chunk.start.gsn)
         rows = chunk.rows_of(part)
         self._later = chunk.rows[len(before) + len(rows) :]
-        self._read(rows)
-        self._markers = self._wanted_markers()
-        self._continuing = self._continuing_trx(open_trx)
-        self._ends: dict[int, int] = {}
-        self._out = _Out(open_trx)
-
-    def _read(self, entries: Sequence[FrameEntry]) -> None:
-        gsns: list[Any] = []
-        trxs: list[Any] = []
-        self._encoded: list[_Encoded] = []
-        for entry in entries:
-            rows = self._segment.read_rows(entry)
-            gsns.append(rows.batch.column("gsn").to_numpy())
-            trxs.append(rows.batch.column("trx").to_numpy())
-            view = self._views.of(rows.relation)
-            if view is not None:
-                self._encoded += _encoded(view, rows.batch, self._now_us)
+        read = [self._segment.read_rows(entry) for entry in rows]
         none = np.empty(0, np.int64)
         # Both rise together over all rows of the log.
-        self._gsns = np.sort(np.concatenate(gsns)) if gsns else none
-        self._trxs = np.sort(np.concatenate(trxs)) if trxs else none
+        numbered = [[one.batch.column(name).to_numpy() for one in read] for name in ("gsn", "trx")]
+        self._gsns, self._trxs = (
+            np.sort(np.concatenate(found)) if found else none for found in numbered
+        )
+        self._markers = self._wanted_markers()
+        self._continuing = self._continuing_trx(out.open_trx)
+        self._ends: dict[int, int] = {}
+        self._committed()
+        self._encoded: list[_Encoded] = []
+        for one in read:
+            view = self._views.of(one.relation)
+            if view is not None:
+                self._encoded += self._encode(view, one.batch)
+
+    def _encode(self, view: TableView, batch: Any) -> list[_Encoded]:
+        """The rows of a batch that are published, if there are any. Raises Refused."""
+        try:
+            batch = view.rows(batch)
+            if not batch.num_rows:
+                return []
+            gsns, trxs = batch.column("gsn").to_numpy(), batch.column("trx").to_numpy()
+
+            def transactions() -> list[Transaction]:
+                return [self._transaction(trx) for trx in trxs.tolist()]
+
+            lsns = numbers.rows_of(gsns, trxs)
+            frames = view.encoder(batch, lsns, transactions, self._now_us)
+        except Unencodable as error:
+            raise Refused("55000", f"{view.relation.full_name}: {error}") from error
+        except Unservable as error:
+            raise Refused("22000", str(error)) from error
+        return [_Encoded(view, gsns, trxs, memoryview(frames.data), frames.ends.tolist())]
 
     def _wanted_markers(self) -> list[Marker]:
         """Those that are sent, in order; each comes behind the row of its gsn."""
@@ -183,7 +219,8 @@ class _Part:
 
     def _is_wanted(self, marker: Marker) -> bool:
         if marker.kind is MarkerKind.MESSAGE:
-            return self._views.messages and "prefix" in marker.data
+            prefix = marker.data.get("prefix")
+            return prefix is not None and self._form.takes_message(str(prefix))
         return marker.kind in _EMPTYING and bool(self._emptied(marker))
 
     def _emptied(self, marker: Marker) -> list[TableView]:
@@ -227,7 +264,6 @@ class _Part:
     def block(self) -> Block:
         """See encode()."""
         out = self._out
-        self._committed()
         if out.open_trx:
             out.note_begin(self._end(out.open_trx))
         markers = deque(self._markers)
@@ -280,15 +316,36 @@ class _Part:
 
     def _run(self, run: _Run) -> None:
         self._to(run.trx)
-        self._out.announce(run.of.view)
         ends, data = run.of.ends, run.of.data
         begin, end = ends[run.first - 1] if run.first else 0, ends[run.last - 1]
+        if self._form.joins:
+            for row in range(run.first, run.last):
+                body = bytes(data[begin : ends[row]])
+                self._change(body, numbers.row_of(int(run.of.gsns[row]), run.trx))
+                begin = ends[row]
+            return
+        if self._form.by_publication:
+            self._out.announce(run.of.view)
         while end - begin > _PIECE_BYTES:
             at = bisect_right(ends, begin + _PIECE_BYTES)
             stop = ends[max(at - 1, bisect_right(ends, begin))]
             self._out.add(data[begin:stop])
             begin = stop
         self._out.add(data[begin:end])
+
+    def _change(self, body: bytes, position: int) -> None:
+        """A change that is told as a part of its transaction."""
+        is_first = not self._out.count
+        self._out.count += 1
+        self._say(self._form.change(body, is_first=is_first), position)
+
+    def _say(self, message: bytes | None, position: int) -> None:
+        if message is None:
+            return
+        if not self._form.is_whole:
+            self._out.add(write.xlog_data(message, position, self._now_us))
+            return
+        self._out.keep(message)
 
     def _to(self, trx: int) -> None:
         """Be inside a transaction."""
@@ -298,16 +355,17 @@ class _Part:
         if out.open_trx:
             self._commit()
         out.flush_pending()
-        end = self._end(trx)
-        out.note_begin(end)
+        out.note_begin(self._end(trx))
+        out.open_trx = trx
+        # Not above the LSNs of its rows, of which the first may be the next one.
+        position = numbers.begin_of(self._gsn_before_of(trx), trx)
+        self._say(self._form.begin(self._transaction(trx)), position)
+
+    def _transaction(self, trx: int) -> Transaction:
         at = trx - self._first
         source_id = self._ids[at]
         xid = source_id % _XIDS if isinstance(source_id, int) and source_id else trx % _XIDS
-        message = write.begin(end - 1, int(self._times[at]), xid)
-        # Not above the LSNs of its rows, of which the first may be the next one.
-        position = numbers.begin_of(self._gsn_before_of(trx), trx)
-        out.add(write.xlog_data(message, position, self._now_us))
-        out.open_trx = trx
+        return Transaction(xid, int(self._times[at]), self._end(trx))
 
     def _gsn_before_of(self, trx: int) -> int:
         at = int(np.searchsorted(self._trxs, trx, "left"))
@@ -318,35 +376,49 @@ class _Part:
         if not out.open_trx:
             return
         end = self._end(out.open_trx)
-        time_us = int(self._times[out.open_trx - self._first])
-        message = write.commit(end - 1, end, time_us)
         # At its END: that is what clients acknowledge, and then need not be sent it again.
-        out.add(write.xlog_data(message, end, self._now_us))
-        out.open_trx = 0
+        self._say(self._form.commit(self._transaction(out.open_trx)), end)
+        if self._form.is_whole:
+            out.add(write.xlog_data(out.take_kept(), end, self._now_us))
+        out.open_trx, out.count = 0, 0
 
     def _marker(self, marker: Marker) -> None:
         position = numbers.row_of(marker.gsn, marker.trx)
         if marker.kind is MarkerKind.MESSAGE:
-            transactional = bool(marker.data.get("transactional"))
-            message = write.logical(
-                str(marker.data["prefix"]),
-                _content(marker.data),
-                position,
-                transactional=transactional,
-            )
-            frame = write.xlog_data(message, position, self._now_us)
-            if transactional:
-                self._to(marker.trx)
-                self._out.add(frame)
-            else:
-                self._out.add_outside(frame)
+            self._message(marker, position)
             return
         emptied = self._emptied(marker)
         self._to(marker.trx)
-        for view in emptied:
-            self._out.announce(view)
-        tables = [view.relation.source_id for view in emptied]
-        self._out.add(write.xlog_data(write.truncate(tables), position, self._now_us))
+        if self._form.by_publication:
+            for view in emptied:
+                self._out.announce(view)
+        what = Emptied(
+            relations=[view.relation for view in emptied],
+            position=position,
+            transaction=self._transaction(marker.trx),
+            cascade=bool(marker.data.get("cascade")),
+            restart_identity=bool(marker.data.get("restart_identity")),
+        )
+        for message in self._form.emptied(what):
+            self._out.add(write.xlog_data(message, position, self._now_us))
+
+    def _message(self, marker: Marker, position: int) -> None:
+        transactional = bool(marker.data.get("transactional"))
+        what = Logical(
+            prefix=str(marker.data["prefix"]),
+            content=_content(marker.data),
+            position=position,
+            transaction=self._transaction(marker.trx) if transactional else None,
+        )
+        message = self._form.logical(what)
+        if not transactional:
+            self._out.add_outside(write.xlog_data(message, position, self._now_us))
+            return
+        self._to(marker.trx)
+        if self._form.joins:
+            self._change(message, position)
+        else:
+            self._say(message, position)
 
 
 class _Encoded(NamedTuple):
@@ -371,8 +443,10 @@ class _Run(NamedTuple):
 class _Out:
     """The bytes as they grow, and what is told beside them."""
 
-    def __init__(self, open_trx: int) -> None:
-        self.open_trx = open_trx
+    def __init__(self, open_trx: int, unsaid: Unsaid) -> None:
+        self.open_trx, self.count = open_trx, unsaid.changes
+        self._kept = list(unsaid.pieces)
+        self._kept_bytes = sum(map(len, self._kept))
         self._pieces: list[bytes | memoryview] = []
         self._size = 0
         self._known: dict[int, bytes] = {}
@@ -389,6 +463,23 @@ class _Out:
             self._cuts.append(self._size)
         self._pieces.append(piece)
         self._size += len(piece)
+
+    def keep(self, piece: bytes) -> None:
+        """A piece of a message that is a whole transaction. Raises Refused."""
+        self._kept.append(piece)
+        self._kept_bytes += len(piece)
+        if self._kept_bytes > _WHOLE_BYTES_MAX:
+            raise Refused(
+                "54000",
+                f"a transaction is more than {_WHOLE_BYTES_MAX >> 20} MiB in one message",
+                hint="Start with write-in-chunks, or with format-version 2.",
+            )
+
+    def take_kept(self) -> bytes:
+        """The whole message."""
+        found = b"".join(self._kept)
+        self._kept, self._kept_bytes = [], 0
+        return found
 
     def add_outside(self, frame: bytes) -> None:
         """Something that is in no transaction: now, or behind the one that is open."""
@@ -432,22 +523,8 @@ class _Out:
             shapes=tuple(self._shapes),
             position=position,
             open_trx=self.open_trx,
+            unsaid=Unsaid(self.count, tuple(self._kept)),
         )
-
-
-def _encoded(view: TableView, batch: Any, now_us: int) -> list[_Encoded]:
-    """The rows of a batch that are published, if there are any. Raises Refused."""
-    try:
-        batch = view.rows(batch)
-        if not batch.num_rows:
-            return []
-        gsns, trxs = batch.column("gsn").to_numpy(), batch.column("trx").to_numpy()
-        frames = view.encoder.encode(batch, numbers.rows_of(gsns, trxs), now_us)
-    except Unencodable as error:
-        raise Refused("55000", f"{view.relation.full_name}: {error}") from error
-    except Unservable as error:
-        raise Refused("22000", str(error)) from error
-    return [_Encoded(view, gsns, trxs, memoryview(frames.data), frames.ends.tolist())]
 
 
 def _content(data: dict[str, Any]) -> bytes:

@@ -6,9 +6,13 @@ import re
 from dataclasses import dataclass
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.codec.postgres.plugin_json import Wal2Json
+from penstock.codec.postgres.plugin_text import TestDecoding
+from penstock.serve.forms import AsJson, AsText, Form, PgOutput
 
-PLUGIN = "pgoutput"
-PLUGINS_YUGABYTE = ("pgoutput", "yboutput")
+_TEXT, _JSON = "test_decoding", "wal2json"
+PLUGINS = ("pgoutput", _TEXT, _JSON)
+PLUGINS_YUGABYTE = ("yboutput", *PLUGINS)
 _INVALID, _UNSUPPORTED, _SYNTAX = "22023", "0A000", "42601"
 _PROTOCOLS = range(1, 5)
 _OPTIONS = (
@@ -21,21 +25,20 @@ _TRUE, _FALSE = ("true", "on", "yes", "1", "t", ""), ("false", "off", "no", "0",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The options. publications: names. messages: logical messages are wanted.
+    """The options. publications: names; none where the form asks for none.
 
     Streaming of transactions in progress, binary values and an origin are accepted: transactions in
     our log are whole, so each is sent as B to C; text is legal where binary was asked for; no row
     has an origin.
     """
 
-    protocol: int
-    publications: tuple[str, ...]
-    messages: bool = False
+    form: Form
+    publications: tuple[str, ...] = ()
 
 
 def check_plugin(name: str, *, dialect: str) -> None:
     """Refuse an output plugin that we do not speak. Raises Refused."""
-    known = PLUGINS_YUGABYTE if dialect == "yugabyte" else (PLUGIN,)
+    known = PLUGINS_YUGABYTE if dialect == "yugabyte" else PLUGINS
     if name not in known:
         raise Refused(
             _UNSUPPORTED,
@@ -44,8 +47,16 @@ def check_plugin(name: str, *, dialect: str) -> None:
         )
 
 
-def stream_options(given: dict[str, str]) -> StreamOptions:
-    """The options of pgoutput. Raises Refused."""
+def stream_options(plugin: str, given: dict[str, str]) -> StreamOptions:
+    """The options of a slot's output plugin. Raises Refused."""
+    if plugin == _TEXT:
+        return StreamOptions(form=AsText(plugin=TestDecoding.of(given)))
+    if plugin == _JSON:
+        return StreamOptions(form=AsJson(plugin=Wal2Json.of(given)))
+    return _of_pgoutput(given)
+
+
+def _of_pgoutput(given: dict[str, str]) -> StreamOptions:
     for name in given:
         if name not in _OPTIONS:
             raise Refused(_INVALID, f"unrecognized pgoutput option: {name}")
@@ -63,14 +74,14 @@ def stream_options(given: dict[str, str]) -> StreamOptions:
     if given.get("streaming", "").lower() != "parallel":
         _boolean("streaming", given.get("streaming", "off"))
     _boolean("binary", given.get("binary", "off"))
+    _check_protocol(given["proto_version"])
     return StreamOptions(
-        protocol=_protocol(given["proto_version"]),
+        form=PgOutput(messages=_boolean("messages", given.get("messages", "off"))),
         publications=_names(given["publication_names"]),
-        messages=_boolean("messages", given.get("messages", "off")),
     )
 
 
-def _protocol(value: str) -> int:
+def _check_protocol(value: str) -> None:
     if not value.isascii() or not value.isdigit():
         raise Refused(_INVALID, "invalid proto_version")
     number = int(value)
@@ -78,7 +89,6 @@ def _protocol(value: str) -> int:
         reason = f"client sent proto_version={number} but server only supports protocol "
         bound = "4 or lower" if number > _PROTOCOLS.stop - 1 else "1 or higher"
         raise Refused(_UNSUPPORTED, reason + bound)
-    return number
 
 
 def _names(value: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from penstock.codec.postgres.pgwire_server import (
 )
 from penstock.host.clock import REAL_CLOCK
 from penstock.serve.blocks import Made, Place, find_place
-from penstock.serve.catalog.publications import named
+from penstock.serve.catalog.publications import everything, named
 from penstock.serve.encode import Block, Views
 from penstock.serve.options import StreamOptions
 from penstock.serve.slots import Slot
@@ -142,6 +142,9 @@ class Sender:
 
     def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
         """What is published behind a place, and where that changes."""
+        form = self._options.form
+        if not form.by_publication:
+            return self._serving.views([everything(form.actions)], form), frozenset()
         # What lies before the client's position is passed over, whatever was published there.
         position = max(place.counted.position, self.progress.sent)
         publications = self._serving.publications
@@ -151,7 +154,7 @@ class Sender:
         names = [name for name in self._options.publications if name in then or name not in known]
         chosen = named(then, names)
         later = frozenset(v.position for v in publications.versions if v.position > position)
-        return self._serving.views(chosen, messages=self._options.messages), later
+        return self._serving.views(chosen, form), later
 
     async def _send(self, block: Block) -> None:
         """A block, from the first transaction on that the client does not have."""

@@ -20,6 +20,7 @@ from penstock.serve.blocks import Blocks
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.encode import Views
+from penstock.serve.forms import Form
 from penstock.serve.retention import Retention
 from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings
@@ -65,7 +66,7 @@ class Serving:
         self.clients: dict[int, Client] = {}
         self._shapes, self._on_shapes = shapes, on_shapes
         self._table_oid = table_oid
-        self._views: OrderedDict[tuple[tuple[Publication, ...], bool], Views] = OrderedDict()
+        self._views: OrderedDict[tuple[tuple[Publication, ...], Form], Views] = OrderedDict()
         self._process_ids = itertools.count(1)
         self._save_wanted = asyncio.Event()
         self._linking = asyncio.Lock()
@@ -189,15 +190,15 @@ class Serving:
             self._grown(head)
         return head
 
-    def views(self, publications: Sequence[Publication], *, messages: bool) -> Views:
-        """The views of some publications, the same for all who ask."""
-        key = (tuple(publications), messages)
+    def views(self, publications: Sequence[Publication], form: Form) -> Views:
+        """The views of some publications in a form, the same for all who ask."""
+        key = (tuple(publications), form)
         found = self._views.get(key)
         if found is None:
             found = Views(
                 publications,
                 self.head.engine,
-                messages=messages,
+                form=form,
                 choices=self.settings.choices,
                 last_known=self._shapes.of,
                 table_oid=self._table_oid,

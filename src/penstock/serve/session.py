@@ -256,7 +256,6 @@ class ClientSession:
         self._rows(columns, [None, None, None], "READ_REPLICATION_SLOT")
 
     async def _start(self, command: commands.StartReplication) -> None:
-        options = stream_options(command.options)
         serving, process_id = self._serving, self._client.process_id
         if len(serving.senders) >= serving.settings.limits.senders:
             raise Refused(
@@ -264,6 +263,7 @@ class ClientSession:
             )
         slot = serving.slots.own(command.slot, process_id)
         try:
+            options = stream_options(slot.saved.plugin, command.options)
             if slot.saved.lost:
                 raise Refused(
                     "55000",

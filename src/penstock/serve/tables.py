@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type, batch_schema
-from penstock.codec.postgres.pgoutput_encode import Encoder, make_encoder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types import served
 from penstock.codec.types.losses import NO_CHOICES, Choices
 from penstock.model import Identity, Op, Relation, TableName
 from penstock.serve.catalog.publications import Published
+from penstock.serve.forms import Form, RowEncoder
 from penstock.serve.row_filter import row_filter
 
 _WORDS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
@@ -56,9 +56,11 @@ def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOIC
 class TableView:
     """What one set of publications sends of one relation version. For several threads."""
 
-    def __init__(self, relation: Relation, served: Served, published: Published) -> None:
+    def __init__(
+        self, relation: Relation, served: Served, published: Published, form: Form
+    ) -> None:
         """relation: as the log has it. Raises Refused for a filter that cannot be evaluated."""
-        self._logged = relation
+        self._logged, self._form = relation, form
         self._converts = served.converts
         shape = served.relation
         self._filters = {
@@ -91,9 +93,9 @@ class TableView:
         self._logged_schema = batch_schema(relation)
 
     @cached_property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> RowEncoder:
         """Of what `rows` returns."""
-        return make_encoder(self.relation, self.relation.source_id)
+        return self._form.encoder(self.relation)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch of the log that are sent, in the view's shape.

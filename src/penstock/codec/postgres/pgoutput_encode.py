@@ -180,12 +180,10 @@ def _cell(text: bytes | None) -> bytes:
 
 
 def _images(images: Any, columns: Sequence[Column]) -> list[list[bytes | None]]:
-    return [
-        _texts(values, column) for values, column in zip(images.flatten(), columns, strict=True)
-    ]
+    return [texts(values, column) for values, column in zip(images.flatten(), columns, strict=True)]
 
 
-def _texts(values: Any, column: Column) -> list[bytes | None]:
+def texts(values: Any, column: Column) -> list[bytes | None]:
     """The values of a column as PostgreSQL prints them; None for NULL."""
     if column.neutral == "binary":
         if not is_hex_bytea(column):

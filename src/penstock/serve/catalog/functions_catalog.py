@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Identity
 from penstock.serve.catalog.functions import Context, function
@@ -31,7 +32,6 @@ from penstock.serve.catalog.types import (
     NUMERIC,
     TIMES,
     VARCHAR,
-    quoted,
 )
 
 _READ_RIGHTS = frozenset(("select", "usage", "connect", "member", "set"))

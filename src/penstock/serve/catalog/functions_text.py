@@ -7,9 +7,10 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context, function
-from penstock.serve.catalog.types import json_of, quoted
+from penstock.serve.catalog.types import json_of
 
 _FLAGS_KNOWN = "gi"
 

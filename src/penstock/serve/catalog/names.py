@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import parse_query, type_name
@@ -15,7 +16,6 @@ from penstock.serve.catalog.types import (
     REGPROCEDURE,
     REGROLE,
     REGTYPE,
-    quoted,
 )
 
 _NAME = re.compile(r'\s*(?:"(?P<quoted>(?:[^"]|"")+)"|(?P<plain>[^\s".]+))\s*(?P<dot>\.)?')

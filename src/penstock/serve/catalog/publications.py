@@ -7,7 +7,7 @@ patterns is looked up for each table, so a table that is captured later is in it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.codec.postgres.pgwire_server import Refused
@@ -160,6 +160,12 @@ def named(publications: dict[str, Publication], names: Sequence[str]) -> list[Pu
         if name not in publications:
             raise Refused("42704", f'publication "{name}" does not exist')
     return [publications[name] for name in names]
+
+
+def everything(actions: Collection[str]) -> Publication:
+    """What a stream is sent that no publication is asked for."""
+    found = tuple(action for action in _ACTIONS if action in actions)
+    return Publication(name="", oid=0, owner="", all_tables=True, actions=found)
 
 
 def with_tables(publication: Publication, tables: Sequence[PublishedTable]) -> Publication:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.grammar import name_of, only, parse_condition, type_name, unsupported
@@ -29,7 +30,6 @@ from penstock.serve.catalog.types import (
     UNKNOWN,
     VARCHAR,
     Types,
-    quoted,
     read_value,
 )
 

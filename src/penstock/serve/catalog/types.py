@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.codec.postgres.lsn import Lsn
+from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.position import PositionInvalid
 from penstock.serve.catalog.facts import Facts, PgType
@@ -79,7 +80,6 @@ _ALIASES = {
 }
 _PRINTED = {name: long for long, name in _ALIASES.items() if long not in ("decimal", "int", "char")}
 _PRINTED |= {name: name for name in ("bit", "interval", "numeric")}
-_PLAIN = re.compile(r"[a-z_][a-z0-9_$]*")
 
 
 def json_of(value: Any) -> str:
@@ -247,171 +247,6 @@ def _with_modifier(name: str, oid: int, typmod: int | None) -> str:
     if name in ("bit", "bit varying"):
         return f"{name}({typmod})"
     return name
-
-
-# Words that quote_ident puts into quotes: reserved ones, and names of types and functions.
-RESERVED = frozenset(
-    [
-        "all",
-        "analyse",
-        "analyze",
-        "and",
-        "any",
-        "array",
-        "as",
-        "asc",
-        "asymmetric",
-        "authorization",
-        "between",
-        "bigint",
-        "binary",
-        "bit",
-        "boolean",
-        "both",
-        "case",
-        "cast",
-        "char",
-        "character",
-        "check",
-        "coalesce",
-        "collate",
-        "collation",
-        "column",
-        "concurrently",
-        "constraint",
-        "create",
-        "cross",
-        "current_catalog",
-        "current_date",
-        "current_role",
-        "current_schema",
-        "current_time",
-        "current_timestamp",
-        "current_user",
-        "dec",
-        "decimal",
-        "default",
-        "deferrable",
-        "desc",
-        "distinct",
-        "do",
-        "else",
-        "end",
-        "except",
-        "exists",
-        "extract",
-        "false",
-        "fetch",
-        "float",
-        "for",
-        "foreign",
-        "freeze",
-        "from",
-        "full",
-        "grant",
-        "greatest",
-        "group",
-        "grouping",
-        "having",
-        "ilike",
-        "in",
-        "initially",
-        "inner",
-        "inout",
-        "int",
-        "integer",
-        "intersect",
-        "interval",
-        "into",
-        "is",
-        "isnull",
-        "join",
-        "lateral",
-        "leading",
-        "least",
-        "left",
-        "like",
-        "limit",
-        "localtime",
-        "localtimestamp",
-        "national",
-        "natural",
-        "nchar",
-        "none",
-        "normalize",
-        "not",
-        "notnull",
-        "null",
-        "nullif",
-        "numeric",
-        "offset",
-        "on",
-        "only",
-        "or",
-        "order",
-        "out",
-        "outer",
-        "overlaps",
-        "overlay",
-        "placing",
-        "position",
-        "precision",
-        "primary",
-        "real",
-        "references",
-        "returning",
-        "right",
-        "row",
-        "select",
-        "session_user",
-        "setof",
-        "similar",
-        "smallint",
-        "some",
-        "substring",
-        "symmetric",
-        "table",
-        "tablesample",
-        "then",
-        "time",
-        "timestamp",
-        "to",
-        "trailing",
-        "treat",
-        "trim",
-        "true",
-        "union",
-        "unique",
-        "user",
-        "using",
-        "values",
-        "varchar",
-        "variadic",
-        "verbose",
-        "when",
-        "where",
-        "window",
-        "with",
-        "xmlattributes",
-        "xmlconcat",
-        "xmlelement",
-        "xmlexists",
-        "xmlforest",
-        "xmlnamespaces",
-        "xmlparse",
-        "xmlpi",
-        "xmlroot",
-        "xmlserialize",
-        "xmltable",
-    ]
-)
-
-
-def quoted(name: str) -> str:
-    """A name as SQL needs it: in quotes where it must be, as quote_ident."""
-    if _PLAIN.fullmatch(name) and name not in RESERVED:
-        return name
-    return '"' + name.replace('"', '""') + '"'
 
 
 # -- reading ----------------------------------------------------------------------------------

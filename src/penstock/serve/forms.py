@@ -1,0 +1,245 @@
+"""The form in which transactions are sent to a client: an output plugin with its options.
+
+A form makes message bodies, of which clients of the same form get the same. Those of rows that are
+`joined` by the form are put together at their transaction's end, or have a comma between them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.codec.postgres import pgoutput_write as write
+from penstock.codec.postgres.pgoutput_encode import Frames, make_encoder
+from penstock.codec.postgres.plugin_json import Wal2Json
+from penstock.codec.postgres.plugin_text import TestDecoding, Transaction
+from penstock.model import Relation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logical:
+    """A message that a user of the source wrote into its log. transaction: None for none."""
+
+    prefix: str
+    content: bytes
+    position: int
+    transaction: Transaction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emptied:
+    """Tables that were emptied together."""
+
+    relations: Sequence[Relation]
+    position: int
+    transaction: Transaction
+    cascade: bool
+    restart_identity: bool
+
+
+RowEncoder = Callable[[Any, Any, Callable[[], Sequence[Transaction]], int], Frames]
+"""Rows of a batch, their LSNs, their transactions and the time, to frames (bodies if `joins`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(ABC):
+    """A plugin with its options: hashable, as streams of equal forms share their bytes.
+
+    by_publication: publications say what is sent, and shapes are told in front of rows; else all of
+    the log that `takes` takes.
+    """
+
+    by_publication: ClassVar[bool] = False
+
+    @property
+    def joins(self) -> bool:
+        """Whether rows are told as parts of their transaction: see `change`."""
+        return False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a transaction is one message."""
+        return False
+
+    @property
+    def actions(self) -> frozenset[str]:
+        """What is sent where no publication says it."""
+        return frozenset(("insert", "update", "delete", "truncate"))
+
+    def takes(self, schema: str, table: str) -> bool:  # noqa: ARG002
+        """Whether a table is sent at all."""
+        return True
+
+    def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
+        """Whether a logical message is sent."""
+        return True
+
+    @abstractmethod
+    def encoder(self, relation: Relation) -> RowEncoder:
+        """What makes frames of rows."""
+
+    @abstractmethod
+    def begin(self, transaction: Transaction) -> bytes | None:
+        """The message in front of a transaction; None: there is none."""
+
+    @abstractmethod
+    def commit(self, transaction: Transaction) -> bytes | None:
+        """The one behind it."""
+
+    def change(self, body: bytes, *, is_first: bool) -> bytes:  # noqa: ARG002
+        """A change as a part of its transaction."""
+        return body
+
+    @abstractmethod
+    def emptied(self, what: Emptied) -> list[bytes]:
+        """The messages of TRUNCATE."""
+
+    @abstractmethod
+    def logical(self, what: Logical) -> bytes:
+        """A logical message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PgOutput(Form):
+    """pgoutput. messages: whether logical messages are wanted."""
+
+    messages: bool = False
+
+    by_publication: ClassVar[bool] = True
+
+    def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
+        """See Form."""
+        return self.messages
+
+    def encoder(self, relation: Relation) -> RowEncoder:
+        """See Form."""
+        encoder = make_encoder(relation, relation.source_id)
+        return lambda batch, lsns, _, now_us: encoder.encode(batch, lsns, now_us)
+
+    def begin(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return write.begin(transaction.end - 1, transaction.time_us, transaction.xid)
+
+    def commit(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return write.commit(transaction.end - 1, transaction.end, transaction.time_us)
+
+    def emptied(self, what: Emptied) -> list[bytes]:
+        """See Form."""
+        tables = [one.source_id for one in what.relations]
+        restarts = what.restart_identity
+        return [write.truncate(tables, cascade=what.cascade, restart_identity=restarts)]
+
+    def logical(self, what: Logical) -> bytes:
+        """See Form."""
+        transactional = what.transaction is not None
+        return write.logical(what.prefix, what.content, what.position, transactional=transactional)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsText(Form):
+    """test_decoding."""
+
+    plugin: TestDecoding
+
+    def encoder(self, relation: Relation) -> RowEncoder:
+        """See Form."""
+        rows = self.plugin.rows
+        return lambda batch, lsns, _, now_us: _framed(rows(relation, batch), lsns, now_us)
+
+    def begin(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return self.plugin.begin(transaction)
+
+    def commit(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return self.plugin.commit(transaction)
+
+    def emptied(self, what: Emptied) -> list[bytes]:
+        """See Form."""
+        restarts = what.restart_identity
+        return [
+            self.plugin.truncate(what.relations, cascade=what.cascade, restart_identity=restarts)
+        ]
+
+    def logical(self, what: Logical) -> bytes:
+        """See Form."""
+        transactional = what.transaction is not None
+        return self.plugin.message(what.prefix, what.content, transactional=transactional)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsJson(Form):
+    """wal2json."""
+
+    plugin: Wal2Json
+
+    @property
+    def joins(self) -> bool:
+        """See Form."""
+        return self.plugin.version == 1
+
+    @property
+    def is_whole(self) -> bool:
+        """See Form."""
+        return self.joins and not self.plugin.chunks
+
+    @property
+    def actions(self) -> frozenset[str]:
+        """See Form."""
+        # Format 1 says nothing of TRUNCATE.
+        return self.plugin.actions - {"truncate"} if self.joins else self.plugin.actions
+
+    def takes(self, schema: str, table: str) -> bool:
+        """See Form."""
+        return self.plugin.takes(schema, table)
+
+    def takes_message(self, prefix: str) -> bool:
+        """See Form."""
+        return self.plugin.takes_message(prefix)
+
+    def encoder(self, relation: Relation) -> RowEncoder:
+        """See Form."""
+
+        def encode(
+            batch: Any, lsns: Any, of: Callable[[], Sequence[Transaction]], now_us: int
+        ) -> Frames:
+            bodies = self.plugin.rows(relation, batch, lsns, of())
+            return _joined(bodies) if self.joins else _framed(bodies, lsns, now_us)
+
+        return encode
+
+    def begin(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return self.plugin.begin(transaction)
+
+    def commit(self, transaction: Transaction) -> bytes | None:
+        """See Form."""
+        return self.plugin.commit(transaction)
+
+    def change(self, body: bytes, *, is_first: bool) -> bytes:
+        """See Form."""
+        return self.plugin.change(body, is_first=is_first)
+
+    def emptied(self, what: Emptied) -> list[bytes]:
+        """See Form."""
+        return self.plugin.truncate(what.relations, what.transaction, what.position)
+
+    def logical(self, what: Logical) -> bytes:
+        """See Form."""
+        return self.plugin.message(what.prefix, what.content, what.transaction, what.position)
+
+
+def _framed(bodies: Sequence[bytes], lsns: Any, now_us: int) -> Frames:
+    return _joined(
+        [write.xlog_data(body, int(lsn), now_us) for body, lsn in zip(bodies, lsns, strict=True)]
+    )
+
+
+def _joined(pieces: Sequence[bytes]) -> Frames:
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return Frames(b"".join(pieces), ends)
