@@ -163,7 +163,8 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
             for keyword in node.keywords:
                 if keyword.arg == "hint":
                     found[called(node)] += texts(keyword.value, names)
-            if called(node) == "_condition" and isinstance(node.args[1], ast.Name):
+            three = called(node) == "_condition" and len(node.args) == 3
+            if three and isinstance(node.args[1], ast.Name):
                 found[node.args[1].id] += texts(node.args[2], names)
     for name, hint in MORE.items():
         found[name].append(hint)

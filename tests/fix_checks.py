@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.control.doctor_cluster import CLUSTER_CHECKS
 from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
@@ -16,6 +17,7 @@ def every_check() -> list[Check]:
     return [
         *HOST_CHECKS,
         *DIRECTORY_CHECKS,
+        *CLUSTER_CHECKS,
         *CONSUMER_CHECKS,
         *(check for part in parts for check in part.CHECKS),
         *LOAD_CHECKS,

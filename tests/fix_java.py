@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.load.session import LOCAL_JVM_FLAGS
+from penstock.load.spark_properties import LOCAL_JVM_FLAGS
 
 FOLDER = Path(__file__).parents[1] / "build" / "spark-classes"
 OPTIONS = "JDK_JAVA_OPTIONS"

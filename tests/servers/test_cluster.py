@@ -7,12 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyspark
 import pytest
 
-from fix_cluster import CONF, MASTER, standalone_master
-from fix_pipeline import penstock, pipeline
+from fix_cluster import CLUSTER, CONF, MASTER, standalone_master
+from fix_pipeline import penstock, pipeline, write_pipeline
 from penstock.control.cluster import check_cluster
+from penstock.control.doctor import examine
 from penstock.load import session as sessions
 from penstock.load.cluster import ClusterUnfit
 from penstock.load.session import ExecutorMissing, SessionOptions, start_session
@@ -33,6 +36,46 @@ def test_every_executor_is_looked_at(tmp_path: Path, source_url: str, target_url
         ):
             with pytest.raises(ClusterUnfit, match=said):
                 check_cluster(pipeline(tmp_path, source_url, url), session)
+
+
+def test_doctor_has_the_executors_look_around(
+    tmp_path: Path, source_url: str, target_url: str, run: Callable[[str], None]
+) -> None:
+    """A line for each executor, and one for each thing that it lacks; nothing stays behind."""
+    run("create table a (id int primary key)")
+    spark = {"spark": CLUSTER, "spark.conf": CONF}
+
+    def told(target: str) -> list[Any]:
+        path = write_pipeline(tmp_path, source_url, target, sections=spark)
+        found = penstock("doctor", path, "--json").result["findings"]
+        return [one for one in found if one["code"] == "PK24"]
+
+    lines = told(target_url)
+    assert [one["severity"] for one in lines] == ["I", "I"]
+    assert all("has all that it needs" in one["what"] for one in lines)
+    assert all(f"pyspark {pyspark.__version__}" in one["why"] for one in lines)
+    assert not (tmp_path / "shop").exists()
+    lines = told(f"{target_url}?sslrootcert=/no/ca.pem")
+    assert [one["severity"] for one in lines] == ["E", "E", "I", "I"]
+    assert "cannot read /no/ca.pem" in lines[0]["what"]
+
+
+def test_doctor_tells_what_spark_did_not_take(
+    tmp_path: Path, source_url: str, target_url: str
+) -> None:
+    """An executor's memory, and a socket, which needs no executor."""
+    socket_url = "postgresql://u@/d?host=/run/postgresql"
+    conf = {"spark.executor.memory": "100g"}
+    sections = {"spark": CLUSTER, "spark.conf": conf}
+    config = pipeline(tmp_path, source_url, target_url, sections=sections)
+    found = examine(config, executors=True, only=("PK24",)).findings
+    assert ["LD15: Spark does not take spark.executor.memory" in one.what for one in found] == [
+        True
+    ]
+    config = pipeline(tmp_path, socket_url, target_url, sections=sections)
+    found = examine(config, executors=True, only=("PK24",)).findings
+    assert [one.what for one in found if "source.url names a socket" in one.what]
+    assert not [one for one in examine(config, only=("PK24",)).findings if one.code == "PK24"]
 
 
 def test_executors_have_all_from_the_archive(

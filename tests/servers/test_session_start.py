@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.load import session as sessions
 from penstock.load.session import PendingSession, SessionOptions, SparkStartFailed, start_session
+from penstock.load.spark_properties import SparkPropertyRefused
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark")]
 
@@ -46,18 +48,79 @@ def arguments() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("conf", "name", "said"),
     [
-        ("spark.task.cpus", "x", "spark.task.cpus"),  # refused by the context
-        ("spark.driver.memory", "much", "Invalid maximum heap size: -Xmxmuch"),  # by Java
+        ({"spark.task.cpus": "x"}, "spark.task.cpus", "'int' value"),  # refused by the context
+        ({"spark.driver.memory": "much"}, "spark.driver.memory", "heap size: -Xmxmuch"),  # by Java
+        ({"spark.executor.memory": "lots"}, "spark.executor.memory", "positive"),  # by spark-submit
+        ({"spark.cores.max": "-1"}, "spark.cores.max", "positive"),
+        (
+            {"spark.rpc.askTimeout": "x", "spark.driver.memory": "700m"},
+            "spark.rpc.askTimeout",
+            "50s",
+        ),
+        ({"spark.archives": "/no/a.tar.gz#a"}, "spark.archives", "NoSuchFile"),
+        ({"spark.io.compression.codec": "nope"}, "spark.io.compression.codec", "not available"),
+        ({"spark.local.dir": "/proc/no"}, "spark.local.dir", "Failed to create any local dir"),
+        ({"spark.serializer": "no.Such"}, "spark.serializer", "ClassNotFound"),
+        ({"spark.scheduler.mode": "QUICK"}, "spark.scheduler.mode", "FAIR, FIFO"),
     ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("spark") else "",
 )
 def test_a_wrong_property_is_a_typed_error_that_tells_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], name: str, said: str
 ) -> None:
-    """What Java says is asked for before it is ended."""
-    monkeypatch.setattr(sessions, "START_ATTEMPTS_MAX", 1)
-    options = SessionOptions(work_directory=tmp_path, conf={name: value})
-    with pytest.raises(SparkStartFailed, match=said) as caught:
-        start_session(options)
+    """What Java says is asked for before it is ended; not tried again."""
+    tries = []
+    launch = sessions._launch
+    monkeypatch.setattr(sessions, "_launch", lambda *told: tries.append(1) or launch(*told))
+    with pytest.raises(SparkPropertyRefused, match=said) as caught:
+        start_session(SessionOptions(work_directory=tmp_path, conf=conf))
+    assert caught.value.fields["property"] == name
+    assert name in caught.value.message
     assert "[spark]" in caught.value.hint
+    assert tries == [1]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "name", "said"),
+    [
+        ({"spark.ui.enabled": "true"}, "spark.ui.port", "SparkUI|already in use|bind"),
+        ({}, "spark.driver.port", "sparkDriver"),
+    ],
+)
+def test_a_port_that_is_in_use(
+    tmp_path: Path, enabled: dict[str, str], name: str, said: str
+) -> None:
+    """Where Spark may try no other."""
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = str(busy.getsockname()[1])
+        conf = {**enabled, name: port, "spark.port.maxRetries": "0"}
+        with pytest.raises(SparkPropertyRefused, match=said) as caught:
+            start_session(SessionOptions(work_directory=tmp_path, conf=conf))
+    assert name in caught.value.message
+
+
+def test_a_start_that_fails_for_no_property(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java's own options are in the environment: no key of the file is blamed."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Xnosuch")
+    monkeypatch.setattr(sessions, "START_ATTEMPTS_MAX", 1)
+    conf = {"spark.driver.memory": "700m"}
+    with pytest.raises(SparkStartFailed, match="Unrecognized option: -Xnosuch") as caught:
+        start_session(SessionOptions(work_directory=tmp_path, conf=conf))
+    assert "[spark]" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "master", ["local[x]", "local[0]", "local-cluster[x]", "spark://", "yarn", "k8s://127.0.0.1:1"]
+)
+def test_a_master_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    """Spark's words, and the key by its name."""
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    with pytest.raises(SparkPropertyRefused, match="master = ") as caught:
+        start_session(SessionOptions(work_directory=tmp_path, master=master))
+    assert caught.value.fields["property"] == "master"

@@ -177,7 +177,7 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
 
     config = any_config(file)
     diagnostics(verbose)
-    report = examine(config)
+    report = examine(config, executors=True)
     if as_json:
         say_json(report.as_dict())
     else:

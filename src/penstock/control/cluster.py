@@ -1,8 +1,13 @@
-"""Whether the executors of a cluster can do a pipeline's work; asked before any row goes there."""
+"""Whether the executors of a cluster can do a pipeline's work; asked before any row goes there.
+
+By the load at its start, and by doctor.
+"""
 
 from __future__ import annotations
 
-from penstock.host.files import REAL_FILES
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 from penstock.load.cluster import (
     ClusterUnfit,
     Executor,
@@ -15,28 +20,61 @@ from penstock.load.cluster import (
 )
 from penstock.load.session import Session
 from penstock.ports.config import Config
-from penstock.ports.reach import reach_of
+from penstock.ports.reach import Reach, reach_of
 
 HINT = "docs/cluster.md says what every machine of the cluster needs."
+NO_SOCKET = "Name host and port of the server in the URL."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """What a cluster lacks. host: of the executor, empty where it is the pipeline file."""
+
+    what: str
+    hint: str
+    host: str = ""
 
 
 def check_cluster(config: Config, session: Session) -> list[Executor]:
     """Look at every executor. Raises ClusterUnfit for the first that lacks something."""
-    sections = {"source.url": config.source.url}
-    if config.has_target:
-        sections["target.url"] = config.target.url
-    needs = {section: reach_of(url) for section, url in sections.items()}
-    for section, need in needs.items():
-        if need.socket:
+    for lack in lacks_of_urls(config):
+        raise ClusterUnfit(lack.what, hint=NO_SOCKET, what=lack.what)
+    found = look_around(config, session)
+    for one in found:
+        if one.lacks:
+            more = f" (and: {'; '.join(one.lacks[1:])})" if one.lacks[1:] else ""
             raise ClusterUnfit(
-                f"{section} names a socket file ({need.socket}), which executors on other machines "
-                "do not have",
-                hint="Name host and port of the server in the URL.",
-                what=section,
+                f"an executor on {one.host} {one.lacks[0]}{more}",
+                hint=HINT,
+                host=one.host,
+                what=one.lacks[0],
             )
-    REAL_FILES.make_directory(config.layout.run)
+    return found
+
+
+def lacks_of_urls(config: Config) -> Iterator[Lack]:
+    """What can be seen without asking an executor."""
+    for section, need in _needs(config).items():
+        if need.socket:
+            yield Lack(
+                what=f"{section} names a socket file ({need.socket}), which executors on other "
+                "machines do not have",
+                hint=NO_SOCKET,
+            )
+
+
+def lacks_of(found: list[Executor]) -> Iterator[Lack]:
+    """What executors said that they lack, each of them once."""
+    for one in found:
+        for what in one.lacks:
+            yield Lack(what=f"an executor on {one.host} {what}", hint=HINT, host=one.host)
+
+
+def look_around(config: Config, session: Session) -> list[Executor]:
+    """Have every executor look around, with a file in the pipeline's directory meanwhile."""
+    needs = _needs(config)
     with nonce_in(config.layout.run) as (path, nonce):
-        found = look(
+        return look(
             session,
             Wanted(
                 nonce_path=path.absolute(),
@@ -52,13 +90,11 @@ def check_cluster(config: Config, session: Session) -> list[Executor]:
                 machine=machine_name(),
             ),
         )
-    for one in found:
-        if one.lacks:
-            more = f" (and: {'; '.join(one.lacks[1:])})" if one.lacks[1:] else ""
-            raise ClusterUnfit(
-                f"an executor on {one.host} {one.lacks[0]}{more}",
-                hint=HINT,
-                host=one.host,
-                what=one.lacks[0],
-            )
-    return found
+
+
+def _needs(config: Config) -> Mapping[str, Reach]:
+    """By section of the file what its URL needs."""
+    sections = {"source.url": config.source.url}
+    if config.has_target:
+        sections["target.url"] = config.target.url
+    return {section: reach_of(url) for section, url in sections.items()}

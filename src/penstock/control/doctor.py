@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from penstock.control.doctor_cluster import CLUSTER_CHECKS
 from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
 from penstock.control.doctor_host import HOST_CHECKS
@@ -94,10 +95,12 @@ def examine(
     *,
     only: Collection[str] = (),
     sides: Collection[Side] = tuple(Side),
+    executors: bool = False,
     on_finding: Callable[[Finding], None] = lambda _finding: None,
 ) -> Report:
     """Run every check that concerns this pipeline, or only those with these codes or sides.
 
+    executors: those of a cluster, too, by starting Spark: for a look that no load follows.
     on_finding: called with each finding as soon as it is there; the report has them in order of
     severity. Changes nothing anywhere. A server that cannot be reached is one finding with the code
     of the connection's error; its checks are counted as skipped, and so are those of the target
@@ -120,6 +123,8 @@ def examine(
     looked.look(HOST_CHECKS, config)
     looked.look(DIRECTORY_CHECKS, config)
     looked.look(CONSUMER_CHECKS, config)
+    if executors:
+        looked.look(CLUSTER_CHECKS, config)
     source = at_source.look_at_source(examined, looked)
     if Side.TARGET in sides and config.has_target:
         at_target = checks_of(config.target.url)
@@ -201,6 +206,7 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LD01": ("PK02",),
         "LD02": ("PK02",),
         "LD03": ("PK02", "PK04"),
+        **dict.fromkeys(("LD09", "LD14", "LD15"), ("PK24",)),
         "LD43": ("PK15",),
         "LD45": ("PK15",),
         "LD46": ("PK15",),
@@ -230,7 +236,6 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "HS41 HS42 HS43 HS44 HS70 HS71": "of the demo's servers and of listening",
         "HS29 HS40": "of a server at the moment that it is asked for something",
         "CT34": "of waiting for the extract process, which no command does with a limit",
-        "LD09 LD14": "of a cluster's executors: `penstock run` has them look around before rows go",
         "LD06 LD20 LD21 LD22 LD40 LD44 LD48": "while rows are loaded",
         "CT40 TG04 TG20 TG21 TG22 TG23 TG30 TG31 TG32 TG33 TG35 TG36": "while changes are applied",
     }

@@ -12,12 +12,13 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
 
+from penstock.host.files import REAL_FILES
 from penstock.load.distributions import needed_by_workers
 from penstock.load.session import Session
 from penstock.model import PenstockError
@@ -149,10 +150,18 @@ def _unreachable(addresses: Iterable[tuple[str, int]]) -> str:
 
 @contextmanager
 def nonce_in(directory: Path) -> Iterator[tuple[Path, str]]:
-    """A file in a directory with a text that nobody else has, for as long as executors look."""
+    """A file in a directory with a text that nobody else has, for as long as executors look.
+
+    A directory that is not there yet is made for as long.
+    """
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    REAL_FILES.make_directory(directory)
     path, nonce = directory / NONCE_NAME, secrets.token_hex(16)
     path.write_text(nonce, encoding="ascii")
     try:
         yield path, nonce
     finally:
         path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody has begun to use it
+            for one in missing:
+                one.rmdir()

@@ -8,6 +8,8 @@ from pathlib import Path
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 MESSAGES_BYTES_MAX = 65536
+CAUSES_MAX = 8
+_KILLED = "Application has been killed. Reason: "
 _FAILURE = r"^(Exception|Error|Invalid|Unrecognized|Could not)\b"
 
 
@@ -23,14 +25,41 @@ def text_of(error: BaseException) -> str:
     return str(error)
 
 
+def root_cause(error: BaseException) -> str:
+    """What a Java exception was caused by in the end, in one line; "" where it is its own cause."""
+    java = getattr(error, "java_exception", None)
+    found = ""
+    try:
+        for _ in range(CAUSES_MAX):
+            java = java.getCause() if java is not None else None
+            if java is None:
+                break
+            found = str(java.toString())
+    except (Py4JError, OSError):
+        return ""  # Java does not answer any more, and what failed is known
+    return " ".join(found.split())
+
+
 def first_failure(messages: Path, before: int) -> str:
     """Why a JVM ended before it answered: its first line that names a failure; "" without one."""
+    lines = _lines(messages, before)
+    return next((line.strip() for line in lines if re.search(_FAILURE, line)), "")
+
+
+def last_error(messages: Path, before: int) -> str:
+    """Why the cluster ended the application, else what Spark logged last as an error; or ""."""
+    found = [line.partition(" ERROR ")[2] for line in _lines(messages, before) if " ERROR " in line]
+    killed = [line.partition(_KILLED)[2] for line in found if _KILLED in line]
+    return (killed or found or [""])[-1]
+
+
+def _lines(messages: Path, before: int) -> list[str]:
+    """What was written behind so many bytes, as far as it is looked at."""
     if not messages.exists():
-        return ""
+        return []
     with messages.open("rb") as file:
         file.seek(before)
-        text = file.read(MESSAGES_BYTES_MAX).decode("utf-8", errors="replace")
-    return next((line.strip() for line in text.splitlines() if re.search(_FAILURE, line)), "")
+        return file.read(MESSAGES_BYTES_MAX).decode("utf-8", errors="replace").splitlines()
 
 
 def last_line(text: str) -> str:

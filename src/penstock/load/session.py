@@ -29,7 +29,15 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from penstock.load.java import Start, check_java, end, launch
-from penstock.load.java_words import first_failure, last_line, last_warning, text_of
+from penstock.load.java_words import (
+    first_failure,
+    last_error,
+    last_line,
+    last_warning,
+    root_cause,
+    text_of,
+)
+from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
 from penstock.model import PenstockError, Retry
 
 logger = structlog.get_logger(__name__)
@@ -37,9 +45,9 @@ logger = structlog.get_logger(__name__)
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+MESSAGES_NAME = "spark.log"
 STOP_WAIT_S = 10.0
 STOP_CHECK_S = 0.1
-LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 START_ATTEMPTS_MAX = 3
 EXECUTOR_WAIT_S = 120.0
 DYING_TIMEOUT_S = 5.0
@@ -50,9 +58,6 @@ _WORKER_GONE = (
 )
 # And of an executor. Source: org.apache.spark.TaskEndReason, TaskSetManager.
 _EXECUTOR_GONE = r"ExecutorLostFailure|[Ee]xecutor \S+ (exited|lost|heartbeat)|executor is lost"
-# On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
-# at its attempt's number (`job.py`).
-CLUSTER_FAILURES_MAX = 4
 _NO_PENSTOCK = r"No module named '?(penstock|pyarrow|numpy)[\w.]*"
 
 
@@ -114,6 +119,10 @@ class SessionOptions:
     def is_local(self) -> bool:
         """Whether driver and workers share this machine."""
         return self.master == "local" or self.master.startswith("local[")
+
+    def refused(self, said: str) -> SparkPropertyRefused | None:
+        """The error for what Spark did not take of these; None where its words are of no option."""
+        return refused(said, self.conf, master=self.master, python=self.python)
 
 
 class Session:
@@ -392,8 +401,8 @@ class SessionKeeper:
 def start_session(options: SessionOptions, start: Start | None = None) -> Session:
     """Start the JVM and the Spark context, and bring up one Python worker.
 
-    start: by which another thread may give it up. Raises JavaMissing, JavaUnsuitable or
-    SparkStartFailed.
+    start: by which another thread may give it up. Raises JavaMissing, JavaUnsuitable,
+    SparkPropertyRefused, ExecutorMissing or SparkStartFailed.
     """
     start = start or Start()
     began = time.monotonic()
@@ -408,7 +417,17 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     _forget_context()
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(sorted(_properties(options).items()))
+    conf.setAll(
+        sorted(
+            properties(
+                master=options.master,
+                name=options.name,
+                is_local=options.is_local,
+                directory=directory.absolute(),
+                given=options.conf,
+            ).items()
+        )
+    )
     session = _started(conf, options, start, began)
     start.took(None)
     session.started_s = time.monotonic() - began
@@ -431,9 +450,12 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
         except (SparkLost, WorkerLost, ExecutorLost, SparkJobFailed) as error:
             if session is not None:
                 session.close()
+            said = _said_of(error, options)
+            if found := options.refused(said):
+                raise found from error
             last = attempt == START_ATTEMPTS_MAX or start.given_up
             if last or isinstance(error, SparkJobFailed):
-                raise SparkStartFailed(_not_started(session, error), hint=error.hint) from error
+                raise SparkStartFailed(_not_started(session, said), hint=error.hint) from error
             logger.warning("spark is started again", reason=error.message)
     raise AssertionError("not reached")
 
@@ -450,7 +472,7 @@ def _first_job(session: Session, options: SessionOptions) -> None:
     except SparkJobFailed as error:
         if given_up.is_alive():
             raise
-        said = last_warning(options.work_directory / "spark.log")
+        said = last_warning(options.work_directory / MESSAGES_NAME)
         raise ExecutorMissing(
             f"no executor took a task within {EXECUTOR_WAIT_S:.0f} s: {said}",
             hint="Look at the cluster's web page: there must be workers with a free core and "
@@ -460,14 +482,21 @@ def _first_job(session: Session, options: SessionOptions) -> None:
         given_up.cancel()
 
 
-def _not_started(session: Session | None, error: PenstockError) -> str:
+def _said_of(error: PenstockError, options: SessionOptions) -> str:
+    """What Spark said of a start that failed: of a context that it ended, why."""
+    if "SparkContext has been shutdown" in error.message or "was shut down" in error.message:
+        return last_error(options.work_directory / MESSAGES_NAME, 0) or error.message
+    return error.message
+
+
+def _not_started(session: Session | None, said: str) -> str:
     if session is None:
-        return error.message
-    return f"the Spark session started, but its first job failed: {error.message}"
+        return said
+    return f"the Spark session started, but its first job failed: {said}"
 
 
 def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float) -> Session:
-    messages = options.work_directory / "spark.log"
+    messages = options.work_directory / MESSAGES_NAME
     before = messages.stat().st_size if messages.exists() else 0
     gateway: Any = None
     try:
@@ -483,11 +512,15 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
         said = last_line(text_of(error))  # the JVM is asked for it
-        if gateway is None:
-            said = first_failure(messages, before) or said
+        if (cause := root_cause(error)) and cause not in said:
+            said = f"{said} ({cause})"
+        if gone:
+            said = first_failure(messages, before) or last_error(messages, before) or said
         if gateway is not None:
             end(gateway.proc)
         _forget_context()
+        if found := options.refused(said):
+            raise found from error
         kind = SparkLost if gone else SparkStartFailed
         raise kind(
             f"the Spark session could not be started: {said}",
@@ -521,50 +554,6 @@ def _not_py4j(record: logging.LogRecord) -> bool:
 
 def _warm(tasks: Iterator[int]) -> Iterable[int]:
     return list(tasks)
-
-
-def _properties(options: SessionOptions) -> dict[str, str]:
-    directory = options.work_directory.absolute()
-    log4j = directory / "log4j2.properties"
-    log4j.write_text(_LOG4J)
-    flags = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Dderby.system.home={directory}"
-    properties = {
-        "spark.master": options.master,
-        "spark.app.name": options.name,
-        "spark.scheduler.mode": "FAIR",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.python.daemon.module": "penstock.load.daemon",
-        "spark.python.worker.reuse": "true",
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.driver.extraJavaOptions": flags,
-        "spark.task.maxFailures": str(CLUSTER_FAILURES_MAX),
-        "spark.speculation": "false",
-    }
-    if options.is_local:
-        properties |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.local.dir": str(directory / "temporary"),
-            "spark.task.maxFailures": "1",  # a task that failed half-way is redone with its batch
-            "spark.driver.extraJavaOptions": f"{LOCAL_JVM_FLAGS} {flags}",
-        }
-    given = dict(options.conf)
-    if more := given.pop("spark.driver.extraJavaOptions", ""):
-        properties["spark.driver.extraJavaOptions"] += f" {more}"
-    return properties | given
-
-
-_LOG4J = """\
-rootLogger.level = warn
-rootLogger.appenderRef.stderr.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
-"""
 
 
 def _forget_context(gateway: Any = None) -> None:

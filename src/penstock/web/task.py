@@ -42,7 +42,11 @@ def tell(line: dict[str, Any]) -> None:
 
 def run_doctor(config: Config) -> None:
     """Examine, and report each finding when it is there."""
-    report = examine(config, on_finding=lambda finding: tell({"finding": finding.as_dict()}))
+    report = examine(
+        config,
+        executors=True,
+        on_finding=lambda finding: tell({"finding": finding.as_dict()}),
+    )
     tell({"report": report.as_dict()})
 
 

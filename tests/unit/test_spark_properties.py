@@ -1,0 +1,54 @@
+"""Which property Spark's words are about."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.load.spark_properties import refused
+
+GIVEN = {
+    "spark.driver.memory": "700m",
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "1g",
+    "spark.network.timeout": "soon",
+    "spark.archives": "/a/one.zip,/b/two.tar.gz#penstock",
+    "spark.kryoserializer.buffer": "big",
+}
+MASTER = "spark://m:7077"
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Executor memory must be a positive number", "spark.executor.memory"),
+        ("bad spark.executor.memoryOverhead here", "spark.executor.memoryOverhead"),
+        ("spark.driver.memory is not allowed; use spark.executor.memory", "spark.driver.memory"),
+        ("NoSuchFileException: /b/two.tar.gz", "spark.archives"),
+        ("Asked for 512 MiB/worker but requested 1024 MiB/executor", "spark.executor.memory"),
+        ("All masters are unresponsive! Giving up.", "master"),
+        ("When running with master 'yarn' either", "master"),
+        ('java.io.IOException: Cannot run program "/no/python": error=2', "python"),
+    ],
+)
+def test_the_property_is_found_by_what_spark_says(said: str, name: str) -> None:
+    """A name, words of Spark's checks, a value."""
+    error = refused(said, GIVEN, master=MASTER, python="/no/python")
+    assert error is not None
+    assert error.fields["property"] == name
+    assert name in error.message
+    assert said in error.message
+
+
+def test_of_a_form_those_that_do_not_have_it_are_named() -> None:
+    """A duration or a size that Spark cannot read: it says neither name nor value."""
+    error = refused("NumberFormatException: Size must be specified as bytes (b)", GIVEN, master="")
+    assert error is not None
+    assert error.fields["property"] == ""
+    assert "spark.kryoserializer.buffer" in error.message
+    assert "spark.driver.memory" not in error.message
+
+
+def test_words_about_no_property_are_no_error_of_one() -> None:
+    """Those stay what they were."""
+    assert refused("the Java process is gone", GIVEN, master=MASTER) is None
+    assert refused("Driver memory must be positive", {}, master=MASTER) is None
