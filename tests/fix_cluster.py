@@ -15,7 +15,9 @@ from typing import Any
 import pyspark
 import pytest
 
+from penstock.host.listen import own_address
 from penstock.host.server_process import free_port
+from penstock.ports.snapshot_address import ANYWHERE
 
 MASTER = "local-cluster[2,1,512]"
 CLUSTER: dict[str, Any] = {"master": MASTER}
@@ -44,6 +46,14 @@ def cluster_home(spark_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)  # of another test's session
     yield spark_copy
     shutil.rmtree(spark_copy / "work", ignore_errors=True)
+
+
+@pytest.fixture
+def lending() -> dict[str, str]:
+    """What [spark] says so that executors reach snapshots at this machine's own address."""
+    address = own_address(ANYWHERE)
+    assert not address.startswith("127."), "this machine has no address of its own"
+    return {"snapshotAddress": address}
 
 
 @contextmanager

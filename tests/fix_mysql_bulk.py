@@ -95,7 +95,7 @@ def lent(server: MySQLServer, table: TableDefinition) -> Iterator[ProxiedSession
     """A session in a snapshot."""
     with (
         open_snapshots(server.url(), [table], count=1) as taken,
-        SessionProxy(taken.connections, place="here", snapshot_text="now") as proxy,
+        SessionProxy.of(taken.connections, place="here", snapshot_text="now") as proxy,
         open_proxied(proxy.snapshot_id, "now") as session,
     ):
         yield session

@@ -180,6 +180,12 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
             ConfigValueInvalid,
             "speculation must be false",
         ),
+        (
+            'master = "local[*]"',
+            'snapshotAddress = "10.0.0.5:77777"',
+            ConfigValueInvalid,
+            "HOST or HOST:PORT",
+        ),
     ],
 )
 def test_each_mistake_is_one_typed_error(

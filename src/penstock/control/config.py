@@ -57,6 +57,7 @@ from penstock.ports.merge_config import MERGE
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import engines, joined_urls, types_at
 from penstock.ports.serve_config import SERVE, PublicationSection, ServeSection
+from penstock.ports.snapshot_address import split_address
 from penstock.ports.stage_config import (
     STAGE,
 )
@@ -376,6 +377,12 @@ def _check_spark(text: ConfigText, spark: SparkSection) -> None:
     if not MASTER.match(spark.master):
         reason = "must be a Spark master: local[*], spark://HOST:7077, yarn or k8s://https://HOST"
         raise invalid(text, "spark", "master", reason)
+    if spark.snapshot_address:
+        try:
+            split_address(spark.snapshot_address)
+        except ValueError:
+            reason = "must be HOST or HOST:PORT of this machine, as executors reach it"
+            raise invalid(text, "spark", "snapshotAddress", reason) from None
     if spark.conf.get("spark.speculation", "false").strip().lower() != "false":
         reason = "spark.speculation must be false: it has two executors write the same rows"
         raise invalid(text, "spark", "conf", reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import suppress
 
 from penstock.model import PenstockError
 
@@ -43,6 +44,30 @@ def listening_socket(host: str, port: int) -> socket.socket:
         found.close()
         raise _error(host, port, error) from error
     return found
+
+
+def listening_from(host: str, port: int, count: int) -> socket.socket:
+    """Listen at the first of `count` ports that is free. Raises as `listening_socket`."""
+    for one in range(port, port + count - 1):
+        with suppress(PortTaken):
+            return listening_socket(host, one)
+    return listening_socket(host, port + count - 1)
+
+
+def own_address(toward: str) -> str:
+    """This machine's address on the way to a host, to which nothing is sent.
+
+    Its name where there is no way.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[
+            0
+        ]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
 
 
 def _error(host: str, port: int, error: OSError) -> PenstockError:

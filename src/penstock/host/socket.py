@@ -164,13 +164,24 @@ class Wire:
             raise self._lost(error) from error
         return total, select.POLLIN
 
-    def _wait(self, events: int, timeout_s: float) -> bool:
+    def wait_beside(self, other: int, events: int, timeout_s: float, *, reads: bool) -> bool:
+        """Wait for bytes, or for events of another descriptor; False when neither came in time.
+
+        reads: False while bytes are not wanted: then only what is not sent yet is waited for.
+        """
+        return self._wait(select.POLLIN if reads else 0, timeout_s, (other, events))
+
+    def _wait(self, events: int, timeout_s: float, *others: tuple[int, int]) -> bool:
         poller = select.poll()
         with self._lock:
             if self._closed:
                 raise self._lost(None)
-            poller.register(self._socket, events | (select.POLLOUT if self._unsent else 0))
+            # Without any event it would still be woken by a peer that is gone, again and again.
+            if events := events | (select.POLLOUT if self._unsent else 0):
+                poller.register(self._socket, events)
             poller.register(self._waker[0], select.POLLIN)
+        for other, its_events in others:
+            poller.register(other, its_events)
         return bool(poller.poll(timeout_s * 1000))
 
     def send(self, data: bytes) -> None:
@@ -250,18 +261,27 @@ def open_tcp(host: str, port: int, timeout_s: float, *, address: str = "") -> Wi
             hint=f"Check host and port, and that the server runs: "
             f"`pg_isready -h {host} -p {port}`.",
         ) from error
+    notice_cuts(connected)
+    return Wire(connected, f"{host}:{port}")
+
+
+def notice_cuts(connected: socket.socket, *, user_timeout_ms: int = TCP_USER_TIMEOUT_MS) -> None:
+    """Have the system end a connection whose peer's machine is gone; small packets go at once.
+
+    user_timeout_ms: for data that the peer does not take. A peer that is alive counts, too, when it
+    reads nothing for so long.
+    """
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", TCP_KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", TCP_KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", TCP_KEEPALIVE_COUNT),
-        ("TCP_USER_TIMEOUT", TCP_USER_TIMEOUT_MS),
+        ("TCP_USER_TIMEOUT", user_timeout_ms),
     ):
         option = getattr(socket, name, None)  # not every system has each of them
         if option is not None:
             connected.setsockopt(socket.IPPROTO_TCP, option, value)
-    return Wire(connected, f"{host}:{port}")
 
 
 def open_unix(directory: str, port: int, timeout_s: float) -> Wire:

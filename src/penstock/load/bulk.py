@@ -33,6 +33,7 @@ from penstock.ports.bulk import (
     ChunkOutcome,
     ChunkStatus,
     ChunkTask,
+    SnapshotUnreachable,
     TablePlan,
     bulk_source,
     check_names,
@@ -184,6 +185,7 @@ class _Load:
         self.ledger: Ledger = read_ledger(options.state_directory)
         self.result = BulkResult()
         self.replica_role = False
+        self.unreachable: PenstockError | None = None
         self.teller = Teller(options.run_directory, lambda: self.ledger.plans, on_progress)
 
     def run(self) -> BulkResult:
@@ -298,7 +300,7 @@ class _Load:
             late = True
             rounds += 1
             logger.info("bulk load goes into another round", round=rounds + 1, tables=len(pending))
-        raise BulkUnsettled(
+        raise self.unreachable or BulkUnsettled(
             f"{len(pending)} tables could not be read at one consistent point in {ROUNDS_MAX} "
             f"rounds, the first is {next(iter(pending))}",
             hint="Stop what truncates or rewrites these tables, then run the same command again.",
@@ -476,12 +478,14 @@ class _Load:
     ) -> dict[TableName, Step]:
         """Finish the tables that are complete; what is to be done with the others."""
         left: dict[TableName, Step] = {}
-        errors = [o.error for o in outcomes if o.error is not None]
-        again = {
-            o.table
+        gone = self.of_gone_snapshots(outcomes)
+        errors = [
+            o.error
             for o in outcomes
-            if o.status in (ChunkStatus.SNAPSHOT_GONE, ChunkStatus.REWRITTEN)
-        }
+            if o.error is not None
+            and not (isinstance(o.error, SnapshotUnreachable) and o.table in gone)
+        ]
+        again = gone | {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
         for name in pending:
             plan = self.ledger.plan_of(name)
             assert plan is not None
@@ -498,6 +502,26 @@ class _Load:
         if rewritten:
             self.redefine(sorted(rewritten))
         return left
+
+    def of_gone_snapshots(self, outcomes: Sequence[ChunkOutcome]) -> set[TableName]:
+        """Tables that have to be read at another point.
+
+        Also those whose snapshot workers did not reach, where this process does not either: who
+        held it is gone then, and the network is well.
+        """
+        gone = {o.table for o in outcomes if o.status is ChunkStatus.SNAPSHOT_GONE}
+        alive: dict[str, bool] = {}
+        for one in outcomes:
+            if not isinstance(one.error, SnapshotUnreachable):
+                continue
+            plan = self.ledger.plan_of(one.table)
+            assert plan is not None, "a chunk is of a plan"
+            if plan.snapshot_id not in alive:
+                alive[plan.snapshot_id] = self.is_alive(plan)
+            if not alive[plan.snapshot_id]:
+                gone.add(one.table)
+                self.unreachable = one.error
+        return gone
 
     def redefine(self, tables: Sequence[TableName]) -> None:
         """Read rewritten tables anew; remake a target table of ours whose shape changed."""

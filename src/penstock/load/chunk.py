@@ -22,6 +22,7 @@ from penstock.ports.bulk import (
     ChunkOutcome,
     ChunkStatus,
     ChunkTask,
+    SnapshotUnreachable,
     bulk_source,
     open_writer,
 )
@@ -66,6 +67,7 @@ class ChunkCopier:
         self._snapshot = ""
         self._reader: BulkReader | None = None
         self._writer: BulkWriter | None = None
+        self._unreachable: dict[str, SnapshotUnreachable] = {}
 
     def __enter__(self) -> ChunkCopier:
         return self
@@ -117,8 +119,14 @@ class ChunkCopier:
             return self._reader
         self._source.close()
         self._reader = None
+        if task.snapshot_id in self._unreachable:  # the next chunk need not find that out again
+            raise self._unreachable[task.snapshot_id]
         source = bulk_source(task.source_url)
-        reader = source.open_reader(task.source_url, task.snapshot_id, task.snapshot_text)
+        try:
+            reader = source.open_reader(task.source_url, task.snapshot_id, task.snapshot_text)
+        except SnapshotUnreachable as error:
+            self._unreachable[task.snapshot_id] = error
+            raise
         if reader is not None:
             self._source.enter_context(closing(reader))
             self._reader, self._snapshot = reader, task.snapshot_id

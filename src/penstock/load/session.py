@@ -39,6 +39,7 @@ from penstock.load.java_words import (
 )
 from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
 from penstock.model import PenstockError, Retry
+from penstock.ports.config import is_local_master
 
 logger = structlog.get_logger(__name__)
 
@@ -118,7 +119,7 @@ class SessionOptions:
     @property
     def is_local(self) -> bool:
         """Whether driver and workers share this machine."""
-        return self.master == "local" or self.master.startswith("local[")
+        return is_local_master(self.master)
 
     def refused(self, said: str) -> SparkPropertyRefused | None:
         """The error for what Spark did not take of these; None where its words are of no option."""

@@ -119,6 +119,15 @@ def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) 
     )
 
 
+class SnapshotUnreachable(PenstockError):
+    """A worker cannot reach the process that has the sessions of a snapshot.
+
+    fields: machine: the worker's; address: where it tried; cause.
+    """
+
+    code = "LD51"
+
+
 class ChunkStatus(StrEnum):
     """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
 
@@ -223,7 +232,10 @@ class BulkSource(Protocol):
     """What an engine has for reading in bulk: its part `bulk_reader`."""
 
     def open_reader(self, url: str, snapshot_id: str, snapshot_text: str) -> BulkReader | None:
-        """A session that sees this snapshot; None when that is gone."""
+        """A session that sees this snapshot; None when that is gone.
+
+        Raises SnapshotUnreachable where it may live, but not for this worker.
+        """
         ...
 
     def snapshot_alive(self, url: str, snapshot_id: str, snapshot_text: str) -> bool:

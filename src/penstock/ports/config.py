@@ -195,16 +195,29 @@ class SchemaChangesSection:
         )
 
 
+def is_local_master(master: str) -> bool:
+    """Whether a Spark master has its tasks run below the driver."""
+    return master == "local" or master.startswith("local[")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSection:
     """[spark]. conf: any Spark property, given to the session as it is.
 
     python: the interpreter on a cluster's machines; the one that runs penstock where it is empty.
+    snapshot_address: HOST or HOST:PORT where executors reach the sessions of a snapshot that cannot
+    be exported; empty for Spark's driver host.
     """
 
     master: str = "local[*]"
     python: str = ""
+    snapshot_address: str = ""
     conf: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine, started by Spark's driver."""
+        return is_local_master(self.master)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.planner import Point, PointUnfit
+from penstock.ports.snapshot_address import snapshot_address
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all sessions to end at about the same time.
@@ -56,6 +57,7 @@ class MySQLPlanner:
         self._patterns = config.source.tables
         self._chunk_bytes = config.data_loader.chunk_megabytes * 2**20
         self._threads = config.data_loader.max_threads
+        self._address = snapshot_address(config.spark)
         self._first = first
         self._on_choice = on_choice
         self._kept = ExitStack()
@@ -89,7 +91,7 @@ class MySQLPlanner:
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         place = MySQLUrl.parse(self._url).place
         proxy = self._kept.enter_context(
-            SessionProxy(taken.connections, place=place, snapshot_text=text)
+            SessionProxy.of(taken.connections, place=place, snapshot_text=text, at=self._address)
         )
         self.taken = taken
         # Not before: what was altered in between is to be seen when a table is planned.

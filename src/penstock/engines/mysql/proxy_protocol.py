@@ -1,41 +1,84 @@
 """The handshake with the process that holds a snapshot's sessions.
 
 These servers cannot hand a snapshot to another session, so the process that holds the snapshots
-proxies their sessions, and passes bytes on (`penstock.engines.mysql.source.session_proxy`). A
-client sends a token and its request, and is sent the snapshot's name.
+proxies their sessions, and passes bytes on (`penstock.engines.mysql.source.session_proxy`). Where
+that process is on another machine, both speak TLS: the client knows the hash of the certificate,
+which is made for one point and never used again. It then sends a token and its request, and is sent
+the snapshot's name. Address, token and hash are one word: the snapshot's id.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import socket
+import ssl
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+from penstock.host.retry import Backoff, retrying
+from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError, Retry
+from penstock.ports.bulk import SnapshotUnreachable
 
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S = 5.0
+CONNECT_TRIES = Backoff(first_s=0.2, longest_s=1.0, attempts=3)
 ANSWER_TIMEOUT_S = 600.0  # the proxy answers when a session is free
 GREETING_BYTES_MAX = 512
 OPEN_SESSION, LOOK = "borrow", "look"
-YES = b"yes "
+YES, NO = b"yes ", b"no\n"
+# A peer that takes nothing: an executor whose target lets it wait does so for a while.
+USER_TIMEOUT_MS = 300_000
+HINT = (
+    "Set [spark] snapshotAddress to HOST:PORT of the machine that runs penstock, as executors "
+    "reach it, and let its firewall pass that port and the 15 behind it."
+)
 
 
 class SnapshotGone(PenstockError):
-    """The process that held the sessions of this snapshot is gone."""
+    """The process that held the sessions of this snapshot is gone, or has none of them any more."""
 
     code = "HS40"
     retry: ClassVar[Retry] = "operator"
 
 
-def address_text(host: str, port: int, token: str) -> str:
-    """Where a snapshot's session proxy is, as one word: what `snapshot_id` of a point holds."""
-    return f"{host}:{port}/{token}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyAddress:
+    """Where a snapshot's session proxy is, and how it and its clients prove who they are.
+
+    fingerprint: of its certificate, SHA-256 in hex; empty without TLS.
+    """
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    fingerprint: str = ""
+
+    def __str__(self) -> str:
+        """As one word: what `snapshot_id` of a point holds."""
+        return "/".join((self.place, self.token, *filter(None, [self.fingerprint])))
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> ProxyAddress:
+        """Read what `str` gives. Raises SnapshotGone for anything else."""
+        place, _, proof = text.partition("/")
+        token, _, fingerprint = proof.partition("/")
+        host, _, port = place.rpartition(":")
+        if not (host and port.isdecimal() and token):
+            raise _gone("it has no address")
+        return cls(host=host, port=int(port), token=token, fingerprint=fingerprint)
 
 
 def is_alive(snapshot_id: str, snapshot_text: str) -> bool:
     """Whether sessions of this snapshot are still open, and it is the same snapshot."""
     try:
         connected = greeted(snapshot_id, LOOK, snapshot_text)
-    except SnapshotGone:
+    except (SnapshotGone, SnapshotUnreachable):
         return False
     connected.close()
     return True
@@ -46,27 +89,54 @@ def greeted(snapshot_id: str, request: str, expected: str) -> socket.socket:
 
     request: OPEN_SESSION or LOOK.
 
-    Raises SnapshotGone.
+    Raises SnapshotGone where the proxy says so, SnapshotUnreachable where nobody does.
     """
-    place, _, token = snapshot_id.rpartition("/")
-    host, _, port = place.rpartition(":")
+    address = ProxyAddress.parse(snapshot_id)
+    return retrying(
+        lambda: _greeted(address, request, expected),
+        backoff=CONNECT_TRIES,
+        may_retry=lambda error: isinstance(error, SnapshotUnreachable),
+    )
+
+
+def _greeted(address: ProxyAddress, request: str, expected: str) -> socket.socket:
     try:
-        connected = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
-    except (OSError, ValueError) as error:
-        raise _gone(f"nobody answers at {place or 'no address'}") from error
+        connected = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise _unreachable(address, str(error.strerror or error)) from error
     try:
+        notice_cuts(connected, user_timeout_ms=USER_TIMEOUT_MS)
+        if address.fingerprint:
+            connected = _encrypted(connected, address)
         connected.settimeout(ANSWER_TIMEOUT_S)
-        connected.sendall(f"{token} {request}\n".encode())
+        connected.sendall(f"{address.token} {request}\n".encode())
         answer = _line(connected)
+        if not answer:
+            raise _unreachable(address, "the connection was closed without an answer")
         if not answer.startswith(YES) or answer[len(YES) :].decode() != expected:
-            raise _gone(f"{place} has no session of it")
+            raise _gone(f"{address.place} has no session of it")
     except OSError as error:
         connected.close()
-        raise _gone(f"{place} did not answer: {error}") from error
+        raise _unreachable(address, str(error)) from error
     except BaseException:
         connected.close()
         raise
     return connected
+
+
+def _encrypted(connected: socket.socket, address: ProxyAddress) -> socket.socket:
+    """The same connection under TLS, with who has the certificate. Raises as `_greeted`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # No authority has signed it: it is compared itself, before anything is said.
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    encrypted = context.wrap_socket(connected)
+    found = hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest()
+    if not hmac.compare_digest(found, address.fingerprint):
+        encrypted.close()
+        raise _unreachable(address, "another program answers, with another certificate")
+    return encrypted
 
 
 def _line(connected: socket.socket) -> bytes:
@@ -84,4 +154,15 @@ def _gone(why: str) -> SnapshotGone:
     return SnapshotGone(
         f"the snapshot is gone: {why}",
         hint="Start again: unfinished tables are then loaded at a new point.",
+    )
+
+
+def _unreachable(address: ProxyAddress, cause: str) -> SnapshotUnreachable:
+    machine = socket.gethostname()
+    return SnapshotUnreachable(
+        f"{machine} cannot reach the sessions of the snapshot at {address.place}: {cause}",
+        hint=HINT,
+        machine=machine,
+        address=address.place,
+        cause=cause,
     )

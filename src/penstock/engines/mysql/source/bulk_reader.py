@@ -13,10 +13,12 @@ from penstock.codec.lines import CellForm, LineDialect, TextCell
 from penstock.codec.mysql.mysqltext import RowStop, make_row_lines
 from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
+from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 from penstock.ports.bulk import ChunkTask
 
 READ = "reading at the source"
+declare("bulk.chunk.reading")
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the snapshot
 
 
@@ -99,6 +101,7 @@ class RowsOfChunk:
             is_error = lines.stop is RowStop.ERROR
             failed = session.failed(lines.message, doing=READ) if is_error else None
             if block := lines.take():
+                point("bulk.chunk.reading")
                 yield block
             if failed is not None:
                 raise failed

@@ -195,7 +195,7 @@ def open_reload(
         definition = _held(reader, table.name, live)
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         proxy = stack.enter_context(
-            SessionProxy(taken.connections, place=MySQLUrl.parse(url).place, snapshot_text=text)
+            SessionProxy.of(taken.connections, place=MySQLUrl.parse(url).place, snapshot_text=text)
         )
         session = stack.enter_context(open_proxied(proxy.snapshot_id, text))
         yield ReloadJob(position=taken.status.position, definition=definition, session=session)

@@ -3,47 +3,33 @@
 These servers cannot hand one snapshot to several sessions, and a session cannot be handed to
 another process under TLS. So the process that took the snapshots keeps their sessions and passes
 bytes on: clients see one point for as long as it lives, whichever of them is killed. A client that
-is done returns its session with COM_QUIT; one that disconnects may have left it in the middle of a
-result: that session is closed, and there are spare ones. When none is left the snapshot is gone.
+is done returns its session with COM_QUIT; what one that is killed leaves of a result is read to its
+end, and the session serves the next client. A session is lost only with its connection to the
+server, and there are spare ones. When none is left the snapshot is gone: nothing can replace it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hmac
-import queue
-import secrets
 import socket
 import threading
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 import structlog
 
-from penstock.codec.mysql import mysqlwire
 from penstock.engines.mysql.connect import Connection, run
-from penstock.engines.mysql.proxy_protocol import (
-    GREETING_BYTES_MAX,
-    LOOK,
-    OPEN_SESSION,
-    YES,
-    address_text,
-)
+from penstock.engines.mysql.proxy_protocol import LOOK, NO, OPEN_SESSION, YES
 from penstock.engines.mysql.source.login import take_over
+from penstock.engines.mysql.source.proxy_listener import ProxyListener
+from penstock.engines.mysql.source.session_pump import ClientStream, pass_on, settle
 from penstock.host.errors import ConnectionLost
 from penstock.host.socket import Wire
+from penstock.ports.snapshot_address import SnapshotAddress
 
 logger = structlog.get_logger()
-BLOCK_BYTES = 1024 * 1024
-COMMAND_BYTES = 64 * 1024
-GREETING_TIMEOUT_S = 10.0
-WAIT_S = 0.25
-# A server sends 16 kB at a time. Being woken for each would take the CPU that it needs.
-MUCH_BYTES = 16 * 1024
-NAP_S = 0.001
-LOOPBACK = "127.0.0.1"
+HERE = SnapshotAddress()
 
 
 class SessionProxy:
@@ -53,30 +39,41 @@ class SessionProxy:
     """
 
     def __init__(
-        self, connections: Sequence[Connection], *, place: str, snapshot_text: str,
-        host: str = LOOPBACK,
-    ) -> None:  # fmt: skip
-        """connections: each in its snapshot, waiting for nothing; they are taken over.
+        self,
+        wires: Sequence[Wire],
+        *,
+        snapshot_text: str,
+        at: SnapshotAddress = HERE,
+        encrypts: bool = False,
+    ) -> None:
+        """wires: to sessions that wait for nothing, taken over. at: where to listen.
 
-        place: names the server in messages. host: where to listen.
+        encrypts: also on loopback. Raises ListenFailed.
         """
-        self._free: queue.SimpleQueue[Wire | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._wires: set[Wire] = set()
-        self._clients: set[socket.socket] = set()
-        self._closed = False
+        self._wires = set(wires)
+        self._free = list(wires)
+        self._changed = threading.Condition()
+        self.snapshot_text = snapshot_text
+        try:
+            self._listener = ProxyListener(at, self._serve, encrypts=encrypts)
+        except BaseException:
+            for wire in wires:
+                wire.close()
+            raise
+        self.snapshot_id = str(self._listener.address)
+
+    @classmethod
+    def of(
+        cls, connections: Sequence[Connection], *, place: str, snapshot_text: str,
+        at: SnapshotAddress = HERE, encrypts: bool = False,
+    ) -> Self:  # fmt: skip
+        """Take over connections, each in its snapshot. place: names the server in messages."""
+        wires = []
         for connection in connections:
             # Text comes as it is stored: what it means is decided in one place, by our tables.
             run(connection, "set session character_set_results = null", doing="preparing a session")
-            wire, _ = take_over(connection, place)
-            self._wires.add(wire)
-            self._free.put(wire)
-        self._token = secrets.token_hex(16)
-        self._listener = socket.create_server((host, 0))
-        self.snapshot_id = address_text(host, self._listener.getsockname()[1], self._token)
-        self.snapshot_text = snapshot_text
-        self._thread = threading.Thread(target=self._accept, name="snapshot-lender", daemon=True)
-        self._thread.start()
+            wires.append(take_over(connection, place)[0])
+        return cls(wires, snapshot_text=snapshot_text, at=at, encrypts=encrypts)
 
     def __enter__(self) -> Self:
         """Return itself; the way out closes it."""
@@ -94,148 +91,72 @@ class SessionProxy:
     @property
     def session_count(self) -> int:
         """Sessions in use or free."""
-        with self._lock:
+        with self._changed:
             return len(self._wires)
 
     def close(self) -> None:
         """End all sessions and with them the snapshot."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            wires, clients = list(self._wires), list(self._clients)
+        with self._changed:
+            wires = list(self._wires)
             self._wires.clear()
-        with contextlib.suppress(OSError):  # it wakes who waits in accept
-            self._listener.shutdown(socket.SHUT_RDWR)
+            self._free.clear()
+            self._changed.notify_all()
         self._listener.close()
-        self._thread.join()
-        for client in clients:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-        for _ in clients:
-            self._free.put(None)
         for wire in wires:
             wire.interrupt()
             wire.close()
 
     # -- clients ---------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            with self._lock:
-                if self._closed:
-                    client.close()
-                    return
-                self._clients.add(client)
-            threading.Thread(
-                target=self._serve, args=(client,), name="snapshot-loan", daemon=True
-            ).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        try:
-            with client:
-                self._answer(client)
-        except (OSError, ConnectionLost) as error:
-            logger.info("proxied session ended", reason=str(error))
-        finally:
-            with self._lock:
-                self._clients.discard(client)
-
-    def _answer(self, client: socket.socket) -> None:
-        client.settimeout(GREETING_TIMEOUT_S)
-        greeting = b""
-        while not greeting.endswith(b"\n") and len(greeting) < GREETING_BYTES_MAX:
-            part = client.recv(GREETING_BYTES_MAX)
-            if not part:
-                return
-            greeting += part
-        token, _, request = greeting.decode("ascii", "replace").strip().partition(" ")
-        if not hmac.compare_digest(token.encode(), self._token.encode()):
-            return
-        client.settimeout(None)
+    def _serve(self, client: socket.socket, request: str) -> None:
         yes = YES + self.snapshot_text.encode() + b"\n"
-        if request == LOOK and self.session_count:
-            client.sendall(yes)
+        if request == LOOK:
+            client.sendall(yes if self.session_count else NO)
         if request != OPEN_SESSION:
             return
         wire = self._take()
         if wire is None:
+            client.sendall(NO)
             return
         is_clean = False
         try:
             client.sendall(yes)
-            is_clean = self._pass_on(client, wire)
+            is_clean = pass_on(ClientStream(client), wire)
         finally:
+            with contextlib.suppress(OSError):
+                client.close()  # it must not wait for what is done with the session
             self._give_back(wire, is_clean=is_clean)
 
     def _take(self) -> Wire | None:
-        """A free session; None when there is none any more."""
-        with self._lock:
-            if self._closed or not self._wires:
-                return None
-        return self._free.get()
+        """A free session, waited for; None when there is none any more."""
+        with self._changed:
+            while self._wires and not self._free:
+                self._changed.wait()
+            return self._free.pop() if self._free else None
 
     def _give_back(self, wire: Wire, *, is_clean: bool) -> None:
-        with self._lock:
-            known = wire in self._wires
-            if known and not is_clean:
-                self._wires.discard(wire)
-            left, waiting = len(self._wires), len(self._clients)
-        if not known:
-            return
-        if is_clean:
-            wire.resume()
-            self._free.put(wire)
-            return
-        wire.close()
-        logger.warning("session of a snapshot lost with its client", left=left)
-        if left == 0:
-            for _ in range(waiting):
-                self._free.put(None)
-
-    # -- bytes -----------------------------------------------------------------------------------
-
-    def _pass_on(self, client: socket.socket, wire: Wire) -> bool:
-        """Pass commands and results on; whether the session came back in order."""
-        done = threading.Event()
-        results = threading.Thread(target=_results, args=(wire, client, done), daemon=True)
-        results.start()
-        is_used = False
-        try:
-            while True:
-                command = client.recv(COMMAND_BYTES)
-                if command == mysqlwire.QUIT:
-                    return True
-                if not command:
-                    return not is_used  # it went while it waited for a session
-                is_used = True
-                wire.send(command)
-        finally:
-            done.set()
-            # The thread that waits to send rows to a dead client is woken, too.
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)
-            wire.interrupt()
-            results.join()
-
-
-def _results(wire: Wire, client: socket.socket, done: threading.Event) -> None:
-    """Pass on what the server sends, until the client is done or something breaks."""
-    block = memoryview(bytearray(BLOCK_BYTES))
-    try:
-        while True:
-            count = wire.receive_into(block, WAIT_S)
-            if count:
-                client.sendall(block[:count])
-                if count >= MUCH_BYTES:
-                    time.sleep(NAP_S)
-            elif done.is_set():
+        """Have the next client use it, or note that it is lost."""
+        if not is_clean and self._is_ours(wire):
+            try:
+                settle(wire)
+                is_clean = True
+                logger.warning("client of a snapshot's session lost, the session is kept")
+            except ConnectionLost as error:
+                logger.warning("session of a snapshot lost", reason=error.message)
+        with self._changed:
+            if wire not in self._wires:
                 return
-    except (OSError, ConnectionLost) as error:
-        logger.info("results of a proxied session end", reason=str(error))
-        with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)
+            if is_clean:
+                self._free.append(wire)
+                self._changed.notify()
+                return
+            self._wires.discard(wire)
+            left = len(self._wires)
+            if left == 0:
+                self._changed.notify_all()
+        wire.close()
+        logger.warning("snapshot has fewer sessions", left=left)
+
+    def _is_ours(self, wire: Wire) -> bool:
+        with self._changed:
+            return wire in self._wires

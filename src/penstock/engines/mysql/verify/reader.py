@@ -171,7 +171,7 @@ class MySQLVerifyReader:
         """See VerifyReader. The first session is proxied in this process: no new connection."""
         place = MySQLUrl.parse(self._url).place
         with (
-            SessionProxy([self._lead], place=place, snapshot_text=place) as proxy,
+            SessionProxy.of([self._lead], place=place, snapshot_text=place) as proxy,
             open_proxied(proxy.snapshot_id, proxy.snapshot_text) as session,
         ):
             yield MySQLBulkReader(session)
