@@ -76,11 +76,13 @@ def decoded(frames: list[bytes], shapes: dict[int, Relation]) -> tuple[dict[int,
     return decoder.bindings(), batches
 
 
-def encoded(source_id: int, rows: Rows, xid: int | None = None) -> Frames:
+def encoded(source_id: int, rows: Rows, xid: int | None = None, *, binary: bool = False) -> Frames:
     """By twin and kernel, which must not differ in a byte."""
     positions = np.arange(1, rows.batch.num_rows + 1, dtype=np.uint64) << 33
     found = [
-        kind(rows.relation, source_id).encode(rows.batch, positions, COMMIT_TIME_US, xid=xid)
+        kind(rows.relation, source_id, binary=binary).encode(
+            rows.batch, positions, COMMIT_TIME_US, xid=xid
+        )
         for kind in ENCODERS.values()
     ]
     for other in found[1:]:
@@ -131,7 +133,8 @@ def test_a_slice_of_a_batch_is_encoded_as_its_rows_are(
         start = data.draw(st.integers(0, count))
         length = data.draw(st.integers(0, count - start))
         part = Rows(relation=rows.relation, batch=rows.batch.slice(start, length))
-        whole, sliced = pieces(encoded(7, rows, xid)), pieces(encoded(7, part, xid))
+        binary = data.draw(st.booleans())
+        whole, sliced = (pieces(encoded(7, one, xid, binary=binary)) for one in (rows, part))
         # The numbers in front of the messages are those of the call.
         assert [p[30:] for p in sliced] == [p[30:] for p in whole[start : start + length]]
 

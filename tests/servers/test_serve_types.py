@@ -23,6 +23,8 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.ports.registry import types_at
 
 MYSQL = [kind for kind in ENGINES if not kind.startswith("pg")]
+FORMS = ("text", "binary")
+SUBSCRIBED = {"text": (), "binary": ("binary = true",)}
 POSTGRES = [kind for kind in ENGINES if kind.startswith("pg")]
 
 
@@ -42,8 +44,11 @@ def postgres_place(
         yield place
 
 
-def test_every_type_of_another_engine(mysql_place: Place, postgres: Server, tmp_path: Path) -> None:
-    """What the table of types maps a column to takes the text that is sent."""
+@pytest.mark.parametrize("form", FORMS)
+def test_every_type_of_another_engine(
+    mysql_place: Place, postgres: Server, tmp_path: Path, form: str
+) -> None:
+    """What the table of types maps a column to takes what is sent."""
     place = mysql_place
     values = values_for(types_at(place.url) == Engine.MARIADB)
     columns = ", ".join(f"c{n} {kind} null" for n, kind in enumerate(values))
@@ -60,7 +65,7 @@ def test_every_type_of_another_engine(mysql_place: Place, postgres: Server, tmp_
         subscriber = Subscriber(
             postgres, served, f"create table {place.namespace}.item ({types}, primary key (id))"
         )
-        subscriber.subscribe()
+        subscriber.subscribe("p", *SUBSCRIBED[form])
         count = 0
         for number, row in enumerate(rows_of(values)):
             cells = ", ".join("null" if cell is None else cell for cell in row)
@@ -87,8 +92,9 @@ def _text(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
+@pytest.mark.parametrize("form", FORMS)
 def test_every_type_of_the_same_engine(
-    postgres_place: Place, postgres: Server, tmp_path: Path
+    postgres_place: Place, postgres: Server, tmp_path: Path, form: str
 ) -> None:
     """Printed the same way at both ends; old images, too: a whole one finds its row."""
     place = postgres_place
@@ -103,7 +109,7 @@ def test_every_type_of_the_same_engine(
         served.extract()
         served.serve()
         subscriber = Subscriber(postgres, served, SETUP, table)
-        subscriber.subscribe()
+        subscriber.subscribe("p", *SUBSCRIBED[form])
         with psycopg.connect(place.url, autocommit=True) as connection:
             for number, row in enumerate(rows_of(values)):
                 marks = ", ".join(["%s"] * (len(row) + 1))

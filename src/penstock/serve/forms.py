@@ -105,9 +105,10 @@ class Form(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgOutput(Form):
-    """pgoutput. messages: whether logical messages are wanted."""
+    """pgoutput. messages: whether they are wanted. binary: values, where types have that form."""
 
     messages: bool = False
+    binary: bool = False
 
     by_publication: ClassVar[bool] = True
 
@@ -117,7 +118,7 @@ class PgOutput(Form):
 
     def encoder(self, relation: Relation) -> RowEncoder:
         """See Form."""
-        encoder = make_encoder(relation, relation.source_id)
+        encoder = make_encoder(relation, relation.source_id, binary=self.binary)
         return lambda batch, lsns, _, now_us: encoder.encode(batch, lsns, now_us)
 
     def begin(self, transaction: Transaction) -> bytes | None:

@@ -27,9 +27,8 @@ _TRUE, _FALSE = ("true", "on", "yes", "1", "t", ""), ("false", "off", "no", "0",
 class StreamOptions:
     """The options. publications: names; none where the form asks for none.
 
-    Streaming of transactions in progress, binary values and an origin are accepted: transactions in
-    our log are whole, so each is sent as B to C; text is legal where binary was asked for; no row
-    has an origin.
+    Streaming of transactions in progress and an origin are accepted: transactions in our log are
+    whole, so each is sent as B to C; no row has an origin.
     """
 
     form: Form
@@ -73,10 +72,12 @@ def _of_pgoutput(given: dict[str, str]) -> StreamOptions:
         raise Refused(_INVALID, f'unrecognized origin value: "{given["origin"]}"')
     if given.get("streaming", "").lower() != "parallel":
         _boolean("streaming", given.get("streaming", "off"))
-    _boolean("binary", given.get("binary", "off"))
     _check_protocol(given["proto_version"])
     return StreamOptions(
-        form=PgOutput(messages=_boolean("messages", given.get("messages", "off"))),
+        form=PgOutput(
+            messages=_boolean("messages", given.get("messages", "off")),
+            binary=_boolean("binary", given.get("binary", "off")),
+        ),
         publications=_names(given["publication_names"]),
     )
 

@@ -36,6 +36,7 @@ cdef enum Kind:
     TIMESTAMP = 13
     TIMESTAMPTZ = 14
     UUID = 15
+    BINARY = 16  # bytes as they are, which the client reads as the type's binary form
 
 cdef enum Trouble:
     NONE = 0
@@ -301,7 +302,7 @@ cdef int put_cell(Out* out, Column* column, int64_t row) noexcept nogil:
         out.data[out.used] = c"n"
         out.used += 1
         return NONE
-    if column.kind > HEX or column.kind == DECIMAL:
+    if column.kind == DECIMAL or (column.kind > HEX and column.kind < BINARY):
         p = out.data + out.used
         p[0] = c"t"
         size = put_fixed(p + 5, column, row)
@@ -327,7 +328,7 @@ cdef int put_cell(Out* out, Column* column, int64_t row) noexcept nogil:
     if not fits(out, CELL_BYTES + length):
         return NO_MEMORY
     p = out.data + out.used
-    p[0] = c"t"
+    p[0] = c"b" if column.kind == BINARY else c"t"
     put32(p + 1, <uint32_t>length)
     p += 5
     if column.kind == HEX:

@@ -2,7 +2,8 @@
 
 The inverse of `penstock.codec.postgres.pgoutput`: whole Arrow batches in, the bytes that a
 walsender writes out. The twin is the specification, the oracle of the tests and the fallback
-without a compiler; `make_encoder` picks. Values are sent as text.
+without a compiler; `make_encoder` picks. Values are sent as text, or where a client asks for it in
+binary form, which most types have (`pgbinary`).
 
 An insert has the new image. An update has it too, with `u` for what the source did not send, and
 before it the old image where the log has one: all columns (O) with identity FULL, else the
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_text import exact_texts
+from penstock.codec.postgres.pgbinary import binary_form
 from penstock.codec.postgres.pgoutput_outcome import FRAME_LENGTH_MAX_BYTES
 from penstock.codec.postgres.pgoutput_write import xlog_data
 from penstock.codec.postgres.pgtext import is_hex_bytea
@@ -44,6 +46,7 @@ else:
 _OPS = frozenset(Op)
 # How the kernel is told to print a column; it has the same numbers.
 _BYTES, _FLOAT, _DECIMAL, _HEX = 1, 2, 3, 4
+_BINARY = 16
 _KINDS = {
     "bool": 5,
     "int16": 6,
@@ -91,8 +94,8 @@ class Frames(NamedTuple):
 class Encoder:
     """Encodes batches of one relation version, under the oid that a client knows it by."""
 
-    def __init__(self, relation: Relation, source_id: int) -> None:
-        """source_id: as in the Relation message that goes before."""
+    def __init__(self, relation: Relation, source_id: int, *, binary: bool = False) -> None:
+        """source_id: as in the Relation message that goes before. binary: where types have it."""
         self.relation = relation
         self.source_id = source_id
         self._schema = batch_schema(relation)
@@ -100,6 +103,7 @@ class Encoder:
             relation.columns
         )
         self._before_place = {index: place for place, index in enumerate(relation.before)}
+        self._binary = [binary_form(one) if binary else None for one in relation.columns]
 
     def encode(
         self,
@@ -129,8 +133,8 @@ class Encoder:
         xid: int | None,
     ) -> Frames:
         shape = self.relation
-        after = _images(batch.column("after"), shape.columns)
-        before = _images(batch.column("before"), [shape.columns[i] for i in shape.before])
+        after = self._cells(batch.column("after"), range(len(shape.columns)))
+        before = self._cells(batch.column("before"), shape.before)
         has_before = batch.column("before").is_valid().to_pylist()
         tag = b"" if xid is None else struct.pack(">I", xid)
         head = tag + struct.pack(">I", self.source_id)
@@ -156,31 +160,36 @@ class Encoder:
             ends[row] = len(out)
         return Frames(bytes(out), ends)
 
-    def _old(self, before: list[list[bytes | None]], row: int) -> bytes:
+    def _cells(self, image: Any, indexes: Sequence[int]) -> list[list[bytes]]:
+        """The cells of an image by column: letter, length and value."""
+        found = []
+        for index, values in zip(indexes, image.flatten(), strict=True):
+            binary = self._binary[index]
+            column = self.relation.columns[index]
+            shown = texts(values, column) if binary is None else binary(values).to_pylist()
+            letter = b"t" if binary is None else b"b"
+            found.append([_cell(letter, one) for one in shown])
+        return found
+
+    def _old(self, before: list[list[bytes]], row: int) -> bytes:
         places = self._before_place
         cells = [
-            _cell(before[places[index]][row] if index in places else None)
+            before[places[index]][row] if index in places else b"n"
             for index in range(len(self.relation.columns))
         ]
         return struct.pack(">H", len(cells)) + b"".join(cells)
 
 
-def _new(after: list[list[bytes | None]], row: int, absent: bytes) -> bytes:
+def _new(after: list[list[bytes]], row: int, absent: bytes) -> bytes:
     cells = [
-        b"u"
-        if index >> 3 < len(absent) and absent[index >> 3] >> (index & 7) & 1
-        else _cell(column[row])
+        b"u" if index >> 3 < len(absent) and absent[index >> 3] >> (index & 7) & 1 else column[row]
         for index, column in enumerate(after)
     ]
     return struct.pack(">H", len(cells)) + b"".join(cells)
 
 
-def _cell(text: bytes | None) -> bytes:
-    return b"n" if text is None else b"t" + struct.pack(">I", len(text)) + text
-
-
-def _images(images: Any, columns: Sequence[Column]) -> list[list[bytes | None]]:
-    return [texts(values, column) for values, column in zip(images.flatten(), columns, strict=True)]
+def _cell(letter: bytes, value: bytes | None) -> bytes:
+    return b"n" if value is None else letter + struct.pack(">I", len(value)) + value
 
 
 def texts(values: Any, column: Column) -> list[bytes | None]:
@@ -205,13 +214,13 @@ class _KernelEncoder(Encoder):
         after, before = batch.column("after"), batch.column("before")
         columns, kept = self.relation.columns, []
         new = []
-        for index, column in enumerate(columns):
-            values, plan = _plan(after.field(index), column)
+        for index in range(len(columns)):
+            values, plan = self._plan(after.field(index), index)
             kept.append(values)
             new.append(plan)
         old: list[tuple[int, ...] | None] = [None] * len(columns)
         for place, index in enumerate(self.relation.before):
-            values, plan = _plan(before.field(place), columns[index])
+            values, plan = self._plan(before.field(place), index)
             kept.append(values)
             old[index] = plan
         ends = np.empty(batch.num_rows, np.int64)
@@ -231,6 +240,13 @@ class _KernelEncoder(Encoder):
         if trouble:
             raise Unencodable(row, REASONS[trouble - 1])
         return Frames(data, ends)
+
+    def _plan(self, values: Any, index: int) -> tuple[Any, tuple[int, ...]]:
+        binary = self._binary[index]
+        if binary is None:
+            return _plan(values, self.relation.columns[index])
+        values = binary(values)
+        return values, (_BINARY, 0, *_buffers(values))
 
 
 def _plan(values: Any, column: Column) -> tuple[Any, tuple[int, ...]]:
@@ -254,11 +270,11 @@ def _buffers(values: Any) -> tuple[int, ...]:
     return (values.offset, *(*addresses, 0, 0)[:3])
 
 
-def make_encoder(relation: Relation, source_id: int) -> Encoder:
+def make_encoder(relation: Relation, source_id: int, *, binary: bool = False) -> Encoder:
     """The encoder with the compiled kernel, or the twin when it is not built or PENSTOCK_PURE=1.
 
     Arguments as for `Encoder`.
     """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
-        return _KernelEncoder(relation, source_id)
-    return Encoder(relation, source_id)
+        return _KernelEncoder(relation, source_id, binary=binary)
+    return Encoder(relation, source_id, binary=binary)

@@ -1,0 +1,135 @@
+"""Values in the binary form of PostgreSQL's types, for clients that ask for it. Pure.
+
+A column has one where its type is PostgreSQL's own, its form is known here, and the log keeps the
+values in a way that all of them have it; the other columns are sent as text, which clients take in
+between.
+Source: the send functions of PostgreSQL's types.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.codec.postgres.pgtext import is_hex_bytea
+from penstock.codec.postgres.pgtypes import BYTEA_OID, NUMERIC_OID, TEXT_OID, wire_type
+from penstock.model import Column
+
+_BOOL, _UUID, _JSONB, _XID8 = 16, 2950, 3802, 5069
+_INTEGERS = {20: 8, 21: 2, 23: 4, 26: 4, 28: 4, 29: 4, _XID8: 8}  # bytes by oid
+_INTEGER_BYTES = {"int16": 2, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
+_UNSIGNED = (26, 28, 29, _XID8)
+_FLOATS = {700: "float32", 701: "float64"}
+_TEXTS = (TEXT_OID, 19, 114, 142, 1042, 1043)
+_EPOCH_DAYS, _EPOCH_US = 10_957, 946_684_800_000_000  # 2000-01-01
+_TIMES = {1083: ("time", 0), 1114: ("timestamp", _EPOCH_US), 1184: ("timestamptz", _EPOCH_US)}
+_DATE = 1082
+_NUMERIC_HEAD = struct.Struct(">hhHH")
+_NEGATIVE, _GROUP_DIGITS = 0x4000, 4
+# Sign and scale as servers send them.
+_SPECIAL = {"NaN": (0xC000, 0), "Infinity": (0xD000, 0x20), "-Infinity": (0xF000, 0x20)}
+
+Convert = Callable[[Any], Any]
+
+
+def binary_form(column: Column) -> Convert | None:
+    """What makes a column's values, as an Arrow array, an array of their bytes; None: text is sent.
+
+    NULL stays NULL.
+    """
+    oid, _ = wire_type(column)
+    neutral = column.neutral
+    if oid == TEXT_OID and (column.base_type or column.source_type) != "text":
+        return None  # a type that is only announced so: its own binary form is another
+    if oid in _INTEGERS and neutral in _INTEGER_BYTES:
+        return _integers(oid, neutral)
+    if oid == _BOOL and neutral == "bool":
+        return _booleans
+    if _FLOATS.get(oid) == neutral:
+        return lambda values: _fixed(values, ">f4" if neutral == "float32" else ">f8")
+    if oid in _TIMES and _TIMES[oid][0] == neutral:
+        return lambda values: _fixed(values.cast(pa.int64()), ">i8", _TIMES[oid][1])
+    if oid == _DATE and neutral == "date":
+        return lambda values: _fixed(values.cast(pa.int32()), ">i4", _EPOCH_DAYS)
+    if oid == NUMERIC_OID:
+        return _numerics
+    if oid == _UUID and neutral == "uuid":
+        return lambda values: values.cast(pa.binary())
+    if oid == BYTEA_OID and neutral == "binary" and is_hex_bytea(column):
+        return lambda values: values.cast(pa.binary())
+    if neutral == "string" and oid in (*_TEXTS, _JSONB):
+        return _documents if oid == _JSONB else lambda values: values.cast(pa.binary())
+    return None
+
+
+def _integers(oid: int, neutral: str) -> Convert | None:
+    size = _INTEGERS[oid]
+    is_unsigned = oid in _UNSIGNED
+    # An unsigned number needs one more bit, unless the type is unsigned, too.
+    wider = neutral.startswith("u") and not is_unsigned
+    if _INTEGER_BYTES[neutral] + wider > size or (is_unsigned and not neutral.startswith("u")):
+        return None
+    kind = f">{'u' if is_unsigned else 'i'}{size}"
+    return lambda values: _fixed(values, kind)
+
+
+def _fixed(values: Any, kind: str, less: int = 0) -> Any:
+    """Numbers of one size in network order, after something was taken off."""
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
+    has_nulls = bool(values.null_count)
+    if has_nulls:
+        values = values.fill_null(pa.scalar(0, values.type))
+    numbers = values.to_numpy(zero_copy_only=False)
+    found = np.ascontiguousarray((numbers - less if less else numbers).astype(kind))
+    width = found.dtype.itemsize
+    offsets = np.arange(0, (len(found) + 1) * width, width, dtype=np.int32)
+    bits = pa.py_buffer(np.packbits(valid, bitorder="little")) if has_nulls else None
+    return pa.Array.from_buffers(
+        pa.binary(), len(found), [bits, pa.py_buffer(offsets), pa.py_buffer(found)]
+    )
+
+
+def _booleans(values: Any) -> Any:
+    return _fixed(values.cast(pa.uint8()), ">u1")
+
+
+def _documents(values: Any) -> Any:
+    """jsonb: its text behind the version of the format."""
+    found = [None if one is None else b"\1" + one.encode() for one in values.to_pylist()]
+    return pa.array(found, pa.binary())
+
+
+def _numerics(values: Any) -> Any:
+    found = [None if one is None else numeric_bytes(str(one)) for one in values.to_pylist()]
+    return pa.array(found, pa.binary())
+
+
+def numeric_bytes(text: str) -> bytes:
+    """A numeric from its text."""
+    if text in _SPECIAL:
+        return _NUMERIC_HEAD.pack(0, 0, *_SPECIAL[text])
+    sign, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int), "it is a number"
+    scale = max(-exponent, 0)
+    number = "".join(map(str, digits)) + "0" * max(exponent, 0)
+    whole, fraction = number[: len(number) - scale], number[len(number) - scale :]
+    fraction = fraction.rjust(scale, "0")
+    whole = whole.rjust(-(-len(whole) // _GROUP_DIGITS) * _GROUP_DIGITS, "0")
+    fraction = fraction.ljust(-(-scale // _GROUP_DIGITS) * _GROUP_DIGITS, "0")
+    joined = whole + fraction
+    groups = [int(joined[at : at + _GROUP_DIGITS]) for at in range(0, len(joined), _GROUP_DIGITS)]
+    weight = len(whole) // _GROUP_DIGITS - 1
+    while groups and not groups[0]:
+        del groups[0]
+        weight -= 1
+    while groups and not groups[-1]:
+        del groups[-1]
+    if not groups:
+        weight = sign = 0
+    head = _NUMERIC_HEAD.pack(len(groups), weight, _NEGATIVE * sign, scale)
+    return head + struct.pack(f">{len(groups)}H", *groups)
