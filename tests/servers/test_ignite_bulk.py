@@ -12,42 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
+from fix_end_to_end import Process
 from fix_ignite_live import LiveNode, LiveNodes
+from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in
 from fix_mysql import MySQLServer
-from fix_pipeline import penstock, write_pipeline
+from fix_pipeline import penstock
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
-CHOICES = {
-    f'"{loss}"': choice
-    for loss, choice in (
-        ("nanoseconds", "text"),
-        ("nul characters", "remove"),
-        ("long keys", "error"),
-        ("blanks in keys", "error"),
-        ("not a number", "null"),
-        ("dates out of range", "error"),
-        ("digits", "error"),
-    )
-}
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-def node_url(node: LiveNode) -> str:
-    """A node that can be asked for rows, too."""
-    return f"{node.url}&address={node.address}"
-
-
-def pipeline(folder: Path, source: str, target: str, **options: Any) -> Path:
-    """A pipeline file that flushes often and needs little of Spark."""
-    sections = {
-        "changeExtractor": {**LIVELY, **options.pop("extractor", {})},
-        "spark": {"master": "local[2]"},
-        "target.types": CHOICES,
-        **options.pop("sections", {}),
-    }
-    options.setdefault("tables", ["*", "!place"])  # a key of it lacks a field
-    return write_pipeline(folder, source, target, sections=sections, **options)
 
 
 def tables_in(sql: psycopg.Connection[Any], schema: str) -> list[str]:
@@ -73,23 +45,6 @@ def in_postgres(url: str, schema: str = "public") -> dict[str, list[tuple[str | 
             rows = sql.execute(f'select {listed} from "{schema}"."{table}"').fetchall()
             found[table] = [tuple(names), *sorted(rows, key=str)]
     return found
-
-
-def people_of(node: LiveNode, cache: str) -> list[tuple[str, str, str]]:
-    """Key, name and age, by a scan of the node."""
-    return sorted(
-        (str(key[1]), value[3]["name"][1], str(value[3]["age"][1]))
-        for key, value, _ in node.scan(cache)
-    )
-
-
-def people_in(url: str, cache: str) -> list[tuple[str | None, ...]]:
-    """The same in PostgreSQL."""
-    with psycopg.connect(url, autocommit=True) as sql:
-        if sql.execute("select to_regclass(%s)", (f'public."{cache}"',)).fetchone() == (None,):
-            return []
-        found = sql.execute(f'select _key::text, name, age::text from public."{cache}"')
-        return sorted(found.fetchall())
 
 
 def expiring_in(url: str) -> list[tuple[Any, ...]]:
@@ -320,15 +275,6 @@ def test_a_node_that_is_killed_meanwhile_loses_nothing(
             within_s=240,
         )
         run.stop()
-
-
-def rows_in(url: str, table: str) -> int | None:
-    """How many there are; None without the table."""
-    with psycopg.connect(url, autocommit=True) as sql:
-        if sql.execute("select to_regclass(%s)", (f"public.{table}",)).fetchone() == (None,):
-            return None
-        (found,) = sql.execute(f"select count(*) from public.{table}").fetchone() or (0,)
-        return int(found)
 
 
 def test_what_has_to_be_right_before_rows_are_read(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
-from fix_ignite import Calls
+import psycopg
+
+from fix_ignite import Calls, unpacked
 from fix_ignite_live import LiveNode, LiveNodes
 from fix_ignite_node import Ignite
 from fix_ignite_turns import ours
@@ -151,3 +154,25 @@ def test_the_node_cannot_be_asked(ignite_nodes: LiveNodes) -> None:
     [away] = findings(node, address).values()
     assert away.severity is Severity.WARNING
     assert node.address in away.what
+
+
+def test_with_a_target(tmp_path: Path, target_url: str) -> None:
+    """The target's checks know the caches' tables: what may be lost there has to be chosen."""
+    work = unpacked("one", tmp_path / "work")
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'[pipeline]\nname = "node"\nmode = "change"\ndirectory = "{tmp_path / "p"}"\n'
+        f'[source]\nurl = "ignite://{work}?consistentId=node-1"\ntables = ["typed"]\n'
+        f'[target]\nurl = "{target_url}"\n'
+    )
+    found = [one for one in examine(load_config(file)).findings if one.code == "PK17"]
+    assert any("typed.TS" in one.what and "nanoseconds" in one.command for one in found), found
+    file.write_text(file.read_text() + '[target.types]\n"*" = "error"\n')
+    errors = examine(load_config(file)).errors
+    assert [one for one in errors if one.code.startswith("PK17")] == []
+    # A table may hold more than is known of the cache: its columns grow with their values.
+    with psycopg.connect(target_url, autocommit=True) as sql:
+        sql.execute('create table public.typed ("DE" numeric, "CH" varchar(3))')
+    [shape] = [one for one in examine(load_config(file)).errors if one.code == "PK12"]
+    assert "CH is character varying(3), expected character varying(5)" in shape.what
+    assert "DE is" not in shape.what

@@ -110,7 +110,8 @@ class TableDefinition:
     MySQL and MariaDB: source_id is made from the name; identity is INDEX where a unique key without
     NULLs stands in for a primary key, FULL where there is neither. primary_key_prefixes: as
     in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
-    SHOW CREATE TABLE, where it was asked for.
+    SHOW CREATE TABLE, where it was asked for. widens: its columns get types that hold more when a
+    value needs it, so a target table may have such types already.
     """
 
     name: TableName
@@ -132,6 +133,7 @@ class TableDefinition:
     engine: str = ""
     is_versioned: bool = False
     create_sql: str = ""
+    widens: bool = False
 
     @property
     def key_of_changes(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def opened(
     if is_list(source.url):
         yield NodesEngine(IgniteUrl.parse_nodes(source.url), config, copied_ms=copied_ms)
     else:
-        yield IgniteEngine(open_directory(source.url), source, begin=begin, copied_ms=copied_ms)
+        yield IgniteEngine(open_directory(source.url), config, begin=begin, copied_ms=copied_ms)
 
 
 def check_zone(name: str) -> None:

@@ -16,8 +16,12 @@ import structlog
 
 from penstock.engines.ignite.directory import NodeDirectory
 from penstock.engines.ignite.source.position import IgnitePosition, position_of
-from penstock.engines.ignite.source.scanned import check_address, keep_first, scanned_shapes
-from penstock.engines.ignite.tables import taken_caches
+from penstock.engines.ignite.source.scanned import (
+    check_address,
+    keep_first,
+    scanned_shapes,
+    taken_caches,
+)
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.config import Config

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.engines.ignite.directory import open_any
-from penstock.engines.ignite.source.scanned import check_address
+from penstock.engines.ignite.source.scanned import check_address, taken_caches
 from penstock.engines.ignite.source.shapes import table_of
-from penstock.engines.ignite.tables import SERVER, captured, taken_caches
+from penstock.engines.ignite.tables import SERVER, captured
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.plan import SourceFacts

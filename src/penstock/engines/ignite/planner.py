@@ -30,9 +30,10 @@ from penstock.engines.ignite.source.scanned import (
     keep_scanned,
     known_shapes,
     scanned_shapes,
+    taken_caches,
 )
 from penstock.engines.ignite.source.shapes import KeptColumn, KeptShape
-from penstock.engines.ignite.tables import definition_of, taken_caches
+from penstock.engines.ignite.tables import definition_of
 from penstock.engines.ignite.thin import ThinClient, open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.model import ColumnDefinition, TableDefinition, TableName

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-
-import structlog
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from penstock.codec.types import Engine, Server
-from penstock.engines.ignite.directory import Cache, NodeDirectory, open_any
-from penstock.engines.ignite.source.scanned import (
-    SAMPLE_ENTRIES,
-    keep_scanned,
-    known_shapes,
-    scanned_shapes,
+from penstock.engines.ignite.directory import open_any
+from penstock.engines.ignite.source.captures import (
+    FOLLOWED_FILE,
+    FollowedCaches,
+    is_asked_for,
 )
-from penstock.engines.ignite.source.shapes import KeptShape, table_of
-from penstock.engines.ignite.url import thin_url
-from penstock.host.errors import ConnectFailed, ConnectionLost
+from penstock.engines.ignite.source.scanned import known_relations, taken_caches
+from penstock.engines.ignite.source.shapes import table_of
+from penstock.host import checkpoint
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
-from penstock.model.patterns import Selection
-from penstock.ports.config import Config, Mode
-from penstock.ports.handover import read_handover
+from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
 from penstock.sql.schema_translation import SchemaDescription
 
-logger = structlog.get_logger(__name__)
 SERVER = Server(engine=Engine.IGNITE, version=(2,))
 
 
@@ -38,45 +33,6 @@ def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDef
     """See Tables: caches whose columns are known, by their table or by what was put into them."""
     del dropped
     return [definition_of(one) for one in known_relations(config)]
-
-
-def known_relations(config: Config) -> list[Relation]:
-    """The shapes of caches that are taken, by name, as far as they are known."""
-    directory = open_any(config.source.url)
-    shapes = known_shapes(config, directory)
-    caches = taken_caches(config, directory)
-    unknown = [one for one in caches if shapes.known(one.name, one.cache_id) is None]
-    if unknown and thin_url(config.source.url).addresses:
-        shapes.take({**shapes.kept(), **_looked_at(config, directory, unknown)})
-    found = [shapes.known(one.name, one.cache_id) for one in caches]
-    return [one for one in found if one is not None]
-
-
-def _looked_at(
-    config: Config, directory: NodeDirectory, caches: Sequence[Cache]
-) -> Mapping[str, KeptShape]:
-    """What rows show of caches that nothing is known of; of a node that is away, nothing."""
-    mode = config.pipeline.mode
-    state = read_handover(config)
-    try:
-        if mode is Mode.DATA_CHANGE and (state is None or not state.position):
-            # The handover will look at all of them.
-            return scanned_shapes(config, directory, caches, entries_max=SAMPLE_ENTRIES)
-        found = scanned_shapes(config, directory, caches)
-    except (ConnectFailed, ConnectionLost) as error:
-        if mode.has_data:
-            raise
-        logger.warning("columns are known with the first change", reason=error.message)
-        return {}
-    keep_scanned(config, found)
-    return found
-
-
-def taken_caches(config: Config, directory: NodeDirectory) -> list[Cache]:
-    """The caches of a node that the configuration takes in, by name."""
-    takes = Selection.parse(config.source.tables).takes
-    found: list[Cache] = [told.read() for told in directory.caches()]
-    return sorted((one for one in found if takes(table_of(one.name))), key=lambda one: one.name)
 
 
 def definition_of(relation: Relation) -> TableDefinition:
@@ -100,6 +56,7 @@ def definition_of(relation: Relation) -> TableDefinition:
         ),
         primary_key=key,
         identity_columns=key,
+        widens=True,
     )
 
 
@@ -132,15 +89,25 @@ def describe(_definition: TableDefinition) -> SchemaDescription:
     return SchemaDescription(defaults={})
 
 
-def followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables: what the patterns take in is followed, whenever it was made."""
-    del added
-    return None
+def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
+    """See Tables. None also where the patterns alone decide; see `source/captures.py`."""
+    if not is_asked_for(config):
+        return None
+    kept = checkpoint.load(config.layout.state / FOLLOWED_FILE, FollowedCaches)
+    if kept is None:
+        return None
+    return Followed(names=frozenset([*map(table_of, kept.names), *added]))
 
 
-def present(_config: Config, _patterns: Sequence[str], _known: Followed) -> Present | None:
-    """See Tables: so there are no new tables."""
-    return None
+def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
+    """See Tables. A cache is new once its columns are known: by its table, or its first row."""
+    asked = replace(config, source=replace(config.source, tables=tuple(patterns)))
+    found = {table_of(one.name) for one in known_relations(asked)}
+    there = taken_caches(asked, open_any(config.source.url))
+    return Present(
+        names=frozenset(table_of(one.name) for one in there),
+        new=frozenset(name for name in found if not known.has(name)),
+    )
 
 
 def everything(_url: str) -> str:

@@ -18,6 +18,7 @@ from penstock.engines.ignite.checks.probe import (
     NodeProbe,
 )
 from penstock.engines.ignite.directory import only_folder
+from penstock.engines.ignite.tables import captured
 from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import FileFailed
@@ -29,6 +30,7 @@ from penstock.ports.checks import (
     Severity,
     Side,
     SourceSeen,
+    tables_not_read,
     unreachable,
 )
 from penstock.ports.registry import split_urls
@@ -48,7 +50,7 @@ def server_errors(doing: str) -> Iterator[None]:
 
 
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
-    """See EngineChecks. Which tables there are is not told: caches have none before their rows."""
+    """See EngineChecks. Caches whose columns are not known before their first row are left out."""
     urls = [IgniteUrl.parse(one) for one in split_urls(examined.config.source.url)]
     away = [one for one in urls if not _stored(one).is_dir()]
     for url in urls:
@@ -57,7 +59,19 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
             looked.skip(PLACE_CHECKS, NODE_CHECKS, CLUSTER_CHECKS)
         else:
             _look_at_node(examined, url, looked)
-    return SourceSeen()
+    return _tables(examined, looked) if examined.config.has_target else SourceSeen()
+
+
+def _tables(examined: Examined, looked: Looked) -> SourceSeen:
+    """The tables that a target gets, as far as they are known."""
+    try:
+        with server_errors("reading the caches"):
+            tables, new = examined.judged(captured(examined.config, dropped=frozenset()))
+    except PenstockError as error:
+        looked.findings.append(tables_not_read(error, Side.SOURCE))
+        return SourceSeen()
+    looked.findings.extend(new)
+    return SourceSeen(tables=tables)
 
 
 def _stored(url: IgniteUrl) -> Path:

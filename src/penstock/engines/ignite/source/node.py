@@ -166,6 +166,7 @@ class NodeReader:
         self._groups.clear()
         for told in self._directory.caches():
             cache: Cache = told.read()
+            self._names.pop(cache.cache_id, None)
             if self._takes(cache.name):
                 self._names[cache.cache_id] = cache.name
                 group = cache.cache_id if cache.group is None else cache_id(cache.group)

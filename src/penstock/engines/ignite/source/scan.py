@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import structlog
@@ -19,7 +18,7 @@ from penstock.codec.ignite.pages import Entry
 from penstock.codec.ignite.types import BinaryType, Types
 from penstock.engines.ignite.source.declared import NOTHING
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes
+from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes, copied
 from penstock.engines.ignite.thin import ALL, ThinClient
 
 Decode = Callable[[bytes, int], Any]
@@ -115,7 +114,7 @@ class FixedShapes(Shapes):
         """kept: its columns, and the types that its values may have."""
         super().__init__(files=InMemory(), declared=self._no_declaration)
         self._is_whole = True
-        self._kept[cache] = msgspec.convert(msgspec.to_builtins(kept), KeptShape)
+        self._kept[cache] = copied(kept)
 
     def begin_again(self, cache: str) -> None:
         """See Shapes: it stays."""

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
 
-from penstock.engines.ignite.directory import Cache, NodeDirectory
+from penstock.engines.ignite.directory import Cache, NodeDirectory, open_any
 from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.rows import RowMaker
 from penstock.engines.ignite.source.scan import InMemory, learn
-from penstock.engines.ignite.source.shapes import SCANNED_FILE, SHAPES_FILE, KeptShape, Shapes
+from penstock.engines.ignite.source.shapes import (
+    SCANNED_FILE,
+    SHAPES_FILE,
+    KeptShape,
+    Shapes,
+    table_of,
+)
 from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import thin_url
 from penstock.host import checkpoint
+from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.host.files import REAL_FILES
-from penstock.model import PenstockError
-from penstock.ports.config import Config
+from penstock.model import PenstockError, Relation
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config, Mode
+from penstock.ports.handover import read_handover
 
 SAMPLE_ENTRIES = 1000
 
@@ -118,3 +127,42 @@ def keep_first(config: Config, found: dict[str, KeptShape]) -> None:
     files = StateDirectory(config)
     known = files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
     files.save(SHAPES_FILE, {**known, **found})
+
+
+def known_relations(config: Config) -> list[Relation]:
+    """The shapes of caches that are taken, by name, as far as they are known."""
+    directory = open_any(config.source.url)
+    shapes = known_shapes(config, directory)
+    caches = taken_caches(config, directory)
+    unknown = [one for one in caches if shapes.known(one.name, one.cache_id) is None]
+    if unknown and thin_url(config.source.url).addresses:
+        shapes.take({**shapes.kept(), **_looked_at(config, directory, unknown)})
+    found = [shapes.known(one.name, one.cache_id) for one in caches]
+    return [one for one in found if one is not None]
+
+
+def _looked_at(
+    config: Config, directory: NodeDirectory, caches: Sequence[Cache]
+) -> Mapping[str, KeptShape]:
+    """What rows show of caches that nothing is known of; of a node that is away, nothing."""
+    mode = config.pipeline.mode
+    state = read_handover(config)
+    try:
+        if mode is Mode.DATA_CHANGE and (state is None or not state.position):
+            # The handover will look at all of them.
+            return scanned_shapes(config, directory, caches, entries_max=SAMPLE_ENTRIES)
+        found = scanned_shapes(config, directory, caches)
+    except (ConnectFailed, ConnectionLost) as error:
+        if mode.has_data:
+            raise
+        logger.warning("columns are known with the first change", reason=error.message)
+        return {}
+    keep_scanned(config, found)
+    return found
+
+
+def taken_caches(config: Config, directory: NodeDirectory) -> list[Cache]:
+    """The caches of a node that the configuration takes in, by name."""
+    takes = Selection.parse(config.source.tables).takes
+    found: list[Cache] = [told.read() for told in directory.caches()]
+    return sorted((one for one in found if takes(table_of(one.name))), key=lambda one: one.name)

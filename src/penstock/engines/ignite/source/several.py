@@ -21,7 +21,7 @@ from penstock.engines.ignite.source.node import NodeReader, Piece
 from penstock.engines.ignite.source.nodes import Nodes
 from penstock.engines.ignite.source.position import OFFSET_BITS, place_of, position_of
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import DeclaredColumn, Shapes, table_of
+from penstock.engines.ignite.source.shapes import DeclaredColumn, Shapes
 from penstock.engines.ignite.source.source_engine import LOCK_TIMEOUT_MS, IgniteEngine
 from penstock.engines.ignite.source.stream import IgniteStream
 from penstock.engines.ignite.source.versions import FILE_NAME, Versions
@@ -74,7 +74,7 @@ class NodesEngine(IgniteEngine):
         if len(missing) == len(urls):
             raise missing[0]
         first = next(node.directory for node in self.nodes if node.directory is not None)
-        super().__init__(first, config.source, copied_ms=copied_ms)
+        super().__init__(first, config, copied_ms=copied_ms)
         self._path = config.layout.state / FILE_NAME
         self._locks = ExitStack()
         self._stream: NodesStream | None = None
@@ -87,7 +87,7 @@ class NodesEngine(IgniteEngine):
     def begin(self, place: EnginePlace) -> Origin:
         """See SourceEngine. Which nodes there are may change."""
         self._shapes = Shapes(files=place.state, declared=self._declared)
-        self._clock = place.clock
+        self._begin_captures(place)
         return Origin(identity={"engine": "ignite", "node": NAME}, resend_from=0)
 
     def _declared(self, cache: str) -> Sequence[DeclaredColumn]:
@@ -132,6 +132,7 @@ class NodesEngine(IgniteEngine):
     @contextmanager
     def _opened(self, durable: FlushPoint) -> Iterator[NodesStream]:
         assert self._shapes is not None, "begin() comes first"
+        assert self._captures is not None
         self._shapes.load(durable.position)
         versions = Versions(self._path, gives_copies=self._source.include_backups)
         with ExitStack() as stack:
@@ -143,7 +144,7 @@ class NodesEngine(IgniteEngine):
                 versions,
                 self._shapes,
                 source=self._source,
-                takes=lambda cache: self._takes(table_of(cache)),
+                takes=self._captures.takes,
                 lock=self.lock,
                 start=durable,
                 clock=self._clock,

@@ -140,6 +140,11 @@ class Shapes:
         kept.columns, kept.types = [], []
         self._shapes.pop(cache, None)
 
+    def learn(self, found: Mapping[str, KeptShape]) -> None:
+        """Keep what is known of caches that come in while the log goes on."""
+        self.take({**self._kept, **found})
+        self.files.save(SHAPES_FILE, self._kept)
+
     # -- growing -----------------------------------------------------------------------------
 
     def declare(self, cache: str) -> None:
@@ -227,6 +232,11 @@ class Shapes:
             return order.get((one.side, one.field), last + SIDES.index(one.side))
 
         return sorted(self._of(cache).columns, key=place)
+
+
+def copied(kept: KeptShape) -> KeptShape:
+    """The same, which may grow by itself."""
+    return msgspec.convert(msgspec.to_builtins(kept), KeptShape)
 
 
 def relation_of(cache: str, cache_id: int, columns: Sequence[KeptColumn]) -> Relation:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from penstock.engines.ignite.directory import NodeDirectory
+from penstock.engines.ignite.source.captures import Captures
 from penstock.engines.ignite.source.declared import Declared
 from penstock.engines.ignite.source.node import NodeReader, NodeSegmentsMissed
 from penstock.engines.ignite.source.position import (
@@ -14,12 +15,11 @@ from penstock.engines.ignite.source.position import (
     position_of,
 )
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import Shapes, table_of
+from penstock.engines.ignite.source.shapes import Shapes
 from penstock.engines.ignite.source.stream import IgniteStream
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run
-from penstock.model.patterns import Selection
-from penstock.ports.config import SourceSection
+from penstock.ports.config import Config
 from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
 
 LOCK_TIMEOUT_MS = 1000
@@ -29,7 +29,7 @@ class IgniteEngine:
     """See SourceEngine."""
 
     def __init__(
-        self, directory: NodeDirectory, source: SourceSection, *, begin: int = 0, copied_ms: int = 0
+        self, directory: NodeDirectory, config: Config, *, begin: int = 0, copied_ms: int = 0
     ) -> None:
         """directory: of the node. begin: where an empty log begins; 0: at the saved state.
 
@@ -38,9 +38,10 @@ class IgniteEngine:
         self._copied_ms = copied_ms
         self._begin = begin
         self._directory = directory
-        self._source = source
-        self._takes = Selection.parse(source.tables).takes
+        self._config = config
+        self._source = config.source
         self._shapes: Shapes | None = None
+        self._captures: Captures | None = None
         self._clock: Clock = REAL_CLOCK
 
     @property
@@ -52,13 +53,21 @@ class IgniteEngine:
         """See SourceEngine. Segments are removed once the log has them, and not before."""
         declared = Declared(self._directory)
         self._shapes = Shapes(files=place.state, declared=declared.of)
-        self._clock = place.clock
+        self._begin_captures(place)
         saved = self._directory.load_place()
         return Origin(
             identity={"engine": "ignite", "node": self.name},
             resend_from=0 if saved is None else position_of(saved),
             begin=self._begin,
         )
+
+    def _begin_captures(self, place: EnginePlace) -> None:
+        assert self._shapes is not None
+        self._clock = place.clock
+        self._captures = Captures(
+            self._config, self._directory, place.state, self._shapes, clock=place.clock
+        )
+        self._captures.begin()
 
     def server_end(self) -> ServerEnd:
         """See SourceEngine: the last segment that is there. What is behind it nobody knows."""
@@ -97,11 +106,12 @@ class IgniteEngine:
     def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
         """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
+        assert self._captures is not None
         self._shapes.load(durable.position)
         source, directory = self._source, self._directory
         reader = NodeReader(
             directory,
-            takes=lambda cache: self._takes(table_of(cache)),
+            takes=self._captures.takes,
             backups=source.include_backups,
             copied_ms=self._copied_ms,
         )
@@ -132,7 +142,12 @@ class IgniteEngine:
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine."""
+        """See SourceEngine. A cache that comes in has its shape in the log first."""
+        assert self._captures is not None, "begin() comes first"
+        for relation in self._captures.tend():
+            log_access.flush()
+            log_access.write(Run(relations=(relation,), end=log_access.durable))
+            log_access.flush()
 
     def is_loss(self, error: PenstockError) -> bool:
         """See SourceEngine: segments that the log lacks are gone."""

@@ -15,6 +15,7 @@ from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.read_plan import target_charset
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.engines.mysql.target.types import same_type
+from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.refusals import TargetShapeDiffers, TargetTypeMissing
@@ -218,7 +219,7 @@ def check_shape(definition: TableDefinition, table: TargetTable, servers: Server
         expected = mappings[column.name].target_type
         if found is None:
             differing.append(f"{column.name} is missing, expected {expected}")
-        elif not same_type(found.type_text, expected.partition(" character set")[0]):
+        elif not _fits(found.type_text, expected.partition(" character set")[0], definition):
             differing.append(f"{column.name} is {found.type_text}, expected {expected}")
         elif found.is_text and not _takes(
             found.charset, wanted := target_charset(column, mappings[column.name])
@@ -243,6 +244,10 @@ def check_shape(definition: TableDefinition, table: TargetTable, servers: Server
             f"{table.sql_name} to {quoted(table.name.schema, table.name.name + '_before')};",
             table=str(table.name),
         )
+
+
+def _fits(found: str, expected: str, definition: TableDefinition) -> bool:
+    return same_type(found, expected) or (definition.widens and TYPE_RULES.holds(found, expected))
 
 
 def mysql_name(name: str) -> str:

@@ -20,6 +20,7 @@ from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
+from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import (
     ColumnDefinition,
     TableDefinition,
@@ -122,7 +123,9 @@ def check_shape(
         if found is None:
             differing.append(f"{column.name} is missing, expected {expected}")
         elif not (
-            same_type(found.type_text, expected) or same_type(found.type_text, column.type_text)
+            same_type(found.type_text, expected)
+            or same_type(found.type_text, column.type_text)
+            or (definition.widens and TYPE_RULES.holds(found.type_text, expected))
         ):
             differing.append(f"{column.name} is {found.type_text}, expected {expected}")
     for extra in table.columns:

@@ -1,0 +1,137 @@
+"""Single caches of a pipeline at work on a real node: made later, added, copied again, removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_end_to_end import Process
+from fix_ignite_live import LiveNode
+from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in
+from fix_pipeline import penstock
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def state_of(path: Path, cache: str) -> str:
+    """What `penstock table ls` says of a cache."""
+    lines = map(json.loads, penstock("table", "ls", path, "--json").out.splitlines())
+    return next((str(one["state"]) for one in lines if one["table"] == cache), "")
+
+
+def asked(word: str, path: Path, cache: str) -> None:
+    """Give a command for a single cache."""
+    done = penstock("table", word, path, cache)
+    assert done.code == 0, done.err
+
+
+def cities_in(url: str) -> list[tuple[Any, ...]]:
+    """The rows of the SQL table in PostgreSQL."""
+    if rows_in(url, '"SQL_PUBLIC_CITY"') is None:
+        return []
+    with psycopg.connect(url, autocommit=True) as sql:
+        return sql.execute('select * from public."SQL_PUBLIC_CITY" order by 1').fetchall()
+
+
+def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
+    """One of objects and one of SQL get tables, rows and changes, and those before go on."""
+    live_node.create("first")
+    live_node.ask("fill", "first", 0, 100, 20)
+    live_node.create("unused")  # it has no columns until it has a row
+    live_node.await_linked()
+    path = pipeline(tmp_path, node_url(live_node), target_url, tables=["*", "!not_*"])
+    with Process(path) as run:
+        run.until(lambda: len(people_in(target_url, "first")) == 100, "the first one is there")
+        live_node.create("later", partitions=4)
+        live_node.ask("fill", "later", 0, 500, 20)
+        live_node.sql("create table city (id int primary key, name varchar(60), founded date)")
+        live_node.sql("insert into city values (1, 'Berlin', '1237-10-28')")
+        live_node.ask("person", "unused", 1, "Ann", 1)
+        live_node.create("not_wanted")
+        live_node.ask("person", "not_wanted", 1, "Ann", 1)
+        live_node.ask("remove", "later", 7)
+        live_node.ask("person", "first", 3, "Bob", 4)
+        live_node.await_linked()
+        for cache in ("first", "later", "unused"):
+            run.until(
+                lambda cache=cache: people_in(target_url, cache) == people_of(live_node, cache),
+                f"{cache} is equal",
+            )
+        run.until(lambda: len(cities_in(target_url)) == 1, "the table of SQL is there")
+        live_node.ask("remove", "later", 8)
+        live_node.ask("person", "later", 9, "Eve", 5)
+        live_node.sql("alter table city add column people int")
+        live_node.sql("update city set people = 3 where id = 1")
+        live_node.await_linked()
+        run.until(
+            lambda: people_in(target_url, "later") == people_of(live_node, "later"),
+            "changes of the later one follow",
+        )
+        run.until(
+            lambda: [row[-1] for row in cities_in(target_url)] == [3], "a column that is added"
+        )
+        assert rows_in(target_url, "not_wanted") is None
+        run.stop()
+    # What was made while nothing ran is found at the start.
+    live_node.create("meanwhile")
+    live_node.ask("person", "meanwhile", 1, "Ann", 1)
+    live_node.await_linked()
+    with Process(path) as run:
+        run.until(
+            lambda: people_in(target_url, "meanwhile") == people_of(live_node, "meanwhile") != [],
+            "the one that was made meanwhile",
+        )
+        run.stop()
+
+
+def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
+    """Add, pause, resume, resync and remove, as of a table of any other source."""
+    for cache in ("kept", "audit"):
+        live_node.create(cache)
+        live_node.ask("fill", cache, 0, 200, 20)
+    live_node.await_linked()
+    path = pipeline(tmp_path, node_url(live_node), target_url, tables=["kept"])
+
+    def equal(cache: str) -> bool:
+        return people_in(target_url, cache) == people_of(live_node, cache)
+
+    with Process(path) as run:
+        run.until(lambda: equal("kept"), "rows are there")
+        asked("add", path, "public.audit")
+        run.until(lambda: equal("audit"), "it is added")
+        live_node.ask("person", "audit", 3, "Ann", 1)
+        live_node.ask("remove", "audit", 4)
+        live_node.await_linked()
+        run.until(lambda: equal("audit"), "its changes follow")
+        run.until(lambda: state_of(path, "public.audit") == "following", "it is with the others")
+        asked("pause", path, "public.audit")
+        run.until(lambda: state_of(path, "public.audit") == "paused", "it is paused")
+        live_node.ask("person", "audit", 5, "Bob", 1)
+        live_node.ask("person", "kept", 5, "Bob", 1)
+        live_node.await_linked()
+        run.until(lambda: equal("kept"), "the other one goes on")
+        assert not equal("audit")
+        asked("resume", path, "public.audit")
+        run.until(lambda: equal("audit"), "what waited is applied")
+        with psycopg.connect(target_url, autocommit=True) as sql:
+            sql.execute("delete from public.kept where _key % 2 = 0")
+            sql.execute("update public.kept set name = 'wrong'")
+        asked("resync", path, "public.kept")
+        run.until(lambda: equal("kept"), "its rows are copied again")
+        live_node.ask("person", "kept", 6, "Eve", 1)
+        live_node.await_linked()
+        run.until(lambda: equal("kept"), "and its changes follow")
+        asked("remove", path, "public.audit")
+        run.until(lambda: state_of(path, "public.audit") == "removed", "it is removed")
+        live_node.ask("person", "audit", 6, "late", 1)
+        live_node.ask("person", "kept", 7, "late", 1)
+        live_node.await_linked()
+        run.until(lambda: equal("kept"), "the other one goes on")
+        assert ("6", "late", "1") not in people_in(target_url, "audit")
+        asked("add", path, "public.audit")
+        run.until(lambda: equal("audit"), "it is back")
+        run.stop()
