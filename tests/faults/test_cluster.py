@@ -14,9 +14,14 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import between, fill_orders
 from penstock.load.loader_state import read_loader_state
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.usefixtures("cluster_home")]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("cluster_home"),
+]
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 LONG = pytest.mark.long
 POINTS = (
     "load.copy.before",
@@ -53,7 +58,7 @@ def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: 
         log = pipeline.directory / "log"  # made by one who has the slot, which load looks at
         pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
         pipeline.load.start(f"{point}:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, point)
+        pipeline.until(lambda: pipeline.load.reached, point, TIMEOUT_S)
         kill_executors(pipeline.load)
         pipeline.transactions_go_on()
         before = batch_count(pipeline)
@@ -75,7 +80,7 @@ def test_executors_that_read_through_the_driver_are_killed(
         handover = pipeline.directory / "state" / "handover.json"
         pipeline.until(lambda: handover.exists() and "snapshot_id" in handover.read_text(), "point")
         pipeline.load.start("bulk.chunk.reading:1:sleep")
-        pipeline.until(lambda: pipeline.load.reached, "rows that are read")
+        pipeline.until(lambda: pipeline.load.reached, "rows that are read", TIMEOUT_S)
         assert f'"{lending["snapshotAddress"]}:' in handover.read_text()
         kill_executors(pipeline.load)
         pipeline.until_read()
@@ -93,9 +98,8 @@ def test_a_result_that_a_killed_executor_was_in_the_middle_of(
     fill_orders(mysql, name)
     spark = "".join(f'{key} = "{value}"\n' for key, value in {**CLUSTER, **lending}.items())
     conf = "".join(f'"{key}" = "{value}"\n' for key, value in CONF.items())
-    more = f"chunkMegabytes = 8\n[spark]\n{spark}[spark.conf]\n{conf}"
-    config = between(mysql_url, target_url, tmp_path)
-    config.path.write_text(config.path.read_text().replace("chunkMegabytes = 1\n", more))
+    more = f'[spark]\n{spark}[spark.conf]\n{conf}[target.types]\n"*" = "error"'
+    config = between(mysql_url, target_url, tmp_path, more=more)
     load = Half("load", config.path)
     load.start("bulk.chunk.reading:2:sleep")
     try:

@@ -10,8 +10,17 @@ from typing import Any, cast
 
 import pytest
 
+from fix_pipeline import pipeline
+from penstock.control.cluster import check_cluster
 from penstock.load import cluster, job
-from penstock.load.cluster import Wanted, examine, machine_name, nonce_in, versions_here
+from penstock.load.cluster import (
+    ClusterUnfit,
+    Wanted,
+    examine,
+    machine_name,
+    nonce_in,
+    versions_here,
+)
 from penstock.load.job import TaskRepeated, Work, run_tasks
 from penstock.load.plan import Task
 from penstock.load.session import (
@@ -141,3 +150,41 @@ def test_what_spark_says_of_a_failed_job_has_a_type(said: str, kind: type[Except
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Session, "_answers", lambda _: True)
         assert type(session._job_error(RuntimeError(said))) is kind
+
+
+class Here:
+    """Looks around in this process."""
+
+    parallelism = 1
+
+    def run(self, partitions: Any, work: Any, *, description: str = "") -> list[Any]:
+        """As Session.run."""
+        assert description
+        return [found for tasks in partitions for found in work(iter(tasks))]
+
+
+@pytest.mark.parametrize(
+    ("source", "bind", "said"),
+    [
+        ("mariadb://u@127.0.0.1:1/d", "127.0.0.3", ""),
+        ("mariadb://u@127.0.0.1:1/d", "127.0.0.2", "cannot reach spark.snapshotAddress: 127.0.0.3"),
+        ("postgresql://u@127.0.0.1:1/d", "127.0.0.2", ""),
+    ],
+)
+def test_executors_look_for_the_snapshots_to_come(
+    tmp_path: Path, source: str, bind: str, said: str
+) -> None:
+    """Before there is one, where its source has them read through the driver."""
+    sections = {
+        "spark": {"master": "local-cluster[2,1,512]", "snapshotAddress": "127.0.0.3"},
+        "spark.conf": {"spark.driver.bindAddress": bind},
+        "target.types": {'"*"': "error"},
+    }
+    target = "postgresql://u@127.0.0.1:1/d"
+    config = pipeline(tmp_path, source, target, tables=["d.*"], sections=sections)
+    session = cast("Session", Here())
+    if not said:
+        assert all(not one.lacks for one in check_cluster(config, session))
+        return
+    with pytest.raises(ClusterUnfit, match=said):
+        check_cluster(config, session)

@@ -28,7 +28,7 @@ from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.host.errors import ConnectionLost
 from penstock.host.socket import Wire
 from penstock.ports.bulk import SnapshotUnreachable
-from penstock.ports.snapshot_address import SnapshotAddress
+from penstock.ports.snapshot_address import PORTS, SnapshotAddress
 
 TEXT = "binlog.000001:4/now"
 WAIT_S = 30.0
@@ -470,7 +470,7 @@ def test_a_port_is_the_first_of_some(server: FakeServer) -> None:
         port = taken.getsockname()[1]
         with proxied(SnapshotAddress(port=port), server) as proxy:
             found = ProxyAddress.parse(proxy.snapshot_id).port
-            assert port < found < port + proxy_listener.PORTS
+            assert port < found < port + PORTS
             assert is_alive(proxy.snapshot_id, TEXT)
 
 
@@ -478,6 +478,6 @@ def test_an_address_of_another_machine_is_refused(server: FakeServer) -> None:
     """Said where the point is made, with what to set."""
     from penstock.host.listen import ListenFailed
 
-    with pytest.raises(ListenFailed, match="passed on to executors") as caught:
+    with pytest.raises(ListenFailed, match="could not read a snapshot") as caught:
         proxied(SnapshotAddress(host="192.0.2.77", bind="192.0.2.77"), server)
     assert "snapshotAddress" in caught.value.hint

@@ -6,6 +6,7 @@ By the load at its start, and by doctor.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.load.cluster import (
@@ -21,8 +22,10 @@ from penstock.load.cluster import (
 from penstock.load.session import Session
 from penstock.ports.config import Config
 from penstock.ports.reach import Reach, reach_of
+from penstock.ports.snapshot_address import listen_at, snapshot_address
 
 HINT = "docs/cluster.md says what every machine of the cluster needs."
+Addresses = tuple[tuple[str, int], ...]
 NO_SOCKET = "Name host and port of the server in the URL."
 
 
@@ -73,7 +76,7 @@ def lacks_of(found: list[Executor]) -> Iterator[Lack]:
 def look_around(config: Config, session: Session) -> list[Executor]:
     """Have every executor look around, with a file in the pipeline's directory meanwhile."""
     needs = _needs(config)
-    with nonce_in(config.layout.run) as (path, nonce):
+    with nonce_in(config.layout.run) as (path, nonce), _snapshots_there(config) as snapshots:
         return look(
             session,
             Wanted(
@@ -84,12 +87,27 @@ def look_around(config: Config, session: Session) -> list[Executor]:
                     section: need.addresses
                     for section, need in needs.items()
                     if need.addresses and reachable(need.addresses)
-                },
+                }
+                | snapshots,
                 files=tuple(path for need in needs.values() for path in need.files),
                 versions=versions_here(),
                 machine=machine_name(),
             ),
         )
+
+
+@contextmanager
+def _snapshots_there(config: Config) -> Iterator[dict[str, Addresses]]:
+    """Listen where executors are going to read snapshots, where they do so through this machine.
+
+    Raises ListenFailed.
+    """
+    if not (config.pipeline.mode.has_data and config.source.engine.lends_snapshots):
+        yield {}
+        return
+    at = snapshot_address(config.spark)
+    with listen_at(at) as listener:
+        yield {"spark.snapshotAddress": ((at.host, int(listener.getsockname()[1])),)}
 
 
 def _needs(config: Config) -> Mapping[str, Reach]:

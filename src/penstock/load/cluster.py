@@ -125,7 +125,7 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
             yield f"cannot read {path}, which a URL names"
     for section, addresses in wanted.addresses.items():
         if machine != wanted.machine and all(is_loopback(host) for host, _ in addresses):
-            yield f"would look for {section} on itself: the URL says {addresses[0][0]}"
+            yield f"would look for {section} on itself: the file says {addresses[0][0]}"
         elif said := _unreachable(addresses):
             yield f"cannot reach {section}: {said}"
 

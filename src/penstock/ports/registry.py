@@ -67,6 +67,7 @@ class Descriptor:
     has_schemas: its tables are named by database, schema and name. names_alone: by a name alone.
     logs_computed: its log has the values that the server computes. worker_modules: what its tasks
     need in Spark's workers, imported before these are forked where its driver is installed.
+    lends_snapshots: executors read a snapshot of it through the process that took it.
     has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
     extra: of our package, which installs the engine's driver; empty where there is none.
     """
@@ -85,6 +86,7 @@ class Descriptor:
     logs_computed: bool = False
     worker_modules: tuple[str, ...] = ()
     has_nodes: bool = False
+    lends_snapshots: bool = False
     extra: str = ""
 
     def part(self, name: str) -> Any:

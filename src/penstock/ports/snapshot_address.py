@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from dataclasses import dataclass
 
-from penstock.host.listen import own_address
+from penstock.host.listen import ListenFailed, PortTaken, listening_from, own_address
 from penstock.ports.config import SparkSection
 
 LOOPBACK = "127.0.0.1"
+PORTS = 16  # as many as Spark tries from a port that is given
+ADDRESS_HINT = (
+    "Set [spark] snapshotAddress to HOST:PORT of the machine that runs penstock, as executors "
+    "reach it, and let its firewall pass that port and the 15 behind it."
+)
 # A network that there is nowhere: it leads to the address of the default route.
 ANYWHERE = "192.0.2.1"
 _BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::(\d+))?\Z")
@@ -44,6 +50,17 @@ def snapshot_address(spark: SparkSection) -> SnapshotAddress:
     return SnapshotAddress(
         host=host, bind=spark.conf.get("spark.driver.bindAddress", "") or host, port=port
     )
+
+
+def listen_at(at: SnapshotAddress) -> socket.socket:
+    """Listen there. Raises ListenFailed."""
+    try:
+        return listening_from(at.bind, at.port, PORTS if at.port else 1)
+    except (ListenFailed, PortTaken) as error:
+        raise ListenFailed(
+            f"executors could not read a snapshot through this process: {error.message}",
+            hint=ADDRESS_HINT,
+        ) from error
 
 
 def split_address(text: str) -> tuple[str, int]:

@@ -16,6 +16,7 @@ DESCRIPTOR = Descriptor(
         "name the place with binlogFile and binlogPosition",
     ),
     logs_computed=True,
+    lends_snapshots=True,
     worker_modules=(f"{_HERE}.target.writer", f"{_HERE}.target.chunk"),
     example="mysql://user:${PASSWORD}@host:3306/database",
     parts={

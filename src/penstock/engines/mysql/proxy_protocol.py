@@ -20,6 +20,7 @@ from penstock.host.retry import Backoff, retrying
 from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError, Retry
 from penstock.ports.bulk import SnapshotUnreachable
+from penstock.ports.snapshot_address import ADDRESS_HINT
 
 CONNECT_TIMEOUT_S = 5.0
 CONNECT_TRIES = Backoff(first_s=0.2, longest_s=1.0, attempts=3)
@@ -29,10 +30,6 @@ OPEN_SESSION, LOOK = "borrow", "look"
 YES, NO = b"yes ", b"no\n"
 # A peer that takes nothing: an executor whose target lets it wait does so for a while.
 USER_TIMEOUT_MS = 300_000
-HINT = (
-    "Set [spark] snapshotAddress to HOST:PORT of the machine that runs penstock, as executors "
-    "reach it, and let its firewall pass that port and the 15 behind it."
-)
 
 
 class SnapshotGone(PenstockError):
@@ -161,7 +158,7 @@ def _unreachable(address: ProxyAddress, cause: str) -> SnapshotUnreachable:
     machine = socket.gethostname()
     return SnapshotUnreachable(
         f"{machine} cannot reach the sessions of the snapshot at {address.place}: {cause}",
-        hint=HINT,
+        hint=ADDRESS_HINT,
         machine=machine,
         address=address.place,
         cause=cause,

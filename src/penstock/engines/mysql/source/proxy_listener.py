@@ -21,20 +21,17 @@ import structlog
 
 from penstock.engines.mysql.proxy_protocol import (
     GREETING_BYTES_MAX,
-    HINT,
     USER_TIMEOUT_MS,
     ProxyAddress,
 )
 from penstock.engines.mysql.source.run_certificate import server_context
 from penstock.host.errors import ConnectionLost
-from penstock.host.listen import ListenFailed, PortTaken, listening_from
 from penstock.host.socket import notice_cuts
-from penstock.ports.snapshot_address import SnapshotAddress
+from penstock.ports.snapshot_address import SnapshotAddress, listen_at
 
 logger = structlog.get_logger()
 GREETING_TIMEOUT_S = 10.0  # for TLS and the token, together
 PENDING_MAX = 64
-PORTS = 16  # as many as Spark tries from a port that is given
 ACCEPT_PAUSE_S = 0.1
 
 Serve = Callable[[socket.socket, str], None]
@@ -55,7 +52,7 @@ class ProxyListener:
         self._pending: dict[socket.socket, None] = {}
         self._known: set[socket.socket] = set()
         self._closed = False
-        self._listener = _listening(at)
+        self._listener = listen_at(at)
         own, port = self._listener.getsockname()[:2]
         self._context: ssl.SSLContext | None = None
         fingerprint = ""
@@ -164,16 +161,6 @@ class ProxyListener:
         if hmac.compare_digest(token.encode(), self.address.token.encode()):
             return request
         return None
-
-
-def _listening(at: SnapshotAddress) -> socket.socket:
-    try:
-        return listening_from(at.bind, at.port, PORTS if at.port else 1)
-    except (ListenFailed, PortTaken) as error:
-        raise ListenFailed(
-            f"the sessions of a snapshot cannot be passed on to executors: {error.message}",
-            hint=HINT,
-        ) from error
 
 
 def _shut(connected: socket.socket) -> None:
