@@ -21,6 +21,7 @@ AREAS = {
     "MG": "Merging logs",
     "ST": "Staging in a database",
     "SV": "Serving the log",
+    "BA": "The base of the log",
     "IG": "A node's directory of Apache Ignite",
     "HS": "This machine and its connections",
     "LD": "Loading",

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_changes import Change, batch, relation
+from penstock.base.fold import Fold
+from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.load.fold import Fold
-from penstock.load.net_rows import FoldedRows
 from penstock.model import Identity, Relation
 from penstock.ports.target import GONE, NEW, UPSERT
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.base.fold import encode
 from penstock.codec.errors import TextBroken
 from penstock.codec.lines import LineCell, LineForm
 from penstock.codec.mysql.binlog_compressed import inflated
@@ -29,7 +30,6 @@ from penstock.host import socket as sockets
 from penstock.host.errors import ConnectionLost
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff
-from penstock.load.fold import encode
 from penstock.log.layout import checked_extension, next_segments
 from penstock.model.position import PositionInvalid
 from penstock.ports.refusals import StagingChanged

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from fix_changes import Change, batch, relation
+from penstock.base.fold import Fold, LogInconsistent, encode
+from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.load.fold import Fold, LogInconsistent, encode
 from penstock.load.job import cut
-from penstock.load.net_rows import FoldedRows
 from penstock.model import Identity, Relation
 from penstock.ports.target import Counts
 

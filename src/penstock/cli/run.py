@@ -141,11 +141,12 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     from penstock.control.past_errors import errors_kept
 
     config = pipeline_config(file, takes_merge=True)
-    need_target(
-        config,
-        "there is nowhere to load",
-        instead="Extract changes with `penstock extract FILE`",
-    )
+    if not config.has_base:
+        need_target(
+            config,
+            "there is nowhere to load",
+            instead="Extract changes with `penstock extract FILE`",
+        )
     from penstock.control.load_process import load_changes  # which needs Spark to be installed
 
     diagnostics(verbose)

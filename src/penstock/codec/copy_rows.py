@@ -99,6 +99,14 @@ def inserts(
     return Rows(relation=relation, batch=batch)
 
 
+def column_of(cells: Sequence[Cell], neutral: str, dialect: LineDialect = LineDialect.COPY) -> Any:
+    """Cells of one column as an array; of texts where its type cannot hold one of them."""
+    try:
+        return _array(cells, neutral, dialect)
+    except (_Unfit, pa.ArrowInvalid, OverflowError):
+        return _array(cells, "string", dialect)
+
+
 def _array(cells: Sequence[Cell], neutral: str, dialect: LineDialect) -> Any:
     if neutral == "binary" and dialect is LineDialect.LOAD_DATA:
         return pa.array(cells, pa.binary())

@@ -124,7 +124,11 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     if config.merge is not None:
         config = with_merge(text, config, lambda file: load_config(file, environment))
     config = with_whole_patterns(config)
+    if config.serve is not None and config.pipeline.mode is Mode.DATA_CHANGE:
+        config = replace(config, has_base=True)
     if not has_target:
+        # What is loaded then is the base, at a point of its own behind the log's beginning.
+        config = replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE))
         url = progress_beside(config.layout.state)
         config = replace(config, target=TargetSection(url=url))
     if FLEXCDC in text.values:
@@ -480,16 +484,19 @@ def _refuse_loading(text: ConfigText) -> None:
     """Refuse, in a file without [target], what only a load would obey. Raises TargetMissing."""
     section = text.values.get("pipeline")
     mode = plain(section.get("mode")) if isinstance(section, dict) else None
-    if mode in (Mode.DATA, Mode.DATA_CHANGE):
+    has_base = mode == Mode.DATA_CHANGE and SERVE in text.values
+    if mode in (Mode.DATA, Mode.DATA_CHANGE) and not has_base:
         raise TargetMissing(
             f"{text.place('pipeline', 'mode')}: mode {mode} loads tables into a target, and there "
             "is no [target]",
-            hint="Add [target] with its url; or leave mode out: changes alone are extracted then.",
+            hint="Add [target] with its url, or [serve], whose tables are loaded into the base; or "
+            "leave mode out: changes alone are extracted then.",
             key="pipeline.mode",
         )
     loader = text.values.get("changeLoader")
     keys = tuple(loader) if isinstance(loader, dict) else ()
-    places = [(name, "") for name in LOADING_SECTIONS if name in text.values]
+    refused = ("schemaChanges",) if has_base else LOADING_SECTIONS
+    places = [(name, "") for name in refused if name in text.values]
     places += [("changeLoader", key) for key in keys if key not in KEYS_WITHOUT_LOADING]
     for name, key in places:
         if key and key not in {camel(item.name) for item in fields(SECTIONS[name])}:

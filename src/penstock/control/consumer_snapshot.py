@@ -173,7 +173,7 @@ def _read_at(
     with Writer.open(snapshot.folder, log_id=None, source=source) as writer:
         rows = _RowWriter(writer, ordinal, clock)
         for definition in tables:
-            reading = _reading(config, planner, at, definition)
+            reading = reading_of(config, planner, at, definition)
             for block in reading.blocks():
                 if stop():
                     return None
@@ -216,7 +216,7 @@ class _RowWriter:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reading:
+class Reading:
     """One table at the point."""
 
     url: str
@@ -256,7 +256,8 @@ def _unfit(table: TableName, why: str) -> PointUnfit:
     )
 
 
-def _reading(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> _Reading:
+def reading_of(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> Reading:
+    """How a table is read at a point, in the shape and types of the log. Raises PointUnfit."""
     url = config.source.url
     relation: Relation = part(url, "relation_of")(definition)
     columns = tuple(column.name for column in relation.columns)
@@ -283,4 +284,4 @@ def _reading(config: Config, planner: Planner, at: Point, definition: TableDefin
     ]
     # A COPY of the source's own, or lines that hold every character, the zero as well.
     dialect = LineDialect.COPY if read_plan is None else LineDialect.LOAD_DATA
-    return _Reading(url=url, at=at, tasks=tasks, relation=relation, dialect=dialect)
+    return Reading(url=url, at=at, tasks=tasks, relation=relation, dialect=dialect)

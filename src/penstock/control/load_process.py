@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,7 @@ import structlog
 
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.actions import ActionWatch
+from penstock.control.base_keeper import BaseKeeper
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.cluster import check_cluster
 from penstock.control.deferred_keys import DeferredKeyMaker, unique_keys_wait
@@ -51,6 +52,7 @@ from penstock.ports.registry import types_at
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
 KEYS_INTERVAL_S = 2.0
+BASE_CHECK_S = 0.5
 BULK_ATTEMPTS_MAX = 8
 
 
@@ -110,6 +112,11 @@ class _Load:
         if not self.sessions.is_local and self.sessions.wait(self.ended):
             executors = check_cluster(self.config, self.sessions.get())
             logger.info("executors looked at", count=len(executors))
+        if not self.config.has_target:
+            with BaseKeeper(self.config, self.sessions, owns_session=True):
+                while not self.ended():
+                    self.stop.wait(BASE_CHECK_S)
+            return
         if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
             return
         if mode.has_data:
@@ -211,7 +218,10 @@ class _Load:
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done
         keys = _DeferredKeys(self, loaded.settled) if pending else nullcontext()
-        with keys, TableCopier(config, self.sessions) as copier:
+        kept: AbstractContextManager[object] = nullcontext()
+        if config.has_base:
+            kept = BaseKeeper(config, self.sessions, owns_session=False)
+        with kept, keys, TableCopier(config, self.sessions) as copier:
             Loader(
                 options,
                 self.sessions,

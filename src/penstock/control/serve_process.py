@@ -11,8 +11,10 @@ from importlib.util import find_spec
 
 import structlog
 
+from penstock.base.held import Holder
 from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
+from penstock.control.base_place import base_place
 from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES, DirectoryLocked
@@ -227,6 +229,7 @@ class _Served:
             table_oid=TableOids(catalog.model, answering).of,
             on_shapes=show,
             answering=answering,
+            holder=self._holder(),
         ) as serving:
             standing.of(serving)
             server = Server(serving, CatalogWelcome(catalog))
@@ -236,6 +239,18 @@ class _Served:
             self._on_served(f"{host}:{port}")
             await self._until_stopped(serving.failed)
             await server.stop()
+
+    def _holder(self) -> Holder | None:
+        """Of states of the base, where the pipeline has one."""
+        if not self._config.has_base:
+            return None
+        place = base_place(self._config)
+        return Holder(
+            place.directory,
+            log=self._config.layout.log,
+            links=(place.links, self._log.links),
+            extension=place.extension,
+        )
 
     async def _until_stopped(self, failed: asyncio.Future[None]) -> None:
         while not self._stop():

@@ -433,7 +433,7 @@ def commands_of(config: Config) -> dict[str, list[str]]:
 def half_names(config: Config) -> tuple[str, ...]:
     """The processes a mode needs; the loader first, because Spark takes longest to start."""
     if not config.has_target:
-        return ("extract",)
+        return ("extract", "load") if config.has_base else ("extract",)
     return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
 
 

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from penstock.base.fold import fold
+from penstock.base.net_rows import FoldedRows
 from penstock.host import faults
-from penstock.load.fold import fold
-from penstock.load.net_rows import FoldedRows
 from penstock.load.plan import FrameRef, Task
 from penstock.log.frames import FrameReader, read_batch
 from penstock.log.tail import open_either

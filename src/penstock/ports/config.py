@@ -245,6 +245,7 @@ class Config:
     consumers: dict[str, ConsumerSection] = field(default_factory=dict)
     file_tables: tuple[str, ...] = ()
     has_target: bool = True
+    has_base: bool = False
     flexcdc: FlexCdcSettings | None = None
     staging: StagingSection | None = None
     stage: StageSection | None = None

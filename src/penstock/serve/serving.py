@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from penstock.base.held import Holder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableName
@@ -26,6 +27,7 @@ from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings
 from penstock.serve.shapes import Shapes
 from penstock.serve.slots import Slot, Slots
+from penstock.serve.snapshots import Snapshot, Snapshots
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 from penstock.serve.statistics import Client, connection_row, sender_row, slot_row
 
@@ -51,15 +53,18 @@ class Serving:
         table_oid: Callable[[TableName], int],
         on_shapes: Callable[[], None] = lambda: None,
         answering: ThreadPoolExecutor | None = None,
+        holder: Holder | None = None,
     ) -> None:
         """shapes: the newest ones; learnt from the log as it grows. on_shapes: told of new ones.
 
         table_oid: the number of a table, the catalogue's; asked from any thread.
         answering: the catalogue's one thread, in which all is asked of it.
+        holder: of states of the base; None where there is none.
         """
         self.settings, self.log, self.slots = settings, log, slots
         self.retention, self.publications = retention, publications
         self.blocks = Blocks(log)
+        self.snapshots = Snapshots(holder, self.in_thread)
         self.head: Head = log.head()
         self.changed = asyncio.Event()
         self.senders: dict[int, Sender] = {}
@@ -80,6 +85,7 @@ class Serving:
     async def __aenter__(self) -> Serving:
         """Begin to follow the log."""
         await self.in_thread(self._settle_links)
+        await self.snapshots.clear()
         if await self.in_thread(self._learn_kept):
             await self.answered(self._on_shapes)
         loop = asyncio.get_running_loop()
@@ -233,17 +239,31 @@ class Serving:
             else:
                 await self.in_thread(self.retention.release, lowest)
 
-    async def create_slot(self, name: str, plugin: str, *, failover: bool, temporary: int) -> Slot:
-        """A slot at the log's end, durable when this returns. Raises Refused."""
-        async with self._linking:
-            # First the links: what is closed from here on stays. Then the end is looked at.
-            await self.in_thread(self.retention.hold)
-            head = await self.look()
-            slot = self.slots.create(
-                name, plugin, head.position, failover=failover, temporary=temporary
-            )
-            await self.slots.save()
-        return slot
+    async def create_slot(
+        self, name: str, plugin: str, *, failover: bool, temporary: int, with_snapshot: bool = False
+    ) -> tuple[Slot, Snapshot | None]:
+        """A slot at the log's end, durable when this returns; and all tables there. Raises Refused.
+
+        The snapshot has the transactions up to the slot's position, its stream those behind.
+        """
+        snapshot: Snapshot | None = None
+        try:
+            async with self._linking:
+                # First the links: what is closed from here on stays. Then the end is looked at.
+                await self.in_thread(self.retention.hold)
+                if with_snapshot:
+                    snapshot, head = await self.snapshots.take(self.look)
+                else:
+                    head = await self.look()
+                slot = self.slots.create(
+                    name, plugin, head.position, failover=failover, temporary=temporary
+                )
+                await self.slots.save()
+        except BaseException:
+            if snapshot is not None:
+                await self.snapshots.release(snapshot)
+            raise
+        return slot, snapshot
 
     def _settle_links(self) -> None:
         if self.slots.lowest() is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -23,20 +25,25 @@ from penstock.codec.postgres.pgwire_server import (
     ready,
     row_description,
 )
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableName
 from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Notice, Session
+from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
 from penstock.serve.options import check_plugin, stream_options
 from penstock.serve.sender import Sender
+from penstock.serve.sending import lookup, send_rows
 from penstock.serve.serving import Serving
 from penstock.serve.slots import Slot
+from penstock.serve.snapshots import SessionSnapshots
 from penstock.serve.statistics import Client
+from penstock.serve.table_query import is_copy, read_copy, read_select
 from penstock.serve.wire import Gone, Wire
 
 _TEXT, _INT4, _INT8 = 25, 23, 20
 _ROWS_BETWEEN_DRAINS = 200
 _SYSTEM_IDS = 1 << 63
+_COMMANDS = (b"Q", b"P", b"E")  # end what the session has exported
 _LEFT_OVERS = (b"d", b"c", b"f")  # of a copy that has failed: the protocol says to ignore them
 
 T = TypeVar("T")
@@ -54,6 +61,7 @@ class ClientSession:
         self._extended = Extended(self)
         self._sender: Sender | None = None
         self._cancelled: Refused | None = None
+        self.snapshots = SessionSnapshots(serving.snapshots, session, client.process_id)
 
     def cancel(self) -> None:
         """Give up the command that is at work, if there is one."""
@@ -76,6 +84,8 @@ class ClientSession:
                     return
                 if incoming.kind in _LEFT_OVERS:
                     continue
+                if incoming.kind in _COMMANDS:
+                    await self.snapshots.command_begins()
                 if incoming.kind == b"Q":
                     if self._extended.skips:
                         continue
@@ -85,6 +95,7 @@ class ClientSession:
                     raise Refused("08P01", f"invalid frontend message type {incoming.kind[0]}")
         finally:
             self._drop_temporary()
+            await self.snapshots.close()
 
     def write(self, data: bytes) -> None:
         """To the client. Raises Gone."""
@@ -98,25 +109,47 @@ class ClientSession:
 
     async def ask(self, work: Callable[..., T], *arguments: object) -> T:
         """Have the catalogue do something. Raises Refused."""
-        self._client.state, self._cancelled = "active", None
-        try:
-            found = await self._serving.answered(work, *arguments)
-            if self._cancelled is not None:
-                raise self._cancelled
-            return found
-        except (Refused, Gone):
-            raise
-        except Exception as error:
-            # A defect in the catalogue is this client's trouble alone, and no wrong answer.
-            logger.exception("a query failed", query=self._client.query)
-            raise Refused("XX000", f"internal error: {type(error).__name__}: {error}") from error
-        finally:
-            self._client.state = "idle"
+        with self.working():
+            try:
+                found = await self._serving.answered(work, *arguments)
+                self.check_cancelled()
+                return found
+            except (Refused, Gone):
+                raise
+            except Exception as error:
+                # A defect in the catalogue is this client's trouble alone, and no wrong answer.
+                logger.exception("a query failed", query=self._client.query)
+                said = f"internal error: {type(error).__name__}: {error}"
+                raise Refused("XX000", said) from error
 
     @property
     def answers(self) -> Answers:
         """The catalogue."""
         return self._answers
+
+    @property
+    def serving(self) -> Serving:
+        """What all connections share."""
+        return self._serving
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """While something is done that the client may cancel."""
+        self._client.state, self._cancelled = "active", None
+        try:
+            yield
+        finally:
+            self._client.state = "idle"
+
+    def check_cancelled(self) -> None:
+        """Raises Refused where the client has given it up."""
+        if self._cancelled is not None:
+            raise self._cancelled
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough. Raises Gone."""
+        async with asyncio.timeout(self._serving.settings.limits.sender_s):
+            await self._wire.drain()
 
     @property
     def is_replication(self) -> bool:
@@ -151,7 +184,9 @@ class ClientSession:
         if not statements:
             self.write(EMPTY_QUERY)
         for statement in statements:
-            answer = await self.ask(self._answers.answer, statement, self.session)
+            answer = await self.answer(statement)
+            if answer is None:
+                continue
             self.tell(answer)
             self._extended.forget(answer.forgets)
             if answer.columns is not None:
@@ -162,6 +197,23 @@ class ClientSession:
                     if count % _ROWS_BETWEEN_DRAINS == 0:
                         await self._wire.drain()
             self.write(command_complete(answer.tag) if answer.tag else EMPTY_QUERY)
+
+    async def answer(self, statement: Any) -> Answer | None:
+        """The catalogue's answer to a statement; None: rows of a table, which are sent. Raises
+        Refused, Gone.
+        """
+        query = read_copy(statement) if is_copy(statement) else None
+        try:
+            asked = statement if query is None else lookup(query)
+            answer = await self.ask(self._answers.answer, asked, self.session)
+        except TableRead as read:
+            query = query or read_select(statement)
+            await send_rows(self, TableName(read.schema, read.name), query)
+            return None
+        if query is not None:
+            raise Refused("0A000", "COPY of a table of the catalogue is not supported")
+        await self.snapshots.statement_ends()
+        return answer
 
     def tell(self, answer: Answer) -> None:
         """What goes before an answer: notices, and settings that have changed."""
@@ -217,23 +269,37 @@ class ClientSession:
                 "two_phase is not served: the log holds a prepared transaction when it is "
                 "committed",
             )
-        if command.snapshot != "nothing":
-            raise Refused(
-                "0A000",
-                f"SNAPSHOT '{command.snapshot}' is not served: the log has no base of its tables "
-                "yet that could be read at the slot's position",
-                hint="Create the slot with SNAPSHOT 'nothing', a subscription with copy_data = "
-                "false.",
-            )
-        slot = await self._serving.create_slot(
+        self._check_snapshot(command.snapshot)
+        slot, snapshot = await self._serving.create_slot(
             command.slot,
             command.plugin,
             failover=command.failover,
             temporary=self._client.process_id if command.temporary else 0,
+            with_snapshot=command.snapshot != "nothing",
         )
+        exported = None
+        if snapshot is not None and command.snapshot == "use":
+            await self.snapshots.use(snapshot)
+        elif snapshot is not None:
+            exported = self.snapshots.export(snapshot)
         names = ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
-        values = [command.slot, str(Lsn(slot.saved.confirmed)), None, command.plugin]
+        values = [command.slot, str(Lsn(slot.saved.confirmed)), exported, command.plugin]
         self._rows([(name, _TEXT) for name in names], values, "CREATE_REPLICATION_SLOT")
+
+    def _check_snapshot(self, wanted: str) -> None:
+        in_transaction = self.session.transaction != "I"
+        shown = f"CREATE_REPLICATION_SLOT ... (SNAPSHOT '{wanted}')"
+        if wanted == "export" and in_transaction:
+            raise Refused("XX000", f"{shown} must not be called inside a transaction")
+        if wanted != "use":
+            return
+        if not in_transaction:
+            raise Refused("XX000", f"{shown} must be called inside a transaction")
+        level = self.session.settings.get("transaction_isolation", "read committed")
+        if level != "repeatable read":
+            raise Refused(
+                "XX000", f"{shown} must be called in REPEATABLE READ isolation mode transaction"
+            )
 
     async def _alter(self, command: commands.AlterSlot) -> None:
         if command.two_phase:

@@ -219,12 +219,13 @@ class Catalog:
 
     @staticmethod
     def _refused(refused: Refused, text: str, session: Session) -> None:
+        if isinstance(refused, TableRead):
+            return  # answered elsewhere
         if session.transaction == "T":
             session.transaction = "E"
-        if not isinstance(refused, TableRead):
-            _log.warning(
-                "query refused", sqlstate=refused.sqlstate, message=refused.message, query=text
-            )
+        _log.warning(
+            "query refused", sqlstate=refused.sqlstate, message=refused.message, query=text
+        )
 
     def _answer(
         self,

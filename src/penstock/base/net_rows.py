@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.load.fold import Ints, KeyCodes, Net, inconsistent
+from penstock.base.fold import Ints, KeyCodes, Net, inconsistent
 from penstock.ports.target import GONE, NEW, UPSERT, Counts, Layout
 
 ROWS_PER_BATCH = 20_000
@@ -74,13 +74,13 @@ class FoldedRows:
 
     def _counted(self, copies: Ints) -> Iterator[pa.RecordBatch]:
         for codes in _pieces(self._own(np.flatnonzero(copies))):
-            yield self.layout.batch(copies[codes], _values(self.net.keys, codes))
+            yield self.layout.batch(copies[codes], key_values(self.net.keys, codes))
 
     def _deletes(self, gone: Ints) -> Iterator[pa.RecordBatch]:
         relation = self.net.relation
         for codes in _pieces(gone):
             columns: list[Any] = [None] * len(relation.columns)
-            for index, values in zip(relation.key, _values(self.net.keys, codes), strict=True):
+            for index, values in zip(relation.key, key_values(self.net.keys, codes), strict=True):
                 columns[index] = values
             yield self.layout.batch(np.full(len(codes), GONE, np.int64), columns)
 
@@ -139,12 +139,12 @@ class FoldedRows:
             bitmaps = pa.array([next(found) if flag else None for flag in is_open], pa.binary())
             codes = np.full(len(places), -1, np.int64)
             codes[is_open] = net.open_origin[picked]
-            origin = _values(net.keys, codes)
+            origin = key_values(net.keys, codes)
         kinds = np.where(net.new[places], NEW, UPSERT).astype(np.int64)
         return self.layout.batch(kinds, columns, bitmaps=bitmaps, origin=origin)
 
 
-def _values(keys: KeyCodes, codes: Ints) -> list[Any]:
+def key_values(keys: KeyCodes, codes: Ints) -> list[Any]:
     """The key columns for some codes; null for -1."""
     place = np.where(codes >= 0, keys.first[codes], 0) if keys.size else codes
     index = pa.array(place, mask=codes < 0)
@@ -156,7 +156,7 @@ def _order(keys: KeyCodes, codes: Ints) -> Ints | None:
 
     The order is Arrow's: of texts by their bytes.
     """
-    columns = _values(keys, codes)
+    columns = key_values(keys, codes)
     if len(columns) == 1 and pa.types.is_integer(columns[0].type):
         numbers = columns[0].to_numpy()
         if (numbers[1:] >= numbers[:-1]).all():

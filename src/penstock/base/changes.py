@@ -1,0 +1,144 @@
+"""What happened to one table in some segments: in layers of one shape each, behind an emptying.
+
+Reads the segments' indexes, markers and shapes; rows are read when a layer is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.codec.ckt import FrameEntry
+from penstock.log.segment import Segment
+from penstock.model import FlushPoint, MarkerKind, Relation, TableName
+
+_EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Which changes count: rows with gsn_after < gsn up to the end, of transactions from trx_from.
+
+    settled_trx: changes of transactions before it may be in the base already.
+    """
+
+    end: FlushPoint
+    gsn_after: int = 0
+    trx_from: int = 0
+    settled_trx: int = 0
+
+    def behind(self, gsn: int) -> Window:
+        """The part of it behind a row."""
+        return Window(
+            end=self.end,
+            gsn_after=max(self.gsn_after, gsn),
+            trx_from=self.trx_from,
+            settled_trx=self.settled_trx,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """Changes of one shape, in order; they can be read as often as needed.
+
+    overlaps: the rows below may have some of them already.
+    """
+
+    relation: Relation
+    frames: tuple[tuple[Segment, FrameEntry], ...]
+    window: Window
+    overlaps: bool = False
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Their frames, cut to what counts. Raises SegmentCorrupt."""
+        for segment, entry in self.frames:
+            yield _cut(segment.read_rows(entry).batch, self.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """All of one table. is_emptied: what was before is void. relation: the newest; None: unknown.
+
+    window: what of the segments counts.
+    """
+
+    layers: tuple[Layer, ...]
+    is_emptied: bool
+    relation: Relation | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row has changed."""
+        return not self.layers and not self.is_emptied
+
+
+def first_trx(segments: Sequence[Segment], ordinal: int) -> int:
+    """The first transaction at a position of the source or behind it; 0: all are."""
+    found = 0
+    if ordinal:
+        for segment in segments:
+            found = segment.transactions.first_from(ordinal)
+            if found <= segment.end.trx:
+                break
+    return found
+
+
+def changes_of(segments: Sequence[Segment], table: TableName, window: Window) -> TableChanges:
+    """What happened to a table in segments that follow one another. Raises SegmentCorrupt."""
+    emptied = _emptied_at(segments, table, window)
+    counted = window if emptied is None else window.behind(emptied)
+    layers: list[Layer] = []
+    newest: Relation | None = None
+    for segment in segments:
+        used: set[int] = set()
+        for entry in segment.row_frames(table=table, gsn_after=counted.gsn_after):
+            if entry.trx_last < window.trx_from or entry.gsn_first > window.end.gsn:
+                continue
+            used.add(entry.relation_id)
+            newest = segment.relation(entry.relation_id)
+            overlaps = entry.trx_first < window.settled_trx
+            if layers and layers[-1].relation.same_shape(newest):
+                last = layers.pop()
+                frames = (*last.frames, (segment, entry))
+                overlaps = overlaps or last.overlaps
+            else:
+                frames = ((segment, entry),)
+            layers.append(Layer(relation=newest, frames=frames, window=counted, overlaps=overlaps))
+        newest = _news(segment, table, window, used) or newest
+    return TableChanges(layers=tuple(layers), is_emptied=emptied is not None, relation=newest)
+
+
+def _emptied_at(segments: Sequence[Segment], table: TableName, window: Window) -> int | None:
+    found = None
+    for segment in segments:
+        for marker in segment.markers():
+            if marker.kind not in _EMPTYING or not window.trx_from <= marker.trx <= window.end.trx:
+                continue
+            if any(TableName(*name) == table for name in marker.tables):
+                found = marker.gsn
+    return found
+
+
+def _news(segment: Segment, table: TableName, window: Window, used: set[int]) -> Relation | None:
+    """The newest shape in a segment; one without rows that count is news behind the base alone."""
+    found = None
+    for totals in segment.tables:
+        if (totals.schema, totals.name) != tuple(table) or totals.gsn > window.end.gsn:
+            continue
+        if totals.id in used or segment.start.trx + 1 >= window.trx_from:
+            found = segment.relation(totals.id)
+    return found
+
+
+def _cut(batch: pa.RecordBatch, window: Window) -> pa.RecordBatch:
+    """The rows that count: gsn and trx rise in a batch, so it is one slice."""
+    gsn = batch.column("gsn").to_numpy()
+    low = int(np.searchsorted(gsn, window.gsn_after, side="right"))
+    high = int(np.searchsorted(gsn, window.end.gsn, side="right"))
+    if window.trx_from:
+        trx = batch.column("trx").to_numpy()
+        low = max(low, int(np.searchsorted(trx, window.trx_from, side="left")))
+    return batch.slice(low, max(0, high - low))

@@ -1,0 +1,163 @@
+"""A state of all tables that stays readable: links of the base's files and of the log behind it.
+
+The base moves on, and its files and the log's segments go; what is held has names of its own, in a
+directory that is removed when nobody needs it any more. Nothing is copied.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.base.changes import Window, changes_of, first_trx
+from penstock.base.manifest import HELD, BaseTable, Manifest, load_manifest, read_file
+from penstock.base.state import Piece, state
+from penstock.host.files import REAL_FILES, FileMissing, Files, remove_tree
+from penstock.log.layout import EXTENSION_DEFAULT, open_name, segment_name
+from penstock.log.segment import open_segment
+from penstock.model import FlushPoint, PenstockError, TableName
+
+_ATTEMPTS_MAX = 20
+
+
+class BaseNotReady(PenstockError):
+    """There is no base yet, or the log is not as far as the point at which it was read."""
+
+    code = "BA04"
+    retry = "backoff"
+
+
+class TableNotInBase(PenstockError):
+    """A table is not in the base, or not yet. fields: table."""
+
+    code = "BA05"
+    retry = "backoff"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldState:
+    """All tables as they were at the log's position `end`. segments: the files behind the base."""
+
+    directory: Path
+    manifest: Manifest
+    segments: tuple[Path, ...]
+    end: FlushPoint
+    extension: str
+
+    def table(self, name: TableName) -> BaseTable:
+        """A table of the base. Raises TableNotInBase."""
+        found = self.manifest.of(name)
+        if found is None:
+            raise TableNotInBase(
+                f"table {name} is not in the log's base yet",
+                hint="A table that is new is read from the source by the load process: try again "
+                "when it has been. It runs in mode data+change, as `penstock load` or in "
+                "`penstock run`.",
+                table=str(name),
+            )
+        return found
+
+    def pieces(self, name: TableName) -> Generator[Piece]:
+        """The rows of a table, in its shape at the end. Raises TableNotInBase, SegmentCorrupt."""
+        table = self.table(name)
+        with ExitStack() as stack:
+            segments = [
+                stack.enter_context(open_segment(path, extension=self.extension))
+                for path in self.segments
+            ]
+            window = Window(
+                end=self.end,
+                gsn_after=self.manifest.gsn,
+                trx_from=first_trx(segments, int(table.ordinal)),
+                settled_trx=first_trx(segments, int(table.settled)),
+            )
+            changes = changes_of(segments, name, window)
+            yield from state(self._base(table), changes, shape=table.relations[-1])
+
+    def _base(self, table: BaseTable) -> Iterator[Piece]:
+        for file in table.files:
+            relation = table.relations[file.relation]
+            yield Piece(relation=relation, rows=read_file(self.directory, file, relation))
+
+    def release(self) -> None:
+        """Nobody reads any more. Raises FileFailed."""
+        with suppress(FileMissing):
+            remove_tree(self.directory)
+
+
+class Holder:
+    """Holds states of one log. For several threads."""
+
+    def __init__(
+        self,
+        base: Path,
+        *,
+        log: Path,
+        links: tuple[Path, ...],
+        extension: str = EXTENSION_DEFAULT,
+        files: Files = REAL_FILES,
+    ) -> None:
+        """links: directories that have names of segments, beside the log's own."""
+        self._base, self._log, self._links = base, log, links
+        self._extension, self._files = extension, files
+
+    def clear(self) -> None:
+        """Remove what a process that is gone has held."""
+        if self._files.exists(self._base / HELD):
+            remove_tree(self._base / HELD)
+
+    def hold(self, log_id: str, number: int, end: FlushPoint, *, is_open: bool) -> HeldState:
+        """The state at the end of what is durable. number: of the segment that it is in, or next.
+
+        Raises BaseNotReady, FileFailed.
+        """
+        for _ in range(_ATTEMPTS_MAX):
+            manifest = load_manifest(self._base, self._files)
+            if manifest is None or manifest.log_id != log_id or not manifest.tables:
+                raise _not_ready("there is no base of the log's tables yet")
+            if end.position < manifest.complete_at:
+                raise _not_ready("the log is not as far yet as the point of its base")
+            directory = self._base / HELD / secrets.token_hex(8)
+            self._files.make_directory(directory)
+            try:
+                for table in manifest.tables:
+                    for file in table.files:
+                        self._files.link(self._base / file.name, directory / file.name)
+                last = number if is_open else number - 1
+                segments = tuple(
+                    self._segment(directory, one) for one in range(manifest.segment, last + 1)
+                )
+            except FileMissing:
+                remove_tree(directory)  # the base has moved on meanwhile
+                continue
+            return HeldState(
+                directory=directory,
+                manifest=manifest,
+                segments=segments,
+                end=end,
+                extension=self._extension,
+            )
+        raise _not_ready("the base moves on faster than it can be held")
+
+    def _segment(self, directory: Path, number: int) -> Path:
+        """A link of a segment, under the name that says whether it was open. Raises FileMissing."""
+        closed = segment_name(number, self._extension)
+        opened = open_name(number, self._extension)
+        # It may be closed and renamed between two looks.
+        places = [(one, closed) for one in (*self._links, self._log)]
+        for folder, name in (*places, (self._log, opened), *places):
+            with suppress(FileMissing):
+                self._files.link(folder / name, directory / name)
+                return directory / name
+        raise FileMissing(f"segment {number} of the log is not there", path=str(self._log / closed))
+
+
+def _not_ready(why: str) -> BaseNotReady:
+    return BaseNotReady(
+        why,
+        hint="Wait, or see with `penstock status` whether the load process runs: it reads the base "
+        "in mode data+change, `penstock load FILE` or `penstock run FILE`.",
+    )

@@ -1,0 +1,99 @@
+"""Rows of one version of a table in the shape of a later one. Pure, vectorized.
+
+A column is found by its name, or by one that it had before. One that is new has the value that
+earlier rows have of it. A change of type counts only where every value stays the same; where the
+server has computed new values, the rows have to be read again (`ShapeUnfit`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.base.manifest import rows_batch
+from penstock.codec.columns import arrow_type
+from penstock.codec.copy_rows import column_of
+from penstock.codec.exact_text import exact_texts
+from penstock.model import Column, PenstockError, Relation
+
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+_WIDER = {
+    "int16": ("int32", "int64"),
+    "int32": ("int64",),
+    "uint32": ("int64", "uint64"),
+}
+_WHOLE = ("int16", "int32", "int64", "uint32", "uint64")
+# Whose source's type may differ while the values are the same: lengths and names.
+_SAME_VALUES = (*_WHOLE, "string", "binary", "uuid", "bool")
+
+Convert = Callable[[Any], Any]
+
+
+class ShapeUnfit(PenstockError):
+    """Rows of the base do not have the values that a changed table has. fields: table, column."""
+
+    code = "BA02"
+    retry = "backoff"
+
+
+def converted(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordBatch:
+    """Rows of an old shape in a new one. Raises ShapeUnfit."""
+    if old.columns == new.columns:
+        return batch
+    places = {column.name: place for place, column in enumerate(old.columns)}
+    arrays = []
+    for column in new.columns:
+        name = next((one for one in (column.name, *column.was) if one in places), None)
+        if name is None:
+            arrays.append(_missing(column, batch.num_rows))
+        else:
+            place = places[name]
+            arrays.append(_retyped(batch.column(place), old.columns[place], column, new))
+    return rows_batch(new, arrays)
+
+
+def _missing(column: Column, count: int) -> Any:
+    kind = arrow_type(column.neutral)
+    if column.missing is None:
+        return pa.nulls(count, kind)
+    (value,) = column_of([column.missing.encode()], column.neutral)
+    return pa.repeat(value, count).cast(kind)
+
+
+def _retyped(values: Any, old: Column, new: Column, table: Relation) -> Any:
+    if old.neutral == new.neutral:
+        if old.source_type != new.source_type and not _same_values(old.neutral):
+            raise _unfit(old, new, table)
+        return values
+    if new.neutral == "string":
+        if old.source_type != new.source_type and old.neutral not in _WHOLE:
+            raise _unfit(old, new, table)
+        return pa.array(exact_texts(values, old.neutral), pa.string())
+    if new.neutral in _WIDER.get(old.neutral, ()) or _is_wider_decimal(old.neutral, new.neutral):
+        return values.cast(arrow_type(new.neutral))
+    raise _unfit(old, new, table)
+
+
+def _same_values(neutral: str) -> bool:
+    return neutral in _SAME_VALUES or neutral.startswith("decimal")
+
+
+def _is_wider_decimal(old: str, new: str) -> bool:
+    one, other = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if one is None or other is None:
+        return False
+    whole = int(one[1]) - int(one[2])
+    return int(other[2]) >= int(one[2]) and int(other[1]) - int(other[2]) >= whole
+
+
+def _unfit(old: Column, new: Column, table: Relation) -> ShapeUnfit:
+    return ShapeUnfit(
+        f"column {new.name} of {table.full_name} has changed from {old.source_type} to "
+        f"{new.source_type}, and the values that earlier rows have now are not in the log",
+        hint="Nothing to do: the base reads the table again.",
+        table=table.full_name,
+        column=new.name,
+    )

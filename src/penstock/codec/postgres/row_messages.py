@@ -1,0 +1,111 @@
+"""Rows of Arrow columns as messages of the wire: DataRow, and CopyData as text and as binary.
+
+Vectorized: a column becomes bytes as the server prints them, and all messages of a batch are one
+buffer. Source: PostgreSQL manual, "Message Formats" and COPY, "Text Format" and "Binary Format".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.arrow_lines import as_bytes, escaped, joined, scalar, text_of
+from penstock.codec.exact_text import exact_texts
+from penstock.codec.postgres.pgtext import is_hex_bytea
+from penstock.model import Column
+
+COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+COPY_TRAILER = b"\xff\xff"
+_ESCAPES = (
+    (b"\\", b"\\\\"),
+    (b"\t", b"\\t"),
+    (b"\n", b"\\n"),
+    (b"\r", b"\\r"),
+    (b"\b", b"\\b"),
+    (b"\f", b"\\f"),
+    (b"\v", b"\\v"),
+)
+_PLAIN = ("int16", "int32", "int64", "uint32", "uint64", "string", "uuid")
+_NO_LENGTH = 0xFFFFFFFF  # -1: NULL
+
+
+def text_cells(values: Any, column: Column) -> Any:
+    """A column's values as the server prints them, as bytes; null stays null."""
+    kind = column.neutral.partition("(")[0]
+    if kind == "binary" and not is_hex_bytea(column):
+        return values.cast(pa.large_binary())
+    if kind == "binary":
+        found = [None if one is None else b"\\x" + one.hex().encode() for one in values.to_pylist()]
+        return pa.array(found, pa.large_binary())
+    if kind in _PLAIN:
+        return text_of(values)
+    if kind == "bool":
+        return pc.if_else(values, scalar(b"t"), scalar(b"f"))
+    texts = exact_texts(values, column.neutral)
+    return pa.array(texts, pa.large_string()).cast(pa.large_binary())
+
+
+def copy_lines(cells: Sequence[Any], count: int) -> bytes:
+    """CopyData messages, one for each row, in COPY's text format."""
+    if not count:
+        return b""
+    lines = [escaped(one, _ESCAPES) for one in cells]
+    if lines:
+        lines[-1] = joined([lines[-1], scalar(b"")], b"\n", null=b"\\N")
+        rows = joined(lines, b"\t", null=b"\\N")
+    else:
+        rows = pa.array([b"\n"] * count, pa.large_binary())
+    lengths = pc.binary_length(rows).to_numpy().astype(np.int64) + 4
+    head = _fixed(np.concatenate([_letter(b"d", count), _be32(lengths)], axis=1))
+    return b"".join(as_bytes(joined([head, rows], b"", null=b"")))
+
+
+def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
+    """Messages with the cells of one row each: `D` for DataRow, `d` for CopyData in binary."""
+    if not count:
+        return b""
+    total = np.full(count, 6, np.int64)
+    parts: list[Any] = []
+    for values in cells:
+        lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
+        total += 4 + lengths
+        told = lengths if not values.null_count else np.where(_valid(values), lengths, _NO_LENGTH)
+        parts += [_fixed(_be32(told)), values]
+    number = np.broadcast_to(np.frombuffer(len(cells).to_bytes(2, "big"), np.uint8), (count, 2))
+    head = _fixed(np.concatenate([_letter(letter, count), _be32(total), number], axis=1))
+    return b"".join(as_bytes(joined([head, *parts], b"", null=b"")))
+
+
+def fixed_cells(numbers: Any, kind: str, valid: Any) -> Any:
+    """Numbers as bytes of a fixed width, big endian. kind: numpy's. valid: mask, None for all."""
+    data = np.ascontiguousarray(numbers.astype(kind))
+    width = data.dtype.itemsize
+    found = _fixed(data.view(np.uint8).reshape(len(data), width))
+    return (
+        found if valid is None else pc.if_else(pa.array(valid), found, pa.scalar(None, found.type))
+    )
+
+
+def _valid(values: Any) -> Any:
+    return np.asarray(values.is_valid())
+
+
+def _letter(letter: bytes, count: int) -> Any:
+    return np.full((count, 1), letter[0], np.uint8)
+
+
+def _be32(numbers: Any) -> Any:
+    data = np.ascontiguousarray(numbers.astype(">u4"))
+    return data.view(np.uint8).reshape(len(data), 4)
+
+
+def _fixed(data: Any) -> Any:
+    """Rows of bytes as an array of bytes."""
+    count, width = data.shape
+    buffer = pa.py_buffer(np.ascontiguousarray(data).tobytes())
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])
+    return fixed.cast(pa.large_binary())

@@ -1,0 +1,187 @@
+"""Keeps the base of a pipeline: reads tables that are missing from the source, then moves it on.
+
+A thread of the load process, with its Spark session. Tables are read at a consistent point of
+their own behind the log's beginning: what the log has from there on is added later, so whatever
+dies in between, the next start reads those tables again that no manifest has. Not here: the jobs
+(`penstock.load.base`), and reading the base (`penstock.base`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
+from penstock.control.base_place import base_place
+from penstock.control.consumer_snapshot import reading_of
+from penstock.control.new_tables import without_new
+from penstock.control.servers import source_tables
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
+from penstock.host.retry import Backoff, Patience
+from penstock.load.base import Compaction, read_tables, table_of
+from penstock.load.base_job import ReadTask
+from penstock.load.session import Session, SessionKeeper, SparkLost
+from penstock.log import links
+from penstock.log.state import LogState, load_state
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.planner import Planner, PointUnfit, open_planner
+from penstock.ports.tables import tables_at
+
+logger = structlog.get_logger(__name__)
+POLL_S = 0.5
+TABLES_S = 5.0  # how often the source is asked for tables that are new
+ATTEMPTS_MAX = 5
+RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
+
+
+class BaseUnread(PenstockError):
+    """Tables of the base were rewritten again and again while they were read."""
+
+    code = "BA03"
+    retry = "backoff"
+
+
+class BaseKeeper:
+    """A context manager: its thread works while the block is open."""
+
+    def __init__(self, config: Config, sessions: SessionKeeper, *, owns_session: bool) -> None:
+        """owns_session: nobody else renews the session when it is lost."""
+        self._config, self._sessions, self._owns = config, sessions, owns_session
+        self._place = base_place(config)
+        self._compaction = Compaction(self._place)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="base", daemon=True)
+        self._tables_s = -TABLES_S
+
+    def __enter__(self) -> BaseKeeper:
+        """Begin."""
+        REAL_FILES.make_directory(self._place.directory)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End: a job that runs is given up, and what it wrote is removed by the next start."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        patience = Patience(RETRIES)
+        remove_others(self._place.directory, load_manifest(self._place.directory))
+        while not self._ended.is_set():
+            try:
+                worked = self._step()
+            except PenstockError as error:
+                if self._ended.is_set():
+                    return
+                logger.warning("base not moved on", error=error.message)
+                if isinstance(error, SparkLost) and self._owns:
+                    self._sessions.renew()
+                self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
+            except Exception:
+                logger.exception("base failed")
+                self._ended.wait(RETRIES.longest_s)
+            else:
+                patience.worked()
+                if not worked:
+                    self._ended.wait(POLL_S)
+
+    def _step(self) -> bool:
+        """Do what is due; whether there was anything."""
+        log = load_state(self._config.layout.log)
+        if log is None or not log.end.position or not self._sessions.wait(self._ended.is_set):
+            return False
+        manifest = load_manifest(self._place.directory)
+        if manifest is not None and manifest.log_id != log.log_id:
+            manifest = None
+        if manifest is None:
+            manifest = self._begun(log)
+        session = self._sessions.get().named("base")
+        missing = self._missing(manifest)
+        if missing:
+            self._read(session, manifest, missing)
+            return True
+        due = self._compaction.due(manifest) if manifest.tables else []
+        if due:
+            self._compaction.step(session, manifest, due)
+        return bool(due)
+
+    def _begun(self, log: LogState) -> Manifest:
+        """A base without tables: the links of what it will need are made from here on."""
+        links.enable(self._place.links)
+        now = load_state(self._config.layout.log) or log
+        return Manifest(log_id=log.log_id, number=0, segment=now.number_next, gsn=0)
+
+    def _missing(self, manifest: Manifest) -> list[TableDefinition]:
+        now_s = REAL_CLOCK.monotonic_s()
+        if manifest.tables and now_s - self._tables_s < TABLES_S:
+            return []
+        found = without_new(self._config, source_tables(self._config))
+        self._tables_s = now_s
+        return [one for one in found if manifest.of(one.name) is None]
+
+    def _read(
+        self, session: Session, manifest: Manifest, tables: Sequence[TableDefinition]
+    ) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            with open_planner(self._config) as planner:
+                try:
+                    made = self._read_at(session, manifest, tables, planner)
+                except PointUnfit as error:
+                    logger.info("tables are read at a later point", reason=error.message)
+                    continue
+            save_manifest(self._place.directory, made)
+            remove_others(self._place.directory, made)
+            return
+        raise BaseUnread(
+            f"tables were rewritten {ATTEMPTS_MAX} times while they were read for the base",
+            hint="Nothing to do: they are read again later.",
+        )
+
+    def _read_at(
+        self,
+        session: Session,
+        manifest: Manifest,
+        tables: Sequence[TableDefinition],
+        planner: Planner,
+    ) -> Manifest:
+        """All rows of these tables at one point. Raises PointUnfit."""
+        at = planner.fresh_point()
+        tasks: list[ReadTask] = []
+        relations = {}
+        for definition in tables:
+            reading = reading_of(self._config, planner, at, definition)
+            relations[definition.name] = reading.relation
+            tasks += [
+                ReadTask(
+                    chunk=task,
+                    relation=reading.relation,
+                    dialect=reading.dialect,
+                    directory=self._place.directory,
+                )
+                for task in reading.tasks
+            ]
+        written, gone = read_tables(session, tasks)
+        if gone:
+            raise PointUnfit(f"{min(gone)} cannot be read at {at.position} any more")
+        end = planner.release()
+        shift = tables_at(self._config.source.url).shift(self._config)
+        ordinal = at.position.ordinal + shift
+        settled = max(
+            [ordinal, *(one.ordinal + shift for one in (at.settled, end) if one is not None)]
+        )
+        made = [
+            table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled)
+            for name, relation in relations.items()
+        ]
+        logger.info(
+            "base read",
+            position=str(at.position),
+            tables=len(made),
+            row_count=sum(table.row_count for table in made),
+        )
+        return replace(manifest, number=manifest.number + 1, tables=(*manifest.tables, *made))

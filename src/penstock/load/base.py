@@ -1,0 +1,294 @@
+"""The base's Spark jobs: reading it from the source, and moving it forward beside the flow.
+
+One job reads all chunks of the tables that are missing; one job per step of compaction adds some
+closed segments: tasks are groups of a table's files, and the rows that changes bring. The manifest
+is replaced when all tasks have ended, and only then are old files and links removed. Not here:
+when (`control/base_keeper.py`), and how one task does it (`base_job.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from penstock.base.changes import TableChanges, Window, changes_of, first_trx
+from penstock.base.manifest import (
+    FILE_BYTES,
+    BasePlace,
+    BaseTable,
+    Manifest,
+    empty,
+    remove_others,
+    save_manifest,
+)
+from penstock.base.shapes import ShapeUnfit, converted
+from penstock.host.faults import declare, point
+from penstock.load.base_job import CompactTask, Outcome, ReadTask, Written, compact, read_chunks
+from penstock.load.session import Session
+from penstock.log import links
+from penstock.log.layout import SegmentFile, list_segments
+from penstock.log.segment import open_segment
+from penstock.model import FlushPoint, Relation, TableName
+
+_T = TypeVar("_T")
+logger = structlog.get_logger(__name__)
+declare("base.compacted.before", "base.compacted.after")
+
+SEGMENTS_MAX = 16  # of one step: so many keys are in a worker's memory
+SMALL_BYTES = FILE_BYTES // 8  # as lz4 leaves them: files below are joined
+SHARE = 4  # a step is due when the changes have a fourth of the base's bytes
+
+
+def read_tables(
+    session: Session, tasks: Sequence[ReadTask]
+) -> tuple[dict[TableName, tuple[Written, ...]], set[TableName]]:
+    """Read chunks: what was written of each table, and tables whose point is gone.
+
+    Raises the error of a chunk that failed, and what a job raises.
+    """
+    partitions = [list(found) for found in _shared_out(tasks, session.parallelism, _chunk_cost)]
+    outcomes = session.run(partitions, read_chunks, description="base: rows of the source")
+    written: dict[TableName, tuple[Written, ...]] = {}
+    gone = {outcome.table for outcome in outcomes if outcome.is_gone}
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+        written[outcome.table] = (*written.get(outcome.table, ()), *outcome.written)
+    return written, gone
+
+
+def table_of(
+    relation: Relation, written: Sequence[Written], *, ordinal: int = 0, settled: int = 0
+) -> BaseTable:
+    """A table of files in several shapes. relation: its own, and the last of them."""
+    relations: list[Relation] = []
+    files = []
+    for one in written:
+        place = next((n for n, r in enumerate(relations) if r.same_shape(one.relation)), -1)
+        if place < 0:
+            place = len(relations)
+            relations.append(one.relation)
+        files += [replace(file, relation=place) for file in one.files]
+    if not relations or not relations[-1].same_shape(relation):
+        relations.append(relation)
+    return BaseTable(
+        schema=relation.schema,
+        name=relation.name,
+        relations=tuple(relations),
+        files=tuple(files),
+        ordinal=str(ordinal),
+        settled=str(settled),
+    )
+
+
+class Compaction:
+    """Moves the base of one log forward. For one thread, the base's only writer."""
+
+    def __init__(self, place: BasePlace) -> None:
+        """Nothing is read yet."""
+        self._place = place
+
+    def due(self, manifest: Manifest) -> list[SegmentFile]:
+        """The segments of the next step; none while it would cost more than it frees."""
+        found = self.waiting(manifest)
+        size = sum(file.path.stat().st_size for file in found)
+        if len(found) < SEGMENTS_MAX and size * SHARE < manifest.size_bytes:
+            return []
+        return found
+
+    def waiting(self, manifest: Manifest) -> list[SegmentFile]:
+        """The next closed segments behind the base, at most as many as one step takes."""
+        place = self._place
+        links.release(place.links, through=manifest.segment - 1, extension=place.extension)
+        found = [
+            file
+            for file in list_segments(place.links, place.extension)
+            if file.number >= manifest.segment
+        ]
+        return found[:SEGMENTS_MAX]
+
+    def step(self, session: Session, manifest: Manifest, files: Sequence[SegmentFile]) -> Manifest:
+        """Add some segments to it; the new base. Raises what tasks and job raise.
+
+        A table whose rows must be read again is not in it any more.
+        """
+        if not files:
+            return manifest
+        point("base.compacted.before")
+        with ExitStack() as stack:
+            segments = [
+                stack.enter_context(open_segment(file.path, extension=self._place.extension))
+                for file in files
+            ]
+            _check_chain(manifest, segments)
+            end = segments[-1].end
+            tasks: list[CompactTask] = []
+            moved: list[BaseTable] = []
+            for table in manifest.tables:
+                window = Window(
+                    end=end,
+                    gsn_after=manifest.gsn,
+                    trx_from=first_trx(segments, int(table.ordinal)),
+                )
+                changes = changes_of(segments, table.table, window)
+                shaped = _shaped(table, changes)
+                if shaped is not None:
+                    moved.append(shaped)
+                    if not changes.is_empty:
+                        tasks += self._tasks(manifest, table, files, end, changes.is_emptied)
+        outcomes = self._run(session, tasks)
+        tables = [_moved(_past(one, end), tasks, outcomes) for one in moved]
+        made = replace(
+            manifest,
+            number=manifest.number + 1,
+            segment=files[-1].number + 1,
+            gsn=end.gsn,
+            tables=tuple(one for one in tables if one is not None),
+        )
+        save_manifest(self._place.directory, made)
+        point("base.compacted.after")
+        remove_others(self._place.directory, made)
+        links.release(self._place.links, through=files[-1].number, extension=self._place.extension)
+        logger.info("base moved on", segment=made.segment, tables=len(made.tables))
+        return made
+
+    def _run(self, session: Session, tasks: Sequence[CompactTask]) -> list[Outcome]:
+        if not tasks:
+            return []
+        slots = max(1, session.parallelism - 1)  # one is left to the changes
+        partitions = [list(found) for found in _shared_out(tasks, slots, lambda task: task.cost)]
+        outcomes = session.run(partitions, compact, description="base: compaction")
+        for outcome in outcomes:
+            if outcome.error is not None and not isinstance(outcome.error, ShapeUnfit):
+                raise outcome.error
+        return outcomes
+
+    def _tasks(
+        self,
+        manifest: Manifest,
+        table: BaseTable,
+        files: Sequence[SegmentFile],
+        end: FlushPoint,
+        is_emptied: bool,
+    ) -> Iterator[CompactTask]:
+        changed = sum(file.path.stat().st_size for file in files)
+        if is_emptied:
+            groups: list[tuple[int, ...]] = []
+        elif table.relations[-1].key:
+            groups = list(_groups(table))
+        else:
+            groups = [tuple(range(len(table.files)))]  # equal rows are counted over all files
+        is_whole = bool(groups) and not table.relations[-1].key
+        for group, places in enumerate(groups):
+            yield CompactTask(
+                table=table,
+                files=places,
+                adds_rows=is_whole,
+                directory=self._place.directory,
+                segments=tuple(file.path for file in files),
+                extension=self._place.extension,
+                end=end,
+                gsn_after=manifest.gsn,
+                group=group,
+                cost=changed + sum(table.files[place].size_bytes for place in places),
+            )
+        if not is_whole:
+            yield CompactTask(
+                table=table,
+                files=(),
+                adds_rows=True,
+                directory=self._place.directory,
+                segments=tuple(file.path for file in files),
+                extension=self._place.extension,
+                end=end,
+                gsn_after=manifest.gsn,
+                group=len(groups),
+                cost=2 * changed,
+            )
+
+
+def _groups(table: BaseTable) -> Iterator[tuple[int, ...]]:
+    """Files that are rewritten together: large ones alone, small ones until they are large."""
+    waiting: list[int] = []
+    size = 0
+    for place, file in enumerate(table.files):
+        if file.size_bytes >= SMALL_BYTES:
+            yield (place,)
+            continue
+        waiting.append(place)
+        size += file.size_bytes
+        if size >= SMALL_BYTES:
+            yield tuple(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield tuple(waiting)
+
+
+def _check_chain(manifest: Manifest, segments: Sequence[object]) -> None:
+    """The base's links have no hole: they are made while it is the base."""
+    first = segments[0]
+    assert getattr(first, "number", None) == manifest.segment, "a link of the base is missing"
+
+
+def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:
+    """The table in its newest shape, which its files have when they are read; None: they cannot."""
+    newest = changes.relation
+    if newest is None or newest.same_shape(table.relations[-1]):
+        return table
+    try:
+        for relation in () if changes.is_emptied else table.relations:
+            converted(empty(relation), relation, newest)
+    except ShapeUnfit as error:
+        logger.warning("base reads a table again", table=str(table.table), reason=error.message)
+        return None
+    return replace(table, relations=(*table.relations, newest))
+
+
+def _past(table: BaseTable, end: FlushPoint) -> BaseTable:
+    """A table whose point the base is past needs not know it any more."""
+    is_past = end.position >= max(int(table.ordinal), int(table.settled))
+    return replace(table, ordinal="0", settled="0") if is_past else table
+
+
+def _moved(
+    table: BaseTable, tasks: Sequence[CompactTask], outcomes: Sequence[Outcome]
+) -> BaseTable | None:
+    """The table with its new files; None: it must be read again."""
+    own = [task for task in tasks if task.table.table == table.table]
+    if not own:
+        return table
+    found = {outcome.group: outcome for outcome in outcomes if outcome.table == table.table}
+    if any(outcome.error is not None for outcome in found.values()):
+        logger.warning("base reads a table again", table=str(table.table))
+        return None
+    written: list[Written] = []
+    for task in own:
+        outcome = found[task.group]
+        if outcome.kept:
+            files = tuple(table.files[place] for place in task.files)
+            written += [
+                Written(relation=table.relations[file.relation], files=(file,)) for file in files
+            ]
+        else:
+            written += outcome.written
+    made = table_of(table.relations[-1], written)
+    return replace(made, ordinal=table.ordinal, settled=table.settled)
+
+
+def _chunk_cost(task: ReadTask) -> int:
+    return task.chunk.chunk.size_bytes + (1 << 20)
+
+
+def _shared_out(tasks: Sequence[_T], slots: int, cost: Callable[[_T], int]) -> list[list[_T]]:
+    """Tasks in so many partitions at most, about even."""
+    bins: list[tuple[int, int, list[_T]]] = [(0, n, []) for n in range(min(slots, len(tasks)))]
+    for task in sorted(tasks, key=cost, reverse=True):
+        size, number, held = heapq.heappop(bins)
+        held.append(task)
+        heapq.heappush(bins, (size + cost(task), number, held))
+    return [held for _, _, held in bins]

@@ -1,0 +1,205 @@
+"""The task code of the base's Spark jobs: chunks of the source into files, and files moved forward.
+
+Runs in Spark's Python workers. A task writes files under new names, and nothing else: what a dying
+worker leaves behind is in no manifest. Not here: what tasks there are (`base.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.base.changes import Window, changes_of, first_trx
+from penstock.base.manifest import (
+    FILE_BYTES,
+    BaseFile,
+    BaseTable,
+    read_file,
+    rows_batch,
+    write_files,
+)
+from penstock.base.state import Piece, needs_old_rows, state
+from penstock.codec.copy_rows import cells_of, inserts
+from penstock.codec.lines import LineDialect
+from penstock.host.faults import declare, point
+from penstock.host.retry import Backoff, retrying
+from penstock.log.segment import Segment, open_segment
+from penstock.model import FlushPoint, PenstockError, Relation, TableName
+from penstock.ports.bulk import ChunkTask, bulk_source
+
+declare("base.read.chunk", "base.compact.task")
+BACKOFF = Backoff(first_s=0.2, longest_s=5.0, attempts=4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Files of one shape."""
+
+    relation: Relation
+    files: tuple[BaseFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask:
+    """A chunk to be read. relation: as the log has the table; directory: of the base."""
+
+    chunk: ChunkTask
+    relation: Relation
+    dialect: LineDialect
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a task did. is_gone: the point is not readable any more, or not for this table.
+
+    kept: the files of its group are as they were. error: instead of all.
+    """
+
+    table: TableName
+    group: int = 0
+    written: tuple[Written, ...] = ()
+    kept: bool = False
+    is_gone: bool = False
+    error: PenstockError | None = None
+
+
+def read_chunks(tasks: Iterator[ReadTask]) -> Iterable[Outcome]:
+    """Read the chunks of one partition; never raises for one of them."""
+    for task in tasks:
+        try:
+            yield retrying(partial(_read, task), backoff=BACKOFF)
+        except PenstockError as error:
+            yield Outcome(table=task.chunk.table, error=error)
+
+
+def _read(task: ReadTask) -> Outcome:
+    chunk, table = task.chunk, task.chunk.table
+    reader = bulk_source(chunk.source_url).open_reader(
+        chunk.source_url, chunk.snapshot_id, chunk.snapshot_text
+    )
+    if reader is None:
+        return Outcome(table=table, is_gone=True)
+    try:
+        if reader.was_rewritten(chunk):
+            return Outcome(table=table, is_gone=True)
+        written = _Shaped(task.directory)
+        relation = task.relation
+        for block in reader.lines(chunk, task.dialect):
+            columns = cells_of(block, len(relation.columns))
+            count = len(columns[0]) if columns else block.count(b"\n")
+            rows = inserts(relation, columns, count, gsn=1, trx=1, dialect=task.dialect)
+            relation = rows.relation
+            written.add(relation, rows_batch(relation, rows.batch.column("after").flatten()))
+        point("base.read.chunk")
+        return Outcome(table=table, written=written.finish())
+    except PenstockError as error:
+        if reader.tells_rewritten(error):
+            return Outcome(table=table, is_gone=True)
+        raise
+    finally:
+        reader.close()
+
+
+class _Shaped:
+    """Rows into files, a new one where the shape changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._written: list[Written] = []
+        self._relation: Relation | None = None
+        self._waiting: list[pa.RecordBatch] = []
+        self._size = 0
+
+    def add(self, relation: Relation, batch: pa.RecordBatch) -> None:
+        if self._relation is not None and not relation.same_shape(self._relation):
+            self._flush()
+        self._relation = relation
+        self._waiting.append(batch)
+        self._size += batch.nbytes
+        if self._size >= FILE_BYTES:
+            self._flush()
+
+    def finish(self) -> tuple[Written, ...]:
+        self._flush()
+        return tuple(self._written)
+
+    def _flush(self) -> None:
+        if self._relation is not None and self._waiting:
+            files = tuple(write_files(self._directory, self._relation, self._waiting))
+            self._written.append(Written(relation=self._relation, files=files))
+        self._waiting, self._size = [], 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactTask:
+    """Some files of a table to be moved forward, or the rows that come to them.
+
+    files: places in the table's; empty for the new rows alone. segments: closed ones, whose changes
+    are added. adds_rows: whether the changed rows are written, too.
+    """
+
+    table: BaseTable
+    files: tuple[int, ...]
+    adds_rows: bool
+    directory: Path
+    segments: tuple[Path, ...]
+    extension: str
+    end: FlushPoint
+    gsn_after: int
+    group: int = 0
+    cost: int = field(default=0, compare=False)
+
+
+def compact(tasks: Iterator[CompactTask]) -> Iterable[Outcome]:
+    """Do the tasks of one partition; never raises for one of them."""
+    for task in tasks:
+        try:
+            point("base.compact.task")
+            yield _compact(task)
+        except PenstockError as error:
+            yield Outcome(table=task.table.table, group=task.group, error=error)
+
+
+def _compact(task: CompactTask) -> Outcome:
+    table = task.table
+    with ExitStack() as stack:
+        segments: list[Segment] = [
+            stack.enter_context(open_segment(path, extension=task.extension))
+            for path in task.segments
+        ]
+        window = Window(
+            end=task.end,
+            gsn_after=task.gsn_after,
+            trx_from=first_trx(segments, int(table.ordinal)),
+            settled_trx=first_trx(segments, int(table.settled)),
+        )
+        changes = changes_of(segments, table.table, window)
+        shape = changes.relation or table.relations[-1]
+        alone = task.adds_rows and not task.files and bool(table.files)
+        places = list(task.files)
+        if alone and not changes.is_emptied and needs_old_rows(changes):
+            places = list(range(len(table.files)))
+        pieces = (_piece(task, place) for place in places)
+        found = state(pieces, changes, shape=table.relations[-1], adds_rows=task.adds_rows)
+        rows = [piece.rows for piece in found if not (alone and piece.is_old)]
+        before = sum(table.files[place].row_count for place in places)
+        shapes = {table.relations[table.files[place].relation] for place in places}
+        is_same = all(shape.same_shape(one) for one in shapes)
+        unchanged = not task.adds_rows and len(places) == 1 and is_same
+        if unchanged and sum(batch.num_rows for batch in rows) == before:
+            return Outcome(table=table.table, group=task.group, kept=True)
+        files = tuple(write_files(task.directory, shape, rows))
+    written = (Written(relation=shape, files=files),)
+    return Outcome(table=table.table, group=task.group, written=written)
+
+
+def _piece(task: CompactTask, place: int) -> Piece:
+    file = task.table.files[place]
+    relation = task.table.relations[file.relation]
+    return Piece(relation=relation, rows=read_file(task.directory, file, relation))

@@ -1,0 +1,171 @@
+"""Snapshots of all tables: made with a slot or for a transaction, exported, let go.
+
+A snapshot is the base with the log up to one position, held by links (`base/held.py`). It lives as
+long as a transaction reads it or the session that exported it has given no other command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from penstock.base.held import BaseNotReady, HeldState, Holder
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model import PenstockError
+from penstock.serve.catalog.answers import Session
+from penstock.serve.source_log import Head
+
+logger = structlog.get_logger(__name__)
+READY_S = 30.0  # how long a client waits for a base that is being read
+_LOOK_S = 0.5
+_REPEATABLE = ("repeatable read", "serializable")
+InThread = Callable[..., Awaitable[Any]]
+
+
+@dataclass(slots=True, kw_only=True)
+class Snapshot:
+    """A held state. position: the LSN that it is at; users: how many need it."""
+
+    state: HeldState
+    position: int
+    users: int = 1
+
+
+class Snapshots:
+    """All of a server's. Used by the event loop's thread."""
+
+    def __init__(self, holder: Holder | None, in_thread: InThread) -> None:
+        """holder: None where the log has no base. in_thread: does what blocks."""
+        self._holder, self._in_thread = holder, in_thread
+        self._exported: dict[str, Snapshot] = {}
+        self._numbers = itertools.count(1)
+
+    async def clear(self) -> None:
+        """Remove what an earlier process has held."""
+        if self._holder is not None:
+            await self._in_thread(self._holder.clear)
+
+    async def take(self, look: Callable[[], Awaitable[Head]]) -> tuple[Snapshot, Head]:
+        """All tables at the log's end. look: what that is. Raises Refused."""
+        if self._holder is None:
+            raise Refused(
+                "0A000",
+                "the log has no base of its tables that could be read",
+                hint='A pipeline of mode "data+change" has one. Without it create the slot with '
+                "SNAPSHOT 'nothing', a subscription with copy_data = false.",
+            )
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + READY_S
+        while True:
+            head = await look()
+            try:
+                held = await self._in_thread(self._hold, head)
+            except BaseNotReady as error:
+                if loop.time() > until_s:
+                    raise Refused("55000", error.message, hint=error.hint) from error
+                await asyncio.sleep(_LOOK_S)
+                continue
+            return Snapshot(state=held, position=head.position), head
+
+    def _hold(self, head: Head) -> HeldState:
+        assert self._holder is not None
+        return self._holder.hold(head.log_id, head.number, head.end, is_open=head.is_open)
+
+    def export(self, snapshot: Snapshot, process_id: int) -> str:
+        """Let other sessions use it; its name."""
+        name = f"{process_id:08X}-{next(self._numbers):08X}-1"
+        self._exported[name] = snapshot
+        return name
+
+    def exported(self, name: str) -> Snapshot:
+        """One that a session has exported, used once more. Raises Refused."""
+        found = self._exported.get(name)
+        if found is None:
+            raise Refused("42704", f'snapshot "{name}" does not exist')
+        found.users += 1
+        return found
+
+    async def withdraw(self, name: str) -> None:
+        """Nobody can begin to use it any more."""
+        await self.release(self._exported.pop(name))
+
+    async def release(self, snapshot: Snapshot) -> None:
+        """One user less."""
+        snapshot.users -= 1
+        if not snapshot.users:
+            try:
+                await self._in_thread(snapshot.state.release)
+            except PenstockError as error:
+                # What is left is removed by the next start.
+                logger.warning("snapshot not removed", error=error.message)
+
+
+class SessionSnapshots:
+    """Those of one connection."""
+
+    def __init__(self, snapshots: Snapshots, session: Session, process_id: int) -> None:
+        """Nothing is held yet."""
+        self._all, self._session, self._process_id = snapshots, session, process_id
+        self._own: Snapshot | None = None
+        self._exported = ""
+
+    async def command_begins(self) -> None:
+        """What was exported lives until now."""
+        if self._exported:
+            name, self._exported = self._exported, ""
+            await self._all.withdraw(name)
+
+    def export(self, snapshot: Snapshot) -> str:
+        """Let other sessions use it until this one gives another command; its name."""
+        self._exported = self._all.export(snapshot, self._process_id)
+        return self._exported
+
+    async def use(self, snapshot: Snapshot) -> None:
+        """Let this transaction read it."""
+        await self.transaction_ends()
+        self._own = snapshot
+
+    async def statement_ends(self) -> None:
+        """Take the snapshot that SET TRANSACTION names; let go at a transaction's end.
+
+        Raises Refused for one that is not there.
+        """
+        session = self._session
+        if session.transaction == "I":
+            await self.transaction_ends()
+        elif session.snapshot is not None:
+            name, session.snapshot = session.snapshot, None
+            await self.use(self._all.exported(name))
+
+    async def transaction_ends(self) -> None:
+        """Nothing is read any more."""
+        if self._own is not None:
+            own, self._own = self._own, None
+            await self._all.release(own)
+
+    async def reading(self, look: Callable[[], Awaitable[Head]]) -> Snapshot:
+        """What a query reads; to be released. Raises Refused."""
+        if self._own is None:
+            taken, _ = await self._all.take(look)
+            level = self._session.settings.get("transaction_isolation", "read committed")
+            if self._session.transaction == "I" or level not in _REPEATABLE:
+                return taken
+            self._own = taken
+        self._own.users += 1
+        return self._own
+
+    async def release(self, snapshot: Snapshot) -> None:
+        """A query has ended."""
+        await self._all.release(snapshot)
+
+    async def close(self) -> None:
+        """The connection ends."""
+        with suppress(KeyError):
+            await self.command_begins()
+        await self.transaction_ends()
