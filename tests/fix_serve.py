@@ -6,19 +6,31 @@ import asyncio
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from fix_log import SOURCE, Row, run_of
+from penstock.base.held import Holder
+from penstock.base.manifest import (
+    BaseTable,
+    Manifest,
+    columns_schema,
+    save_manifest,
+    write_files,
+)
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram_server import Verifier
 from penstock.log import Writer, WriterOptions
 from penstock.model import Relation, TableName
 from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
+from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.chunks import next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
@@ -30,6 +42,8 @@ from penstock.serve.settings import Limits, ServeSettings
 from penstock.serve.shapes import Shapes
 from penstock.serve.slots import Slots
 from penstock.serve.source_log import SourceLog
+from penstock.serve.statistics import State
+from penstock.serve.welcome import CatalogWelcome
 
 PASSWORD = "pässword"
 EVERYTHING = Publication(name="p", oid=20_000, owner="repl", all_tables=True)
@@ -191,8 +205,11 @@ class Running:
         settings: ServeSettings | None = None,
         welcome: Any = None,
         version: str = "15.0",
+        relations: Sequence[Relation] = (),
     ) -> None:
+        """relations: tables of a real catalogue, in place of patterns, and of a base in `root`."""
         self.root, self.port = root, 0
+        self.relations = relations
         self.publications = publications or published(EVERYTHING)
         self.patterns = patterns or Patterns()
         self.settings = settings or settings_of()
@@ -236,6 +253,11 @@ class Running:
         slots = Slots(state, log_id=log.head().log_id, slots_max=self.settings.limits.slots)
         shapes = Shapes(state, log_id=log.head().log_id)
         retention = Retention(log, keep_bytes=self.settings.keep_bytes)
+        answering = ThreadPoolExecutor(1)
+        catalog = None
+        if self.relations:
+            catalog = await self.loop.run_in_executor(answering, self._catalog, state)
+            shapes.begin(self.relations)
         async with Serving(
             self.settings,
             log,
@@ -244,8 +266,12 @@ class Running:
             self.publications,
             shapes=shapes,
             table_oid=table_oid,
+            answering=answering,
+            holder=holder(self.root) if self.relations else None,
         ) as self.serving:
             welcome = self._welcome or Welcome(self.patterns, self._version)
+            if catalog is not None:
+                welcome = CatalogWelcome(catalog)
             self.server = Server(self.serving, welcome)
             self.port = await self.server.start("127.0.0.1", 0)
             self._ready.set()
@@ -255,10 +281,37 @@ class Running:
                 self.serving.failed.result()
             await self.server.stop()
 
+    def _catalog(self, directory: Path) -> Catalog:
+        made = Catalog(directory, database="shop", users=["repl"], state=State())
+        made.set_relations(self.relations)
+        return made
+
     def url(self, database: str = "shop", **more: str) -> str:
         """For libpq."""
         parts = {"host": "127.0.0.1", "port": str(self.port), "user": "repl", "dbname": database}
         return " ".join(f"{k}={v}" for k, v in {**parts, "password": PASSWORD, **more}.items())
+
+
+def holder(root: Path) -> Holder:
+    """Of states of the base in `root/base`."""
+    links = (root / "cdc" / "base", root / "cdc" / "serve")
+    return Holder(root / "base", log=root / "log", links=links)
+
+
+def write_base(root: Path, rows: Mapping[Relation, Sequence[tuple[Any, ...]]], log_id: str) -> None:
+    """A base of tables with these rows, in front of the whole log."""
+    directory = root / "base"
+    directory.mkdir(exist_ok=True)
+    tables = []
+    for relation, some in rows.items():
+        names = [column.name for column in relation.columns]
+        found = [dict(zip(names, row, strict=True)) for row in some]
+        batches = pa.Table.from_pylist(found, schema=columns_schema(relation)).to_batches()
+        files = tuple(write_files(directory, relation, batches))
+        name = {"schema": relation.schema, "name": relation.name}
+        tables.append(BaseTable(**name, relations=(relation,), files=files))
+    manifest = Manifest(log_id=log_id, number=1, segment=0, gsn=0, tables=tuple(tables))
+    save_manifest(directory, manifest)
 
 
 def settings_of(**more: Any) -> ServeSettings:

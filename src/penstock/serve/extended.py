@@ -15,8 +15,12 @@ from penstock.codec.postgres.pgwire_server import (
     command_complete,
     ready,
 )
+from penstock.model import TableName
 from penstock.serve.asked import Prepared
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Cells
+from penstock.serve.catalog.tables import TableRead
+from penstock.serve.sending import Cursor
+from penstock.serve.table_statement import TableStatement, table_statement
 from penstock.serve.wire import Incoming
 
 if TYPE_CHECKING:
@@ -31,11 +35,12 @@ logger = structlog.get_logger(__name__)
 class Portal:
     """A statement with its parameters. answer: once it was begun; row: the next one of it."""
 
-    prepared: Prepared
+    prepared: Prepared | TableStatement
     parameters: Sequence[str | None]
     formats: Sequence[int]
     answer: Answer | None = None
     row: int = 0
+    cursor: Cursor | None = None
 
 
 class Extended:
@@ -43,7 +48,7 @@ class Extended:
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
-        self._statements: dict[str, Prepared] = {}
+        self._statements: dict[str, Prepared | TableStatement] = {}
         self._portals: dict[str, Portal] = {}
         self.skips = False
 
@@ -54,7 +59,7 @@ class Extended:
         if incoming.kind == b"S":
             self.skips = False
             if self._session.session.transaction == "I":
-                self._portals.clear()
+                await self.close()
             self._session.write(ready(self._session.session.transaction))
             return True
         if self.skips or incoming.kind == b"H":  # what is written is never kept back
@@ -76,14 +81,20 @@ class Extended:
         if incoming.kind == b"P":
             await self._parse(wire.parse(incoming.body))
         elif incoming.kind == b"B":
-            self._bind(wire.bind(incoming.body))
+            asked = wire.bind(incoming.body)
+            if not asked.portal:
+                await self._drop("")
+            self._bind(asked)
         elif incoming.kind == b"D":
             self._describe(*wire.target(incoming.body))
         elif incoming.kind == b"E":
             await self._execute(*wire.execute(incoming.body))
         else:
             kind, name = wire.target(incoming.body)
-            (self._statements if kind == "S" else self._portals).pop(name, None)
+            if kind == "S":
+                self._statements.pop(name, None)
+            else:
+                await self._drop(name)
             self._session.write(wire.CLOSE_COMPLETE)
 
     async def _parse(self, asked: wire.Parse) -> None:
@@ -93,9 +104,14 @@ class Extended:
             raise Refused("53400", "too many prepared statements")
         session = self._session
         session.note_query(asked.sql)
-        self._statements[asked.name] = await session.ask(
-            session.answers.prepare, asked.sql, asked.types, session.session
-        )
+        try:
+            found: Prepared | TableStatement = await session.ask(
+                session.answers.prepare, asked.sql, asked.types, session.session
+            )
+        except TableRead as read:
+            table = TableName(read.schema, read.name)
+            found = table_statement(session, table, asked.sql, asked.types)
+        self._statements[asked.name] = found
         session.write(wire.PARSE_COMPLETE)
 
     def _bind(self, asked: wire.Bind) -> None:
@@ -121,6 +137,25 @@ class Extended:
         self._portals[asked.portal] = Portal(prepared=prepared, parameters=values, formats=formats)
         self._session.write(wire.BIND_COMPLETE)
 
+    async def _drop(self, name: str) -> None:
+        portal = self._portals.pop(name, None)
+        if portal is not None and portal.cursor is not None:
+            await portal.cursor.close()
+
+    async def close(self) -> None:
+        """Give all portals up."""
+        for name in list(self._portals):
+            await self._drop(name)
+
+    async def _execute_table(self, portal: Portal, of: TableStatement, count: int) -> None:
+        session = self._session
+        if portal.cursor is None:
+            portal.cursor = await of.opened(session, portal.parameters, portal.formats)
+        if await portal.cursor.send(count):
+            session.write(command_complete(portal.cursor.tag))
+        else:
+            session.write(wire.PORTAL_SUSPENDED)
+
     def forget(self, name: str) -> None:
         """A statement that SQL has deallocated; `*`: all. Raises Refused: 26000."""
         if name == "*":
@@ -129,7 +164,7 @@ class Extended:
             self._statement(name)
             del self._statements[name]
 
-    def _statement(self, name: str) -> Prepared:
+    def _statement(self, name: str) -> Prepared | TableStatement:
         found = self._statements.get(name)
         if found is None:
             shown = f'prepared statement "{name}"' if name else "unnamed prepared statement"
@@ -156,10 +191,14 @@ class Extended:
 
     async def _execute(self, name: str, count: int) -> None:
         portal, session = self._portal(name), self._session
+        if isinstance(portal.prepared, TableStatement):
+            await self._execute_table(portal, portal.prepared, count)
+            return
         if portal.answer is None:
             portal.answer = await session.ask(
                 portal.prepared.run, portal.parameters, session.session
             )
+            await session.snapshots.statement_ends()
             session.tell(portal.answer)
             self.forget(portal.answer.forgets)
         answer = portal.answer

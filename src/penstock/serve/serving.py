@@ -16,7 +16,7 @@ import structlog
 from penstock.base.held import Holder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import PenstockError, TableName
+from penstock.model import PenstockError, Relation, TableName
 from penstock.serve.blocks import Blocks
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
 from penstock.serve.catalog.publications import Publication, Publications
@@ -215,6 +215,10 @@ class Serving:
                 self.blocks.forget(old)
         self._views.move_to_end(key)
         return found
+
+    def shape_of(self, table: TableName) -> Relation | None:
+        """A table's newest shape, as the log has it; None where none is known."""
+        return self._shapes.of(table)
 
     # -- slots -----------------------------------------------------------------------------------
 

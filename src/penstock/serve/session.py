@@ -95,6 +95,7 @@ class ClientSession:
                     raise Refused("08P01", f"invalid frontend message type {incoming.kind[0]}")
         finally:
             self._drop_temporary()
+            await self._extended.close()
             await self.snapshots.close()
 
     def write(self, data: bytes) -> None:

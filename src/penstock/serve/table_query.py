@@ -74,6 +74,8 @@ def read_copy(statement: Statement) -> TableQuery:
         if words.peek() == "(":
             columns = _names(words)
         found = TableQuery(schema=schema, name=name, columns=columns)
+    if words.take("FROM"):
+        raise unsupported("COPY FROM")
     words.need("TO")
     if not words.take("STDOUT"):
         raise unsupported("COPY but TO STDOUT")

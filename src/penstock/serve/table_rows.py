@@ -7,7 +7,7 @@ threads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,11 @@ from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.losses import Choices
 from penstock.codec.types.served import Unservable
-from penstock.model import Op, Relation, TableName
+from penstock.model import Column, Op, Relation, TableName
 from penstock.serve.catalog.publications import Published
 from penstock.serve.table_query import Order, TableQuery
 from penstock.serve.tables import TableView, served_relation
 
-ROWS_PER_MESSAGE_BLOCK = 4096
 SORTED_BYTES_MAX = 256 << 20
 
 
@@ -42,82 +41,59 @@ class Shown:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """Columns, and blocks of messages with how many rows are in each."""
-
-    columns: tuple[Shown, ...]
-    blocks: Iterator[tuple[bytes, int]]
-
-
 class TableRows:
     """One question, answered from one state."""
 
     def __init__(
-        self, held: HeldState, table: TableName, query: TableQuery, engine: str, choices: Choices
+        self,
+        held: HeldState,
+        table: TableName,
+        query: TableQuery,
+        engine: str,
+        choices: Choices,
+        formats: Sequence[int] = (),
     ) -> None:
-        """engine: of the log's source. Raises TableNotInBase, Refused."""
-        self._query, self._engine, self._choices = query, engine, choices
+        """engine: of the log's source. formats: 1 for each column that is wanted in binary.
+
+        Raises TableNotInBase, Refused.
+        """
+        self._query = query
         held.table(table)
         self._pieces = held.pieces(table)
         first = next(self._pieces)
-        self._view = self._view_of(first.relation)
+        self._view = _view_of(first.relation, query, engine, choices)
         self._places = _places(self._view.relation, query)
-        self.columns = self._shown()
+        self.columns = _shown(self._view.relation, query)
+        self._formats = list(formats) or [int(query.binary)] * len(self.columns)
+        self._batches = self._limited(self._sorted(self._read()))
+        self._current: pa.RecordBatch | None = None
+        self._is_counted = False
 
-    def answered(self) -> Answered:
-        """The answer; its blocks are made as they are asked for."""
-        return Answered(columns=self.columns, blocks=self._blocks())
+    def block(self, count: int) -> tuple[bytes, int]:
+        """Messages of the next rows, at most so many; and how many rows: 0 at the end."""
+        if self._query.counts:
+            return self._counted()
+        if self._current is None or not self._current.num_rows:
+            self._current = next(self._batches, None)
+        if self._current is None:
+            return b"", 0
+        some = self._current.slice(0, count)
+        self._current = self._current.slice(some.num_rows)
+        return self._encoded(some), some.num_rows
 
     def close(self) -> None:
         """Nobody asks for more."""
         self._pieces.close()
 
-    def _view_of(self, relation: Relation) -> TableView:
-        shape = served_relation(relation, self._engine, self._choices)
-        condition = (self._query.condition,) if self._query.condition else None
-        published = Published(
-            columns=None, filters={"insert": condition}, actions=frozenset(("insert",))
-        )
-        return TableView(relation, shape, published)
+    def _counted(self) -> tuple[bytes, int]:
+        if self._is_counted:
+            return b"", 0
+        self._is_counted = True
+        column = Column(name="count", source_type="bigint", neutral="int64")
+        values = pa.array([sum(batch.num_rows for batch in self._batches)], pa.int64())
+        return self._messages([self._cells(values, column, 0)], 1), 1
 
-    def _shown(self) -> tuple[Shown, ...]:
-        if self._query.counts:
-            return (Shown(name=self._query.counts, type_oid=20, typmod=-1, number=0),)
-        relation = self._view.relation
-        asked = self._query.columns
-        found = []
-        for at, place in enumerate(self._places):
-            column = relation.columns[place]
-            oid, typmod = wire_type(column)
-            name = column.name if asked is None else asked[at][1]
-            found.append(Shown(name=name, type_oid=oid, typmod=typmod, number=place + 1))
-        return tuple(found)
-
-    def _blocks(self) -> Iterator[tuple[bytes, int]]:
-        query = self._query
-        if query.binary and query.is_copy:
-            yield (
-                b"d" + (4 + len(messages.COPY_HEADER)).to_bytes(4, "big") + messages.COPY_HEADER,
-                0,
-            )
-        batches = self._limited(self._sorted(self._batches()))
-        if query.counts:
-            count = sum(batch.num_rows for batch in batches)
-            text = pa.array([str(count).encode()], pa.large_binary())
-            yield self._messages([text], 1), 1
-        else:
-            for batch in batches:
-                for at in range(0, batch.num_rows, ROWS_PER_MESSAGE_BLOCK):
-                    some = batch.slice(at, ROWS_PER_MESSAGE_BLOCK)
-                    yield self._encoded(some), some.num_rows
-        if query.binary and query.is_copy:
-            yield (
-                b"d" + (4 + len(messages.COPY_TRAILER)).to_bytes(4, "big") + messages.COPY_TRAILER,
-                0,
-            )
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         """Rows that fulfil the condition, as the view has them."""
         for piece in self._pieces:
             try:
@@ -173,16 +149,51 @@ class TableRows:
                 return
 
     def _encoded(self, batch: pa.RecordBatch) -> bytes:
-        relation, query = self._view.relation, self._query
-        columns = [(batch.column(place), relation.columns[place]) for place in self._places]
-        if query.binary:
-            return self._messages([binary_cells(v, c) for v, c in columns], batch.num_rows)
-        return self._messages([messages.text_cells(v, c) for v, c in columns], batch.num_rows)
+        relation = self._view.relation
+        cells = [
+            self._cells(batch.column(place), relation.columns[place], at)
+            for at, place in enumerate(self._places)
+        ]
+        return self._messages(cells, batch.num_rows)
+
+    def _cells(self, values: Any, column: Column, at: int) -> Any:
+        if self._formats[at]:
+            return binary_cells(values, column)
+        return messages.text_cells(values, column)
 
     def _messages(self, cells: Sequence[Any], count: int) -> bytes:
         if self._query.is_copy and not self._query.binary:
             return messages.copy_lines(cells, count)
         return messages.row_messages(b"d" if self._query.is_copy else b"D", cells, count)
+
+
+def shown_columns(
+    relation: Relation, query: TableQuery, engine: str, choices: Choices
+) -> tuple[Shown, ...]:
+    """The columns of an answer over a table of this shape. Raises Refused."""
+    return _shown(_view_of(relation, query, engine, choices).relation, query)
+
+
+def _view_of(relation: Relation, query: TableQuery, engine: str, choices: Choices) -> TableView:
+    shape = served_relation(relation, engine, choices)
+    condition = (query.condition,) if query.condition else None
+    published = Published(
+        columns=None, filters={"insert": condition}, actions=frozenset(("insert",))
+    )
+    return TableView(relation, shape, published)
+
+
+def _shown(relation: Relation, query: TableQuery) -> tuple[Shown, ...]:
+    if query.counts:
+        return (Shown(name=query.counts, type_oid=20, typmod=-1, number=0),)
+    asked = query.columns
+    found = []
+    for at, place in enumerate(_places(relation, query)):
+        column = relation.columns[place]
+        oid, typmod = wire_type(column)
+        name = column.name if asked is None else asked[at][1]
+        found.append(Shown(name=name, type_oid=oid, typmod=typmod, number=place + 1))
+    return tuple(found)
 
 
 _TEXTS = ("text", "character varying", "varchar", "character", "name")
@@ -216,11 +227,11 @@ def _in_order(
     batches: Sequence[pa.RecordBatch], keys: Sequence[tuple[str, str]], count: int | None
 ) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches).combine_chunks()
-    order = pc.sort_indices(table, sort_keys=list(keys), null_placement="at_end")
+    sorted_by, wanted = table, []
+    for name, direction in keys:
+        # NULL counts as greater than all values, in both directions.
+        sorted_by = sorted_by.append_column(f"null {name}", pc.is_null(table.column(name)))
+        wanted += [(f"null {name}", direction), (name, direction)]
+    order = pc.sort_indices(sorted_by, sort_keys=wanted)
     found = table.take(order if count is None else order.slice(0, count)).combine_chunks()
     return found.to_batches()[0] if found.num_rows else batches[0].slice(0, 0)
-
-
-def in_text(query: TableQuery) -> TableQuery:
-    """The same question, answered in texts."""
-    return replace(query, binary=False)

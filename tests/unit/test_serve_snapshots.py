@@ -1,0 +1,183 @@
+"""Snapshots of the base: what COPY and SELECT answer at a slot's position, and how long."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_log import ITEM, SOURCE, Change, commit_position, inserts, numbered, run_of
+from fix_serve import Running, source_log, write_base, write_log
+from penstock.log import Writer
+from penstock.model import Op
+
+OLD = [(7, "seven"), (8, "eight\t\\\n"), (9, None)]
+# Rows 0 to 2 come new, 8 changes, 9 goes.
+CHANGED = [
+    inserts(3),
+    [
+        Change(relation=ITEM, op=Op.UPDATE, after=(8, "acht")),
+        Change(relation=ITEM, op=Op.DELETE, after=None, before=(9,)),
+    ],
+]
+ROWS = numbered(CHANGED)
+
+
+@pytest.fixture
+def based(tmp_path: Path) -> Iterator[Running]:
+    """A server of a log with a base of one table."""
+    write_log(tmp_path / "log", ROWS)
+    with closing(source_log(tmp_path)) as log:
+        write_base(tmp_path, {ITEM: OLD}, log.head().log_id)
+    with Running(tmp_path, relations=[ITEM]) as found:
+        yield found
+
+
+@pytest.fixture
+def asked(based: Running) -> Iterator[psycopg.Connection]:
+    """A connection for SQL."""
+    with psycopg.connect(based.url(), autocommit=True) as found:
+        yield found
+
+
+def notes() -> dict[int, Any]:
+    """The table at the log's end."""
+    return {**{c.after[0]: c.after[1] for c in CHANGED[0] if c.after}, 7: "seven", 8: "acht"}
+
+
+def copied(connection: psycopg.Connection, query: str) -> list[bytes]:
+    """The messages of a COPY."""
+    with connection.cursor().copy(query) as copy:  # type: ignore[arg-type]
+        return [bytes(data) for data in copy]
+
+
+def held(running: Running) -> list[Path]:
+    """What is held on the disk."""
+    return list((running.root / "base" / "held").glob("*"))
+
+
+def more(running: Running, first: int) -> None:
+    """A transaction is added to the log."""
+    with Writer.open(running.root / "log", log_id=None, source=SOURCE) as writer:
+        start = writer.end
+        rows = numbered([inserts(1, first=first)])[0]
+        shifted = [
+            type(row)(
+                gsn=row.gsn + start.gsn,
+                trx=row.trx + start.trx,
+                position=commit_position(row.trx + start.trx),
+                change=row.change,
+            )
+            for row in rows
+        ]
+        writer.write(run_of(shifted))
+        writer.flush()
+
+
+def test_rows_are_those_of_the_base_with_the_log(asked: psycopg.Connection) -> None:
+    """SELECT of all, of columns, with conditions, sorted; counts; COPY in text and binary."""
+    rows = dict(asked.execute("select * from item").fetchall())
+    assert rows == notes()
+    assert asked.execute("select note from public.item where id = 8").fetchall() == [("acht",)]
+    assert asked.execute("select count(*) from item where id >= 7").fetchall() == [(2,)]
+    found = asked.execute("select id from item order by id desc limit 2 offset 1").fetchall()
+    assert found == [(7,), (max(n for n in notes() if n < 7),)]
+    assert asked.execute("select id from item where id = %s", (7,)).fetchall() == [(7,)]
+    assert copied(asked, "copy item (note, id) to stdout")[-1:] == [b"acht\t8\n"]
+    filtered = copied(asked, "COPY (SELECT id FROM ONLY public.item WHERE (id > 7)) TO STDOUT")
+    assert filtered == [b"8\n"]
+    binary = copied(asked, "copy item to stdout (format binary)")
+    assert binary[0].startswith(b"PGCOPY\n\xff\r\n\0")
+    assert b"\0\2\0\0\0\4\0\0\0\7\0\0\0\5seven" in binary
+    assert binary[-1] == b"\xff\xff"
+
+
+@pytest.mark.parametrize(
+    ("query", "state"),
+    [
+        ("select note || 'x' from item", "0A000"),
+        ("select * from item, item b", "0A000"),
+        ("select nothing from item", "42703"),
+        ("select * from missing", "42P01"),
+        ("copy missing to stdout", "42P01"),
+        ("copy item from stdin", "0A000"),
+        ("select * from item where id = (select 1)", "0A000"),
+    ],
+)
+def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, state: str) -> None:
+    """With its SQLSTATE; the connection goes on."""
+    with pytest.raises(psycopg.Error) as caught:
+        asked.execute(query)  # type: ignore[arg-type]
+    assert caught.value.sqlstate == state
+    assert asked.execute("select count(*) from item").fetchone() == (5,)
+
+
+def test_a_cursor_reads_piece_by_piece(asked: psycopg.Connection) -> None:
+    """As a driver with a fetch size does."""
+    with asked.transaction():
+        found = asked.cursor().stream("select id from item")
+        assert sorted(row[0] for row in found) == sorted(notes())
+
+
+def test_a_slots_snapshot_is_that_of_its_position(based: Running) -> None:
+    """Used by the transaction that made it; what comes later is not in it, and is streamed."""
+    with psycopg.connect(based.url(replication="database"), autocommit=True) as connection:
+        for text in (
+            "BEGIN READ ONLY ISOLATION LEVEL REPEATABLE READ",
+            "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'use')",
+        ):
+            result = connection.pgconn.exec_(text.encode())
+            assert result.status in (1, 2), result.error_message
+        more(based, 100)
+        rows = connection.pgconn.exec_(b"select count(*) from item")
+        assert rows.get_value(0, 0) == b"5"
+        assert len(held(based)) == 1
+        connection.pgconn.exec_(b"COMMIT")
+        assert not held(based)
+        rows = connection.pgconn.exec_(b"select count(*) from item")
+        assert rows.get_value(0, 0) == b"6"
+
+
+def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> None:
+    """Another session imports it, and has it as long as its transaction lasts."""
+    with (
+        psycopg.connect(based.url(replication="database"), autocommit=True) as maker,
+        psycopg.connect(based.url(), autocommit=True) as reader,
+    ):
+        made = maker.pgconn.exec_(b"CREATE_REPLICATION_SLOT e LOGICAL pgoutput EXPORT_SNAPSHOT")
+        name = (made.get_value(0, 2) or b"").decode()
+        more(based, 100)
+        reader.execute("begin transaction isolation level repeatable read")
+        reader.execute(f"set transaction snapshot '{name}'")  # type: ignore[arg-type]
+        assert reader.execute("select count(*) from item").fetchone() == (5,)
+        maker.pgconn.exec_(b"IDENTIFY_SYSTEM")
+        assert reader.execute("select count(*) from item").fetchone() == (5,)
+        reader.execute("commit")
+        assert not held(based)
+        reader.execute("begin transaction isolation level repeatable read")
+        with pytest.raises(psycopg.Error) as caught:
+            reader.execute(f"set transaction snapshot '{name}'")  # type: ignore[arg-type]
+        assert caught.value.sqlstate in ("42704", "22023")
+        reader.execute("rollback")
+
+
+def test_a_repeatable_read_sees_one_state(based: Running) -> None:
+    """From its first query on; read committed sees each time what there is."""
+    with psycopg.connect(based.url(), autocommit=True) as connection:
+        connection.execute("begin isolation level repeatable read")
+        assert connection.execute("select count(*) from item").fetchone() == (5,)
+        more(based, 100)
+        assert connection.execute("select count(*) from item").fetchone() == (5,)
+        connection.execute("commit")
+        assert connection.execute("select count(*) from item").fetchone() == (6,)
+    wait = threading.Event()
+    for _ in range(100):
+        if not held(based):
+            break
+        wait.wait(0.05)
+    assert not held(based)
