@@ -18,13 +18,13 @@ from penstock.base.held import HeldState
 from penstock.base.state import Piece
 from penstock.codec.columns import batch_schema
 from penstock.codec.postgres import row_messages as messages
-from penstock.codec.postgres.binary_cells import binary_cells
 from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.losses import Choices
 from penstock.codec.types.served import Unservable
 from penstock.model import Column, Op, Relation, TableName
 from penstock.serve.catalog.publications import Published
+from penstock.serve.forms import PgOutput
 from penstock.serve.table_query import Order, TableQuery
 from penstock.serve.tables import TableView, served_relation
 
@@ -158,7 +158,7 @@ class TableRows:
 
     def _cells(self, values: Any, column: Column, at: int) -> Any:
         if self._formats[at]:
-            return binary_cells(values, column)
+            return messages.binary_cells(values, column)
         return messages.text_cells(values, column)
 
     def _messages(self, cells: Sequence[Any], count: int) -> bytes:
@@ -180,7 +180,7 @@ def _view_of(relation: Relation, query: TableQuery, engine: str, choices: Choice
     published = Published(
         columns=None, filters={"insert": condition}, actions=frozenset(("insert",))
     )
-    return TableView(relation, shape, published)
+    return TableView(relation, shape, published, PgOutput())
 
 
 def _shown(relation: Relation, query: TableQuery) -> tuple[Shown, ...]:

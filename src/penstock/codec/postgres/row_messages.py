@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 
 from penstock.codec.arrow_lines import as_bytes, escaped, joined, scalar, text_of
 from penstock.codec.exact_text import exact_texts
+from penstock.codec.postgres.pgbinary import binary_form
 from penstock.codec.postgres.pgtext import is_hex_bytea
+from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column
 
 COPY_HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
@@ -80,14 +82,16 @@ def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
     return b"".join(as_bytes(joined([head, *parts], b"", null=b"")))
 
 
-def fixed_cells(numbers: Any, kind: str, valid: Any) -> Any:
-    """Numbers as bytes of a fixed width, big endian. kind: numpy's. valid: mask, None for all."""
-    data = np.ascontiguousarray(numbers.astype(kind))
-    width = data.dtype.itemsize
-    found = _fixed(data.view(np.uint8).reshape(len(data), width))
-    return (
-        found if valid is None else pc.if_else(pa.array(valid), found, pa.scalar(None, found.type))
-    )
+def binary_cells(values: Any, column: Column) -> Any:
+    """A column's values in the binary form of its type; null stays null. Raises Refused."""
+    form = binary_form(column)
+    if form is None:
+        raise Refused(
+            "0A000",
+            f"column {column.name} of type {column.source_type} is not sent in binary",
+            hint="Ask for text: a subscription with binary = false, COPY without FORMAT binary.",
+        )
+    return form(values).cast(pa.large_binary())
 
 
 def _valid(values: Any) -> Any:
