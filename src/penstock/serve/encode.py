@@ -33,7 +33,7 @@ from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 _XIDS = 1 << 32
-_PIECE_BYTES = 1 << 18  # written in one go
+_PIECE_BYTES = 1 << 20  # written in one go
 _WHOLE_BYTES_MAX = 256 << 20  # of a message that is a whole transaction
 _PGOUTPUT = PgOutput()
 

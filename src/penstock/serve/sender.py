@@ -175,9 +175,8 @@ class Sender:
             while later and later[0].offset <= start:
                 shape = later.pop(0)
                 self._announce(shape.table, shape.message)
-            self._wire.write(data[start:stop])
+            await self._wire.send(data[start:stop])
             start = stop
-            await self._wire.drain()
             if self._done or self._end is not None:
                 return
             if self._reply_wanted:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from penstock.codec.postgres.pgwire import FRAME_HEAD_BYTES
 from penstock.codec.postgres.pgwire_server import StartPacket, frame_at, start_packet
+from penstock.host.outlet import Outlet
 
 READ_LIMIT_BYTES = 8 << 10  # what a client may send ahead of what we have taken
+LONG_BYTES = 1 << 16  # what is sent without being kept
 WRITE_LIMIT_BYTES = 1 << 20  # what waits for a client that does not read
 LOGIN_MESSAGE_BYTES = 10_000  # of a message before a client has said its password
 MESSAGE_BYTES = 1 << 20
@@ -32,6 +34,7 @@ class Wire:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         writer.transport.set_write_buffer_limits(high=WRITE_LIMIT_BYTES)
+        self._outlet: Outlet | None = None
         self.heard_s = time.monotonic()
 
     async def start_packet(self) -> StartPacket:
@@ -81,12 +84,34 @@ class Wire:
         if self.writer.transport.is_closing():
             raise Gone
 
+    async def send(self, data: memoryview) -> None:
+        """Send, and wait until little of it is kept. Raises Gone."""
+        if self._outlet is None:
+            self._outlet = Outlet(self.writer.transport)
+        if len(data) < LONG_BYTES or not self._outlet.is_plain:
+            self.write(data)
+            await self.drain()
+            return
+        transport = self.writer.transport
+        transport.set_write_buffer_limits(high=0)  # what is kept has to go before
+        try:
+            await self.drain()
+            await self._outlet.send(data)
+        except OSError as error:
+            raise Gone from error
+        finally:
+            transport.set_write_buffer_limits(high=WRITE_LIMIT_BYTES)
+
     def abort(self) -> None:
         """End the connection at once."""
+        if self._outlet is not None:
+            self._outlet.end()
         self.writer.transport.abort()
 
     async def close(self) -> None:
         """End it when what is kept has been read, but do not wait long for a client."""
+        if self._outlet is not None:
+            self._outlet.close()
         self.writer.close()
         try:
             async with asyncio.timeout(2):
