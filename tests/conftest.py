@@ -24,6 +24,7 @@ pytest_plugins = [
     "fix_mysql_loader",
     "fix_row_apply",
     "fix_cluster",
+    "fix_standalone",
     "fix_draw",
     "fix_times",
     "fix_toy",

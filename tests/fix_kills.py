@@ -24,7 +24,7 @@ from typing import Any, Self
 import psutil
 
 from fix_bank import Bank, Reader, differences
-from fix_bank_engines import MYSQL, dialect_of
+from fix_bank_engines import MYSQL, ServerGone, dialect_of, open_session
 from fix_mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
 from fix_pipeline import write_pipeline
 from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
@@ -41,6 +41,7 @@ POSTGRES = "postgres"
 # What is committed outlives the server's process; a power cut it would not.
 CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
 COPY = "copy"
+LOOPBACK = "127.0.0.1"
 ENDED_AS_ASKED = (0, -signal.SIGTERM)
 
 
@@ -53,14 +54,15 @@ class Half:
         self._file = file
         self._process: subprocess.Popen[bytes] | None = None
         self._log = file.parent / f"{command}.out"
-        self._once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        self.once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        """Where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
         self.start_count = 0
 
     def start(self, fault: str = "") -> None:
         """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers."""
-        for told in self._once.iterdir():
+        for told in self.once.iterdir():
             told.unlink()
-        faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self._once)}
+        faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "penstock", self.command, str(self._file), "--json"],
@@ -86,7 +88,7 @@ class Half:
     @property
     def reached(self) -> bool:
         """Whether the fault it was started with has happened."""
-        return any(self._once.iterdir())
+        return any(self.once.iterdir())
 
     def kill(self) -> None:
         """SIGKILL the process itself; what it started has to notice."""
@@ -152,12 +154,50 @@ def make_server(
     return KINDS[kind](settings=every, basedir=kinds().get(kind))
 
 
-def make_database(server: AnyServer, name: str) -> str:
-    """The URL of a database: on PostgreSQL the one that is there, else a new one of this name."""
+def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
+    """The URL of a database: on PostgreSQL the one that is there, else a new one of this name.
+
+    host: an address that the server listens on beside 127.0.0.1, see `listening`.
+    """
     if isinstance(server, EmbeddedPostgres):
-        return server.url("postgres")
-    MySQLServer(server).execute(f"create database `{name}`")
-    return server.url(name)
+        url = server.url("postgres")
+    else:
+        MySQLServer(server).execute(f"create database `{name}`")
+        url = server.url(name)
+    if host == LOOPBACK:
+        return url
+    _let_in(server, host)
+    url = url.replace(f"@{LOOPBACK}:", f"@{host}:")
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    while True:
+        try:
+            open_session(url, dialect_of(url).namespace).close()
+        except ServerGone:  # it has not read its rules again yet
+            assert time.monotonic() < deadline, f"nobody comes in at {host}"
+            time.sleep(POLL_S)
+        else:
+            return url
+
+
+def listening(kind: str, host: str) -> dict[str, str]:
+    """Settings of a server that listens on this address, too."""
+    name = "listen_addresses" if kind == POSTGRES else "bind_address"
+    return {name: f"{LOOPBACK},{host}"} if host != LOOPBACK else {}
+
+
+def _let_in(server: AnyServer, host: str) -> None:
+    """Let the superuser in from the network of an address."""
+    network = host.rpartition(".")[0]
+    if isinstance(server, EmbeddedPostgres):
+        with (server.directory / "pg_hba.conf").open("a") as rules:
+            for database in ("all", "replication"):
+                rules.write(f"host {database} all {network}.0/24 scram-sha-256\n")
+        server.reload()
+        return
+    account = f"'root'@'{network}.%'"
+    made = MySQLServer(server)
+    made.execute(f"create user {account} identified by '{server.password}'")
+    made.execute(f"grant all privileges on *.* to {account} with grant option")
 
 
 class BankPipeline:
@@ -177,11 +217,12 @@ class BankPipeline:
         sections: Mapping[str, Mapping[str, Any]] | None = None,
         source_settings: Mapping[str, str] | None = None,
         xa: bool = False,
+        host: str = LOOPBACK,
     ) -> None:
         """folder: for the pipeline's files, empty. sections: more keys of the pipeline file.
 
-        source, target: kinds of servers. xa: see Bank; not where the source is killed, whose
-        prepared transactions do not always outlive it.
+        source, target: kinds of servers. host: where they listen, too, as URLs say. xa: see Bank;
+        not where the source is killed, whose prepared transactions do not always outlive it.
         """
         self._stack = ExitStack()
         self.folder = folder
@@ -190,7 +231,8 @@ class BankPipeline:
         self.kinds = (source, target)
         self._major = major
         self._xa = xa
-        self._settings = source_settings
+        self._host = host
+        self._settings = {**(source_settings or {}), **listening(source, host)}
         self._sections: dict[str, Mapping[str, Any]] = {
             "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
             "spark": {"master": "local[2]"},
@@ -206,9 +248,10 @@ class BankPipeline:
             source, target = self.kinds
             major, settings = self._major, self._settings
             self.source = enter(make_server(source, major=major, settings=settings))
-            self.target = enter(make_server(target, major=major))
-            self.source_url = make_database(self.source, MYSQL.namespace)
-            self.target_url = make_database(self.target, COPY)
+            theirs = listening(target, self._host)
+            self.target = enter(make_server(target, major=major, settings=theirs))
+            self.source_url = make_database(self.source, MYSQL.namespace, self._host)
+            self.target_url = make_database(self.target, COPY, self._host)
             self.namespace = dialect_of(self.source_url).namespace
             self.bank = Bank(self.source_url, self._seed, xa=self._xa)
             self.configure()

@@ -30,7 +30,8 @@ from penstock.load.session import (
     SparkJobFailed,
     WorkerLost,
 )
-from penstock.model import Relation
+from penstock.model import Relation, TableName
+from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask
 from penstock.ports.reach import Reach, reach_of
 
 
@@ -115,14 +116,53 @@ def test_urls_say_what_must_be_reached(url: str, reach: Reach) -> None:
     assert reach_of(url) == reach
 
 
+class Attempt:
+    """What Spark says of a task."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def attemptNumber(self) -> int:  # noqa: N802 - as Spark calls it
+        """From 0."""
+        return self._number
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_chunk_knows_that_an_executor_was_lost(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """So that its writer ends what the first attempt has left at the target."""
+    seen: list[bool] = []
+
+    def copy(tasks: Iterator[ChunkTask], *, streams: int) -> list[ChunkOutcome]:
+        assert streams == 3
+        seen.extend(task.repeated for task in tasks)
+        return []
+
+    monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(number))
+    monkeypatch.setattr(job.chunk, "copy_chunks", copy)
+    name = TableName("s", "t")
+    task = ChunkTask(
+        source_url="",
+        target_url="",
+        table=name,
+        target=name,
+        chunk=Chunk(number=1, relation=name, copy_out="", size_bytes=0),
+        columns=(),
+        binary=True,
+        snapshot_id="",
+        snapshot_text="",
+        plan="",
+        replica_role=True,
+    )
+    assert list(job.copy_chunks(iter([task]), streams=3)) == []
+    assert seen == [number > 0]
+
+
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows may be there already, from an executor that could not say so any more."""
 
-    class Second:
-        def attemptNumber(self) -> int:  # noqa: N802 - as Spark calls it
-            return 1
-
-    monkeypatch.setattr(job.TaskContext, "get", Second)
+    monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(1))
     relation = Relation(schema="s", name="t", columns=(), key=())
     task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
     work: Any = Work(task=task, writer=cast("Any", None))

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from penstock.engines.postgres import connect as c
+from penstock.engines.postgres.target.chunk import TARGET_SETTINGS
 from penstock.model import PenstockError
 
 
@@ -64,6 +65,7 @@ def test_a_session_has_time_limits_for_the_network_and_none_for_statements() -> 
     assert found["connect_timeout"] == 10
     assert (found["keepalives"], found["keepalives_idle"]) == (1, 30)
     assert (found["keepalives_interval"], found["keepalives_count"]) == (10, 3)
+    assert found["tcp_user_timeout"] == 300_000
     assert found["client_encoding"] == "UTF8"
     options = str(found["options"])
     for name in (
@@ -76,6 +78,14 @@ def test_a_session_has_time_limits_for_the_network_and_none_for_statements() -> 
     assert "-c extra_float_digits=3" in options
     assert "-c bytea_output=hex" in options
     assert "-c row_security=off" in options
+
+
+def test_a_reader_may_keep_a_server_waiting_for_longer_than_a_writer() -> None:
+    """A server counts rows that nobody takes as it counts rows that nobody acknowledges."""
+    patient, short = (int(one["tcp_user_timeout"]) for one in (c.SERVER_KEEPALIVE, TARGET_SETTINGS))
+    assert short < 60_000 < 2 * 60_000 < patient
+    seconds = [int(TARGET_SETTINGS[f"tcp_keepalives_{name}"]) for name in ("interval", "count")]
+    assert int(TARGET_SETTINGS["tcp_keepalives_idle"]) + seconds[0] * seconds[1] < 60
 
 
 def test_a_session_keeps_what_its_url_says() -> None:

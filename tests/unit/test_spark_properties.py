@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from penstock.load.spark_properties import refused
+from penstock.load.spark_properties import SILENCE, properties, refused
 
 GIVEN = {
     "spark.driver.memory": "700m",
@@ -15,6 +17,7 @@ GIVEN = {
     "spark.kryoserializer.buffer": "big",
 }
 MASTER = "spark://m:7077"
+LOOK = "spark.network.timeoutInterval"
 
 
 @pytest.mark.parametrize(
@@ -52,3 +55,12 @@ def test_words_about_no_property_are_no_error_of_one() -> None:
     """Those stay what they were."""
     assert refused("the Java process is gone", GIVEN, master=MASTER) is None
     assert refused("Driver memory must be positive", {}, master=MASTER) is None
+
+
+def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> None:
+    """Spark takes two to three; what the pipeline file says wins."""
+    how = {"master": MASTER, "name": "x", "is_local": False, "directory": tmp_path}
+    ours = properties(**how, given={})  # type: ignore[arg-type]
+    silent, look = (int(ours[name].removesuffix("s")) for name in (SILENCE, LOOK))
+    assert silent + look < 60
+    assert properties(**how, given={SILENCE: "5min"})[SILENCE] == "5min"  # type: ignore[arg-type]

@@ -20,9 +20,9 @@ import structlog
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
-from penstock.load.chunk import copy_chunks
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
+from penstock.load.job import copy_chunks
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
 from penstock.load.plan import listed
 from penstock.load.session import Session

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,10 +23,12 @@ from pyspark import TaskContext
 from penstock.base.fold import fold
 from penstock.base.net_rows import FoldedRows
 from penstock.host import faults
+from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
 from penstock.log.frames import FrameReader, read_batch
 from penstock.log.tail import open_either
 from penstock.model import PenstockError, Retry
+from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.target import Counts, StagedRows, StagingWriter
 
 faults.declare("load.copy.before", "load.copy.after")
@@ -100,12 +102,26 @@ def _check_first_try() -> None:
     at it. Those of a second try would come on top; a batch that is staged again begins with empty
     merge tables, for which an older try's rows are refused.
     """
-    context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
+    if _is_repeated():
         raise TaskRepeated(
             "an executor of the cluster was lost while it staged rows",
             hint="The batch is staged again by itself; if it goes on, look at the executors' logs.",
         )
+
+
+def _is_repeated() -> bool:
+    """Whether Spark has given up an earlier attempt of this task."""
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[ChunkOutcome]:
+    """Copy the chunks of one partition; as `chunk.copy_chunks`, and they know whether it is anew.
+
+    What an earlier attempt may have left open at the target is the writer's to end.
+    """
+    repeated = _is_repeated()
+    return chunk.copy_chunks((replace(task, repeated=repeated) for task in tasks), streams=streams)
 
 
 def _give_way() -> None:

@@ -17,6 +17,11 @@ LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
 # at its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
+# An executor that says nothing for so long is lost, not after Spark's two to three minutes: it is
+# given up when the servers end the sessions of a machine that has vanished.
+EXECUTOR_SILENT_S = 40
+EXECUTOR_LOOK_S = 5
+SILENCE = "spark.storage.blockManagerHeartbeatTimeoutMs"
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -100,6 +105,8 @@ def properties(
         "spark.driver.extraJavaOptions": flags,
         "spark.task.maxFailures": str(CLUSTER_FAILURES_MAX),
         "spark.speculation": "false",
+        SILENCE: f"{EXECUTOR_SILENT_S}s",
+        "spark.network.timeoutInterval": f"{EXECUTOR_LOOK_S}s",
     }
     if is_local:
         found |= {

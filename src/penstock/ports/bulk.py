@@ -144,7 +144,8 @@ class ChunkStatus(StrEnum):
 class ChunkTask:
     """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
 
-    read_plan: how rows are read for another engine.
+    read_plan: how rows are read for another engine. repeated: an executor that had it was lost, and
+    may have left a transaction open.
     """
 
     source_url: str
@@ -159,6 +160,7 @@ class ChunkTask:
     plan: str
     replica_role: bool
     read_plan: ReadPlan | None = None
+    repeated: bool = False
 
     @property
     def doing(self) -> str:

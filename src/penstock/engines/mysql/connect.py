@@ -34,9 +34,12 @@ from penstock.host.errors import (
     TlsFailed,
     mask,
 )
+from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError
 
 NET_TIMEOUT_S = 3600  # by default a server drops after 60 s a reader that does not drain
+# Rows that a server does not take for so long, because it waits or because it is gone.
+USER_TIMEOUT_MS = 300_000
 IDLE_TIMEOUT_S = 7 * 86_400
 
 # Values and statements mean the same whatever the server's defaults, its init_connect or the
@@ -183,6 +186,8 @@ def connect(
         if context is not None:
             connection.ctx = context
         connection.connect()
+        if connection.unix_socket is None:
+            notice_cuts(connection._sock, user_timeout_ms=USER_TIMEOUT_MS)
         # Who answers in the server's place could ask for any file, in answer to any statement:
         # PyMySQL sends none, and `load_local` what it is given.
         connection._local_infile = False

@@ -67,23 +67,33 @@ EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
 # guesses so high on a fresh catalogue that it compiles nearly all of them.
 _ALWAYS = {"jit": "off"}
 
-# The server's side of the connection: a machine of ours that vanishes leaves sessions whose locks
-# others wait for. By itself a server looks after two hours. Nothing on a Unix socket.
+# A machine of ours that vanishes leaves sessions whose locks others wait for. By itself a server
+# looks after two hours. The last limit also ends a session whose other side lives and takes nothing
+# for so long, as a reader does that waits for its target: so it is short only where rows are only
+# taken in. Nothing on a Unix socket.
 SERVER_KEEPALIVE: Mapping[str, str] = MappingProxyType(
     {
         "tcp_keepalives_idle": "20",
         "tcp_keepalives_interval": "5",
         "tcp_keepalives_count": "4",
-        "tcp_user_timeout": "40000",
+        "tcp_user_timeout": "300000",
     }
 )
+TAKING_KEEPALIVE: Mapping[str, str] = MappingProxyType(
+    {**SERVER_KEEPALIVE, "tcp_user_timeout": "40000"}
+)
+"""Of a server to which a worker sends rows, and which answers little."""
 
-_KEEPALIVE = {
-    "keepalives": 1,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-}
+CLIENT_KEEPALIVE: Mapping[str, int] = MappingProxyType(
+    {
+        "keepalives": 1,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 300_000,
+    }
+)
+"""Our side of every session, as libpq's parameters."""
 
 
 def connect(
@@ -140,7 +150,7 @@ def session_parameters(
     parameters["options"] = f"{given} {ours}".strip()
     parameters["application_name"] = application_name
     parameters.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
-    for name, value in _KEEPALIVE.items():
+    for name, value in CLIENT_KEEPALIVE.items():
         parameters.setdefault(name, value)
     return parameters
 

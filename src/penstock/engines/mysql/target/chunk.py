@@ -25,6 +25,7 @@ from penstock.engines.mysql.connect import (
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
 from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.bulk import SETTINGS
+from penstock.engines.mysql.target.claims import claim
 from penstock.engines.mysql.target.inserts import insert_statements
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.mysql.target.rows import FIELDS
@@ -114,6 +115,8 @@ class MySQLWriter:
         connection, number = self._connection, task.chunk.number
         doing = task.doing
         try:
+            with server_errors(doing):
+                claim(connection, task)
             with server_errors(doing), transaction(connection):
                 if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
                     return ChunkStatus.PLAN_GONE, 0

@@ -14,6 +14,7 @@ from psycopg import sql
 from penstock.codec.lines import LineDialect
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
+    TAKING_KEEPALIVE,
     connect,
     quoted,
     server_errors,
@@ -33,7 +34,11 @@ from penstock.ports.bulk import (
 )
 
 # Losing a commit in a crash is no harm: its DL row is lost with it, and the chunk is done again.
-TARGET_SETTINGS: Mapping[str, str] = {**EXACT_TEXT_SETTINGS, "synchronous_commit": "off"}
+TARGET_SETTINGS: Mapping[str, str] = {
+    **EXACT_TEXT_SETTINGS,
+    **TAKING_KEEPALIVE,
+    "synchronous_commit": "off",
+}
 FINISHED = """
     select mark
       from wirekite.wirekite_progress

@@ -14,7 +14,13 @@ import pyarrow as pa
 from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
-from penstock.engines.postgres.connect import SERVER_KEEPALIVE, connect_error, literal, quoted
+from penstock.engines.postgres.connect import (
+    CLIENT_KEEPALIVE,
+    TAKING_KEEPALIVE,
+    connect_error,
+    literal,
+    quoted,
+)
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.prepare import prepared_batch
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
@@ -122,11 +128,11 @@ def _connection(url: str) -> Any:
             if tuple(here) == place[:2]:
                 _forget(other)
         given = conninfo.conninfo_to_dict(url)
-        settings = {"statement_timeout": "0", "lock_timeout": "60000", **SERVER_KEEPALIVE}
+        settings = {"statement_timeout": "0", "lock_timeout": "60000", **TAKING_KEEPALIVE}
         ours = [f"-c {name}={value}" for name, value in settings.items()]
         given["options"] = " ".join([str(given.get("options") or ""), *ours]).strip()
         given["application_name"] = "penstock worker"
-        given.setdefault("connect_timeout", 10)
+        given = {"connect_timeout": 10, **CLIENT_KEEPALIVE, **given}
         text = conninfo.make_conninfo("", **given)
         try:
             _connections[place] = dbapi.connect(text)

@@ -1,0 +1,265 @@
+"""A standalone cluster loses executors, workers, its network and a machine: it goes on, equal.
+
+The only machine at first is the one apart, so that it has the tasks; the other one joins when
+something has happened to the first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_bank_engines import Session, session
+from fix_kills import POSTGRES, BankPipeline
+from fix_standalone import Standalone
+from penstock.load.loader_state import read_loader_state
+from penstock.ports.bulk import APPLICATION_NAME
+
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+LONG = pytest.mark.long
+MYSQLS = ("mariadb", "mysql")
+EVERY_TARGET = [POSTGRES, *(pytest.param(kind, marks=LONG) for kind in MYSQLS)]
+VANISH_TIMEOUT_S = 300.0
+# Rows without a key, which would stay if they came twice; a few seconds' worth on a slow cable.
+FREIGHT_ROWS = 20_000
+FREIGHT = (
+    "insert into freight select i, repeat(md5(cast(i as text)), 10) "
+    f"from generate_series(1, {FREIGHT_ROWS}) i"
+)
+SLOW = "8mbit"
+# What a task reaches when it has been let through.
+BEHIND = {"bulk.chunk.copied": "bulk.chunk.committed", "load.copy.before": "load.copy.after"}
+
+
+class ClusterBank(BankPipeline):
+    """A bank's pipeline on a cluster, with a table without a key that takes long to copy."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Standalone,
+        *,
+        target: str = POSTGRES,
+        conf: Mapping[str, str] | None = None,
+        bulk_freight: bool = False,
+    ) -> None:
+        """conf: more Spark properties. bulk_freight: its rows are there before the bulk load."""
+        sections: dict[str, Mapping[str, Any]] = {
+            "spark": {"master": cluster.master},
+            "spark.conf": {**cluster.conf, **(conf or {})},
+        }
+        super().__init__(
+            folder, 1910, target=target, sections=sections, host=cluster.server_address
+        )
+        self.cluster = cluster
+        self._bulk_freight = bulk_freight
+
+    def __enter__(self) -> ClusterBank:
+        """Also make the table."""
+        super().__enter__()
+        with self.at_source() as source:
+            source.execute("create table freight (i int not null, text varchar(400) not null)")
+            source.execute("alter table freight replica identity full")
+        if self._bulk_freight:
+            self.send_freight()
+        return self
+
+    def send_freight(self) -> None:
+        """Fill the table, in one transaction."""
+        with self.at_source() as source:
+            source.execute(FREIGHT)
+
+    def begin(self, fault: str = "") -> None:
+        """Start both processes and the machine apart; fault: in its executors alone."""
+        self.extract.start()
+        log = self.directory / "log"  # made by one who has the slot, which load looks at
+        self.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
+        self.load.start()
+        faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.load.once)}
+        self.cluster.apart.start(faulty if fault else None)
+
+    @contextmanager
+    def at_source(self) -> Iterator[Session]:
+        """A session at the source."""
+        with session(self.source_url, self.namespace) as connection:
+            yield connection
+
+    @contextmanager
+    def at_target(self) -> Iterator[Session]:
+        """A session at the target."""
+        with session(self.target_url, self.namespace) as connection:
+            yield connection
+
+    def sessions_apart(self, doing: str = "") -> int:
+        """The number of its sessions at the target; doing: how their statement begins."""
+        cable = self.cluster.data
+        assert cable is not None
+        if self.kinds[1] == POSTGRES:
+            query = (
+                "select count(*) from pg_stat_activity where client_addr = cast(%s as inet)"
+                " and query ilike %s"
+            )
+            values = (cable.there, f"{doing}%")
+        else:
+            query = (
+                "select count(*) from information_schema.processlist"
+                " where host like %s and coalesce(info, '') like %s"
+            )
+            values = (f"{cable.there}:%", f"{doing}%")
+        with self.at_target() as target:
+            return int(target.execute(query, values)[0][0])
+
+    def copies(self) -> bool:
+        """Whether the machine apart is in the middle of sending rows to the target."""
+        return self.sessions_apart("copy" if self.kinds[1] == POSTGRES else "load data") > 0
+
+    def is_tried_again(self) -> bool:
+        """Whether the other machine waits for an open chunk, or has had its session ended."""
+        if self.kinds[1] != POSTGRES:
+            return not self.sessions_apart()
+        query = (
+            "select count(*) from pg_stat_activity where application_name = %s"
+            " and wait_event_type = 'Lock'"
+        )
+        with self.at_target() as target:
+            return bool(target.execute(query, (APPLICATION_NAME,))[0][0])
+
+    @property
+    def batch_count(self) -> int:
+        """How many batches the load process has applied."""
+        state = read_loader_state(self.directory / "run")
+        return state.batch_count if state is not None else 0
+
+    def goes_on(self, timeout_s: float = VANISH_TIMEOUT_S) -> None:
+        """Wait for more batches than the one that may have been at work."""
+        self.transactions_go_on()
+        before = self.batch_count
+        self.until(lambda: self.batch_count > before + 1, "more batches", timeout_s)
+
+    def end(self) -> None:
+        """Both sides are equal, and no table was loaded anew."""
+        assert "loaded again" not in self.load.told()
+        self.finish()
+        freight = "select count(*), count(distinct i), min(text), max(text) from freight"
+        with self.at_source() as source, self.at_target() as target:
+            assert target.execute(freight) == source.execute(freight)
+
+
+@pytest.mark.parametrize("point", ["bulk.chunk.copied", "load.copy.after"])
+def test_an_executor_is_killed(tmp_path: Path, standalone: Standalone, point: str) -> None:
+    """In the middle of a task, with another machine in the cluster or not."""
+    with ClusterBank(tmp_path, standalone) as pipeline:
+        pipeline.begin(f"{point}:1:sleep")
+        pipeline.until(lambda: pipeline.load.reached, point)
+        for executor in standalone.apart.executors():
+            executor.kill()
+        standalone.near.start()
+        pipeline.goes_on()
+        pipeline.end()
+
+
+@pytest.mark.parametrize("point", ["bulk.chunk.committed", "load.copy.before"])
+def test_a_worker_is_killed_and_another_joins(
+    tmp_path: Path, standalone: Standalone, point: str
+) -> None:
+    """There is nobody for a while."""
+    with ClusterBank(tmp_path, standalone) as pipeline:
+        pipeline.begin(f"{point}:1:sleep")
+        pipeline.until(lambda: pipeline.load.reached, point)
+        standalone.apart.kill()
+        standalone.near.start()
+        pipeline.goes_on()
+        pipeline.end()
+
+
+@pytest.mark.parametrize(
+    "cut_s", [pytest.param(10.0, id="10s"), pytest.param(60.0, id="60s", marks=LONG)]
+)
+def test_the_link_is_cut_in_the_middle_of_a_copy(
+    tmp_path: Path, standalone: Standalone, cut_s: float
+) -> None:
+    """And is back, before the servers have given up or behind that. The cluster sees nothing."""
+    _, data = standalone.cables()
+    with ClusterBank(tmp_path, standalone, bulk_freight=True) as pipeline:
+        data.slow(SLOW)
+        pipeline.begin()
+        pipeline.until(pipeline.copies, "rows on their way")
+        data.cut()
+        back = time.monotonic() + cut_s
+        pipeline.until(lambda: time.monotonic() > back, "a while")
+        data.mend()
+        pipeline.until_read()
+        pipeline.goes_on()
+        pipeline.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["bulk", "changes"])
+@pytest.mark.parametrize("target", [POSTGRES, *MYSQLS])
+def test_a_machine_vanishes(
+    tmp_path: Path,
+    standalone: Standalone,
+    target: str,
+    phase: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """In the middle of sending rows, for good: what it held is let go, and all goes on."""
+    _, data = standalone.cables()
+    with ClusterBank(tmp_path, standalone, target=target, bulk_freight=phase == "bulk") as pipeline:
+        if phase == "bulk":
+            data.slow(SLOW)
+            pipeline.begin()
+        else:
+            pipeline.begin()
+            pipeline.until_read()
+            data.slow(SLOW)
+            pipeline.send_freight()
+        pipeline.until(pipeline.copies, "rows on their way")
+        standalone.vanish()
+        began = time.monotonic()
+        standalone.near.start()
+        assert pipeline.sessions_apart(), "the server does not know yet"
+        pipeline.until(lambda: not pipeline.sessions_apart(), "no locks", VANISH_TIMEOUT_S)
+        record_property("seconds to the end of its sessions", time.monotonic() - began)
+        pipeline.until_read()
+        pipeline.goes_on()
+        record_property("seconds until all goes on", time.monotonic() - began)
+        pipeline.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["bulk.chunk.copied", "load.copy.before"])
+@pytest.mark.parametrize("target", [POSTGRES, *MYSQLS])
+def test_a_task_that_was_given_up_adds_no_rows(
+    tmp_path: Path, standalone: Standalone, target: str, point: str
+) -> None:
+    """The cluster has lost an executor, whose task lives on, and reaches the target."""
+    spark, _ = standalone.cables()
+    patient = {"spark.rpc.io.connectionTimeout": "3600s"}  # the executor does not end by itself
+    with ClusterBank(tmp_path, standalone, target=target, conf=patient) as pipeline:
+        pipeline.begin(f"{point}:1:sleep=10,{BEHIND[point]}:1:sleep=0.1")
+        pipeline.until(lambda: pipeline.load.reached, point)
+        zombies = standalone.apart.pythons()
+        for one in zombies:
+            one.suspend()
+        spark.cut()
+        standalone.near.start()
+        if point == "load.copy.before":
+            pipeline.goes_on()
+        else:
+            pipeline.until(pipeline.is_tried_again, "its second attempt", VANISH_TIMEOUT_S)
+        for one in zombies:
+            one.resume()
+        through = pipeline.load.once / f"{BEHIND[point]}:1"
+        if target == POSTGRES:  # what it has sent is seen when it is counted, or known to be there
+            pipeline.until(through.exists, "the task's end")
+        pipeline.until_read()
+        pipeline.goes_on()
+        assert through.exists() == (target == POSTGRES), "others end or refuse it at once"
+        pipeline.end()

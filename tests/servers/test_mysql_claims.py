@@ -1,0 +1,75 @@
+"""A chunk of a lost executor: its session is ended, so that nobody waits for what it has locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from fix_mysql import MySQLServer, database_of
+from penstock.engines.mysql.connect import Connection, connect, run, value
+from penstock.engines.mysql.target.claims import claim
+from penstock.host.errors import ConnectionLost, StatementInterrupted
+from penstock.model import TableName
+from penstock.ports.bulk import Chunk, ChunkTask
+
+NAME = TableName("s", "t" * 64)
+TASK = ChunkTask(
+    source_url="",
+    target_url="",
+    table=NAME,
+    target=NAME,
+    chunk=Chunk(number=7, relation=NAME, copy_out="", size_bytes=0),
+    columns=(),
+    binary=False,
+    snapshot_id="",
+    snapshot_text="",
+    plan="p" * 64,
+    replica_role=True,
+)
+
+
+@contextmanager
+def worker(url: str) -> Iterator[Connection]:
+    """A session of an account that has no right but to its database."""
+    options = {"innodb_lock_wait_timeout": "1"}
+    with closing(connect(url, application_name="test", options=options)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def plain_url(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
+    """The URL of an account without any privilege of the server's."""
+    database = database_of(mysql_url)
+    mysql.execute("create table t (id int primary key)", database)
+    with mysql.role(f"all on `{database}`.*") as url:
+        yield f"{url.rpartition('/')[0]}/{database}"
+
+
+def test_who_takes_over_ends_the_session_of_before(plain_url: str) -> None:
+    """What the first had locked is free, and what it had written is gone."""
+    with worker(plain_url) as first, worker(plain_url) as second:
+        claim(first, TASK)
+        run(first, "begin", doing="x")
+        run(first, "insert into t values (1)", doing="x")
+        claim(second, TASK)  # not repeated: whoever is at work stays there
+        with pytest.raises(StatementInterrupted):
+            run(second, "insert into t values (1)", doing="x")
+        claim(second, replace(TASK, repeated=True))
+        run(second, "insert into t values (1)", doing="x")
+        with pytest.raises(ConnectionLost):
+            run(first, "commit", doing="x")
+        assert value(second, "select count(*) from t", doing="x") == 1
+
+
+def test_a_session_does_not_end_itself(plain_url: str) -> None:
+    """Nor one that has gone on to another chunk."""
+    with worker(plain_url) as first, worker(plain_url) as second:
+        claim(first, TASK)
+        claim(first, replace(TASK, repeated=True))
+        claim(first, replace(TASK, chunk=msgspec.structs.replace(TASK.chunk, number=8)))
+        claim(second, replace(TASK, repeated=True))
+        assert value(first, "select 1", doing="x") == 1
