@@ -20,12 +20,15 @@ from fix_standalone import Standalone
 from penstock.load.loader_state import read_loader_state
 from penstock.ports.bulk import APPLICATION_NAME
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.timeout(1200),
+]
 
-LONG = pytest.mark.long
 MYSQLS = ("mariadb", "mysql")
-EVERY_TARGET = [POSTGRES, *(pytest.param(kind, marks=LONG) for kind in MYSQLS)]
-VANISH_TIMEOUT_S = 300.0
+PATIENCE_S = 400.0
 # Rows without a key, which would stay if they came twice; a few seconds' worth on a slow cable.
 FREIGHT_ROWS = 20_000
 FREIGHT = (
@@ -136,11 +139,15 @@ class ClusterBank(BankPipeline):
         state = read_loader_state(self.directory / "run")
         return state.batch_count if state is not None else 0
 
-    def goes_on(self, timeout_s: float = VANISH_TIMEOUT_S) -> None:
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
+        """As of every pipeline, with the patience that a cluster takes."""
+        super().until(condition, what, timeout_s)
+
+    def goes_on(self) -> None:
         """Wait for more batches than the one that may have been at work."""
         self.transactions_go_on()
         before = self.batch_count
-        self.until(lambda: self.batch_count > before + 1, "more batches", timeout_s)
+        self.until(lambda: self.batch_count > before + 1, "more batches")
 
     def end(self) -> None:
         """Both sides are equal, and no table was loaded anew."""
@@ -178,9 +185,7 @@ def test_a_worker_is_killed_and_another_joins(
         pipeline.end()
 
 
-@pytest.mark.parametrize(
-    "cut_s", [pytest.param(10.0, id="10s"), pytest.param(60.0, id="60s", marks=LONG)]
-)
+@pytest.mark.parametrize("cut_s", [pytest.param(10.0, id="10s"), pytest.param(60.0, id="60s")])
 def test_the_link_is_cut_in_the_middle_of_a_copy(
     tmp_path: Path, standalone: Standalone, cut_s: float
 ) -> None:
@@ -199,7 +204,6 @@ def test_the_link_is_cut_in_the_middle_of_a_copy(
         pipeline.end()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("phase", ["bulk", "changes"])
 @pytest.mark.parametrize("target", [POSTGRES, *MYSQLS])
 def test_a_machine_vanishes(
@@ -225,7 +229,7 @@ def test_a_machine_vanishes(
         began = time.monotonic()
         standalone.near.start()
         assert pipeline.sessions_apart(), "the server does not know yet"
-        pipeline.until(lambda: not pipeline.sessions_apart(), "no locks", VANISH_TIMEOUT_S)
+        pipeline.until(lambda: not pipeline.sessions_apart(), "no sessions")
         record_property("seconds to the end of its sessions", time.monotonic() - began)
         pipeline.until_read()
         pipeline.goes_on()
@@ -233,7 +237,6 @@ def test_a_machine_vanishes(
         pipeline.end()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("point", ["bulk.chunk.copied", "load.copy.before"])
 @pytest.mark.parametrize("target", [POSTGRES, *MYSQLS])
 def test_a_task_that_was_given_up_adds_no_rows(
@@ -253,7 +256,7 @@ def test_a_task_that_was_given_up_adds_no_rows(
         if point == "load.copy.before":
             pipeline.goes_on()
         else:
-            pipeline.until(pipeline.is_tried_again, "its second attempt", VANISH_TIMEOUT_S)
+            pipeline.until(pipeline.is_tried_again, "its second attempt")
         for one in zombies:
             one.resume()
         through = pipeline.load.once / f"{BEHIND[point]}:1"

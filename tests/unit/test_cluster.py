@@ -161,7 +161,6 @@ def test_a_chunk_knows_that_an_executor_was_lost(
 
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows may be there already, from an executor that could not say so any more."""
-
     monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(1))
     relation = Relation(schema="s", name="t", columns=(), key=())
     task = Task(phase=0, relation=relation, frames=(), gsn_after=0, gsn_upto=1)
