@@ -94,9 +94,9 @@ class ClusterBank(BankPipeline):
             yield connection
 
     @contextmanager
-    def at_target(self) -> Iterator[Session]:
-        """A session at the target."""
-        with session(self.target_url, self.namespace) as connection:
+    def at_target(self, namespace: str = "") -> Iterator[Session]:
+        """A session at the target; namespace: not that of the bank, which may not be there yet."""
+        with session(self.target_url, namespace or self.namespace) as connection:
             yield connection
 
     def sessions_apart(self, doing: str = "") -> int:
@@ -115,7 +115,7 @@ class ClusterBank(BankPipeline):
                 " where host like %s and coalesce(info, '') like %s"
             )
             values = (f"{cable.there}:%", f"{doing}%")
-        with self.at_target() as target:
+        with self.at_target("information_schema") as target:
             return int(target.execute(query, values)[0][0])
 
     def copies(self) -> bool:
