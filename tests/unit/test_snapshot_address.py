@@ -120,7 +120,12 @@ def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> 
         *(None, lambda: False),
     )
     plans = [
-        cast(Any, SimpleNamespace(source=name, snapshot_id="one", snapshot_text="t", chunks=()))
+        cast(
+            Any,
+            SimpleNamespace(
+                source=name, position="0/1", snapshot_id="one", snapshot_text="t", chunks=()
+            ),
+        )
         for name in (A, B)
     ]
     load.ledger.plans = cast(list[TablePlan], plans)
@@ -157,6 +162,9 @@ def test_one_that_is_gone_for_the_driver_too_is_gone(
     """Its process died meanwhile: the tables are read at another point."""
     found = loading(monkeypatch, tmp_path, alive=False)
     assert settled(found, [outcome(A, unreachable())]) == {A: Step.AFRESH, B: Step.GO_ON}
+    assert settled(found, [outcome(B)]) == {A: Step.GO_ON, B: Step.AFRESH}
+    for note, table in zip(found.load.result.notes, (A, B), strict=True):
+        assert note.startswith(f"{table} is loaded again from the start: the snapshot at 0/1")
     with pytest.raises(PenstockError, match="real"):
         settled(found, [outcome(A, unreachable()), outcome(A, PenstockError("real"))])
 

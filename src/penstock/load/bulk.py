@@ -327,10 +327,13 @@ class _Load:
                 write_ledger(self.options.state_directory, self.ledger)
                 continue
             pending[name] = Step.AFRESH
-            self.note(
-                f"{name} is loaded again from the start: the snapshot at {plan.position} that its "
-                "load had begun with is gone",
-            )
+            self.note_lost_snapshot(plan)
+
+    def note_lost_snapshot(self, plan: TablePlan) -> None:
+        self.note(
+            f"{plan.source} is loaded again from the start: the snapshot at {plan.position} that "
+            "its load had begun with is gone",
+        )
 
     def is_alive(self, it: TablePlan | Point) -> bool:
         url = self.options.source_url
@@ -491,6 +494,8 @@ class _Load:
             assert plan is not None
             if name in again:
                 left[name] = Step.AFRESH
+                if name in gone:
+                    self.note_lost_snapshot(plan)
             elif self.chunks_left(plan):
                 left[name] = Step.GO_ON
             else:
