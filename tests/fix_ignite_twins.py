@@ -18,6 +18,7 @@ import pyarrow as pa
 from fix_ignite import files_of
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.cells import Cell, read_cells
+from penstock.codec.ignite.changes import CHANGE, NONE
 from penstock.codec.ignite.types import FIELD_TYPES, BinaryType, Types
 from penstock.codec.ignite.values import BinaryObject, JavaList, JavaMap
 from penstock.model import PenstockError
@@ -40,6 +41,10 @@ FIELDS = (
     "cache_id", "conflict_version", "counter", "expire_time_ms", "flags", "index", "near_version",
     "offset", "operation", "partition", "time_ms", "write_version", "key_bytes", "value_bytes",
     "has_value", "primary", "key_kind", "value_kind",
+)  # fmt: skip
+SCANNED = (
+    "cache_id", "counter", "expire_time_ms", "flags", "offset", "operation", "partition", "time_ms",
+    "key_kind", "value_kind",
 )  # fmt: skip
 CONTAINERS = (BinaryObject, JavaMap, list)
 
@@ -203,11 +208,68 @@ def records(data: Any, kernel: Any, kinds: frozenset[int]) -> list[object]:
     return told
 
 
+def scanned(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
+    """All of a segment at once, or the error."""
+    try:
+        wal.check_header(data, 0, "0.wal")
+        found = scan(data, number=0, name="0.wal", begin=begin, checked=checked)
+    except PenstockError as error:
+        return [type(error).__name__, error.message, error.fields]
+    return [found.rows.tolist(), *found[1:]]
+
+
+def one_by_one(data: Any, begin: int) -> list[Any]:
+    """Entries of a walk and what it says at its end, or the error."""
+    try:
+        wal.check_header(data, 0, "0.wal")
+        walk = walk_of(TWIN, data, begin, [])
+        return [[shown_entry(one) for one in walk], walk.count, walk.time_ms, walk.place]
+    except PenstockError as error:
+        return [type(error).__name__, error.message, error.fields]
+
+
+def assert_same_scan(data: Any, begin: int) -> None:
+    """At once it is what it is entry by entry, also where checksums were computed before."""
+    found = scanned(data, wal.scan, begin, 0)
+    assert found == scanned(data, _wal.scan, begin, 0)
+    end = _wal.checked_end(data, 0, max(begin, wal.HEADER_BYTES))
+    wanted = one_by_one(data, begin)
+    if wanted and isinstance(wanted[0], list):
+        assert end == found[7]
+        rows = [dict(zip(CHANGE.names or (), row, strict=True)) for row in found[0]]
+        found_too = [[shown_row(row, data) for row in rows], *found[4:7]]
+        assert found_too == wanted
+    else:
+        assert found == wanted
+    for scan in (wal.scan, _wal.scan):
+        assert scanned(data, scan, begin, end) == found
+
+
+def shown_row(row: dict[str, Any], data: Any) -> list[object]:
+    """What a row of a scan says."""
+    found: list[object] = [row[name] for name in SCANNED]
+    for name in ("near", "write"):
+        numbers = [row[f"{name}_{one}"] for one in ("topology", "node", "order")]
+        found.append(wal.version_of(*numbers) if row[name] else None)
+    for side in ("key", "value"):
+        at, length = row[f"{side}_at"], row[f"{side}_length"]
+        found.append(None if length == NONE else bytes(data[at : at + length]))
+    return found
+
+
+def shown_entry(entry: Any) -> list[object]:
+    """What an entry says, in the same order."""
+    found: list[object] = [getattr(entry, name) for name in SCANNED]
+    found += [entry.near_version, entry.write_version]
+    return [*found, entry.key_bytes, entry.value_bytes]
+
+
 def assert_same_segment(data: Any, how: int) -> tuple[object, ...]:
     """Of the walk, of its values, and of single kinds of records."""
     reads = [(how & 3) * 40 if how > 191 else 0, how >> 2 & 3, how >> 4 & 7]
     mine, theirs = steps(data, TWIN, reads), steps(data, KERNEL, reads)
     assert mine == theirs
+    assert_same_scan(data, reads[0])
     for kinds in (wal.MANAGER_KINDS, wal.ENCRYPTED_KINDS):
         assert records(data, TWIN, kinds) == records(data, KERNEL, kinds)
     seen = set()

@@ -13,10 +13,11 @@ import pytest
 from fix_ignite import segments_of, types_of, unpacked
 from penstock.codec.errors import CellUnfit
 from penstock.codec.ignite import marshal
+from penstock.codec.ignite.changes import changes_of
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.codec.lines import LineDialect
 from penstock.engines.ignite.bulk_reader import ChunkScan, IgniteReader, RowUnfit, ScannedLines
-from penstock.engines.ignite.directory import open_directory
+from penstock.engines.ignite.directory import Segment, open_directory
 from penstock.engines.ignite.handover import capture
 from penstock.engines.ignite.planner import _ranges
 from penstock.engines.ignite.source.node_end import node_end
@@ -52,7 +53,9 @@ def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
     """The shape that holds these."""
     shapes = Shapes(files=InMemory())
     zeros = np.zeros(len(entries), np.int64)
-    RowMaker(shapes, types, zone="UTC", backups=False).rows(CACHE, entries, zeros, zeros)
+    RowMaker(shapes, types, zone="UTC", backups=False).rows(
+        CACHE, changes_of(entries, marshal.decoder(types)), zeros, zeros
+    )
     return shapes.kept()[CACHE]
 
 
@@ -221,7 +224,7 @@ def test_the_node_ends_at_its_last_change(tmp_path: Path) -> None:
         (folder / f"{name}.wal").write_bytes(data)
     (folder / "c.wal").write_bytes(b"")
     found = node_end(url, directory)
-    walk = directory.walk(segments[-1][0], 0, segments[-1][1])
+    walk = directory.walk(segments[-1][0], 0, Segment(segments[-1][1], 0))
     offsets = [one.offset for one in walk]
     assert found is not None
     if offsets:

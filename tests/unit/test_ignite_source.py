@@ -34,6 +34,7 @@ from fix_ignite_source import (
     text,
 )
 from penstock.codec.ignite import marshal, wal
+from penstock.codec.ignite.changes import changes_of
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.codec.ignite.values import BinaryObject
 from penstock.consume import CdcConsumer
@@ -131,6 +132,7 @@ def test_rows_read_at_once_are_those_of_decoded_values(
     counts = {True: 0, False: 0}
     for recording, node_name in (("one", "node_1"), ("full", "node_1"), ("two", "node_2")):
         first, second = (maker_of(types_of(recording, node_name), "Europe/Berlin") for _ in "ab")
+        decode = marshal.decoder(types_of(recording, node_name))
         read = first._plain.of
 
         def noted(*given: Any, read: Any = read) -> Any:
@@ -148,8 +150,9 @@ def test_rows_read_at_once_are_those_of_decoded_values(
             for at in range(0, len(entries), size):
                 some = entries[at : at + size]
                 numbers = np.arange(len(some), dtype=np.int64)
-                made = first.rows(str(cache), some, numbers, numbers)
-                wanted = second.rows(str(cache), some, numbers, numbers)
+                changes = changes_of(some, decode)
+                made = first.rows(str(cache), changes, numbers, numbers)
+                wanted = second.rows(str(cache), changes, numbers, numbers)
                 assert made.relation == wanted.relation
                 made.batch.validate(full=True)
                 assert made.batch.equals(wanted.batch)
@@ -176,7 +179,8 @@ def test_a_second_type_with_the_same_fields_is_not_taken_for_the_first() -> None
         head = struct.pack("<BBHiiiii", 103, 1, 0x2B, type_id, 9, 30, 5, 29)
         value = head + b"\x03\x05\0\0\0\x18"
         data = data_segment([[entry_bytes(key=number(1), value=value, kind=100)]])
-        entries = list(wal.Walk(data, number=0, name="0.wal", begin=0, decode=decoded(types)))
+        walk = wal.Walk(data, number=0, name="0.wal", begin=0, decode=decoded(types))
+        entries = changes_of(list(walk), decoded(types))
         numbers = np.arange(1, dtype=np.int64)
         after = maker.rows("c", entries, numbers, numbers).batch.column("after")[0].as_py()
         names.append(after.get("_type"))
@@ -528,7 +532,8 @@ def test_from_every_end_of_a_piece_the_rest_comes_once(
     def keys_from(place: LogPlace | None) -> list[tuple[list[int], LogPlace | None]]:
         reader = node.NodeReader(open_directory(f"ignite://{work}?consistentId=n"), takes=bool)
         reader.begin(place)
-        return [([one.key for one in piece.entries], piece.end) for piece in reader.pieces()]
+        found = list(reader.pieces())
+        return [(one.entries.decoded("key") if one.entries else [], one.end) for one in found]
 
     pieces = keys_from(None)
     given: list[int] = []

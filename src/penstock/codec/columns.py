@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.model.position import POSITION_BYTES, to_bytes
@@ -44,6 +46,8 @@ HEAD_FIELDS = (
     # NULL. Null when everything was sent.
     pa.field("absent", pa.binary()),
 )
+
+Numbers = Sequence[int] | npt.NDArray[Any]
 
 POSITION = pa.binary(POSITION_BYTES)
 COMMIT_TIME = pa.timestamp("us", "UTC")
@@ -83,20 +87,24 @@ def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordB
 
     lines: position, end position, commit time in microseconds, the source's id, of each in order.
     """
-    if not lines:
-        return None
-    positions, ends, times, ids = zip(*lines, strict=True)
+    return transactions_of(*zip(*lines, strict=True)) if lines else None
+
+
+def transactions_of(
+    positions: Numbers, ends: Numbers, times_us: Numbers, ids: Numbers
+) -> pa.RecordBatch:
+    """The same of columns."""
     arrays = [
         _positions(positions),
         _positions(ends),
-        pa.array(times, pa.int64()).view(COMMIT_TIME),
+        pa.array(times_us, pa.int64()).view(COMMIT_TIME),
         pa.array(ids, pa.uint64()),
-        pa.array([0] * len(lines), pa.uint16()),
+        pa.array(np.zeros(len(positions), np.uint16)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
 
 
-def _positions(ordinals: Sequence[int]) -> pa.Array:
+def _positions(ordinals: Numbers) -> pa.Array:
     try:
         low = np.array(ordinals, np.int64)
     except OverflowError:  # of more than 63 bits

@@ -112,7 +112,14 @@ cdef class Decoder:
     def cells(self, list data, tuple columns):
         """See cells.read_cells()."""
         try:
-            return read_cells(self, data, columns)
+            return read_list(self, data, columns)
+        except PenstockError:
+            return None
+
+    def cells_at(self, data, begins, lengths, tuple columns):
+        """See cells.cell_reader()."""
+        try:
+            return read_cells(self, data, begins, lengths, columns)
         except PenstockError:
             return None
 

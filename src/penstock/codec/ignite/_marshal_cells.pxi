@@ -333,24 +333,46 @@ cdef int put_digits(
 
 # -- values ------------------------------------------------------------------------------------
 
-cdef object read_cells(Decoder decoder, list data, tuple columns):
-    cdef Py_ssize_t count = len(data), row
+cdef object read_list(Decoder decoder, list data, tuple columns):
+    """The same of values that lie each by itself."""
+    import numpy as np
+
+    lengths = np.array([-1 if one is None else len(one) for one in data], np.int64)
+    there = np.maximum(lengths, 0)
+    begins = np.cumsum(there) - there
+    return read_cells(decoder, b"".join([one or b"" for one in data]), begins, lengths, columns)
+
+
+cdef object read_cells(
+    Decoder decoder, const uint8_t[::1] data, const int64_t[::1] begins,
+    const int64_t[::1] lengths, tuple columns,
+):
+    cdef Py_ssize_t count = begins.shape[0], row
+    cdef Py_ssize_t size = data.shape[0]
+    cdef const uint8_t *base = &data[0] if size else NULL
     cdef list made = [Cells(*column[1:], count) for column in columns]
     cdef bint is_scalar = len(columns) == 1 and columns[0][0] == ""
     cdef bint is_again = False
     cdef Cursor c
-    cdef bytes one
+    cdef bytes one = None
     cdef dict types = {}
+    if lengths.shape[0] != count:
+        raise ValueError("places without a length")
     while True:
         for row in range(count):
-            one = data[row]
-            if one is None:
+            if lengths[row] < 0:
                 continue
-            c.data = <const uint8_t *>PyBytes_AS_STRING(one)
-            c.size = PyBytes_GET_SIZE(one)
+            if begins[row] < 0 or lengths[row] > size - begins[row]:
+                raise ValueError("a value beyond the bytes")
+            c.data = base + begins[row]
+            c.size = lengths[row]
+            c.owner = NULL  # nothing is decoded
+            if is_again:
+                one = PyBytes_FromStringAndSize(<const char *>c.data, c.size)
+                c.data = <const uint8_t *>PyBytes_AS_STRING(one)
+                c.owner = <PyObject *>one
             c.at = 0
             c.left = c.size * READ_TIMES_MAX
-            c.owner = <PyObject *>one
             c.top = c.seen = NULL
             try:
                 if is_scalar:

@@ -5,7 +5,8 @@
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
 
 from penstock.codec.ignite.errors import broken, unsupported
 
@@ -18,6 +19,8 @@ cdef enum:
     DATA_KIND = 70
     CDC_DATA_KIND = 78
     KIND_MAX = 82
+    TREE_KIND = 59
+    VERSION_BYTES = 16
     CREATE = 1
     TRANSFORM = 4
     PRIMARY = 1
@@ -25,144 +28,23 @@ cdef enum:
 
 cdef str ENDS = "an entry goes on behind the end of its record"
 
-# -- checksums: CRC-32, sixteen bytes at a time ------------------------------------------------
+include "_wal_records.pxi"
+include "_wal_entries.pxi"
 
-cdef uint32_t POLYNOMIAL = <uint32_t>0xEDB88320
-cdef uint32_t CRC[16][256]
-
-
-cdef void _fill_crc() noexcept nogil:
-    cdef uint32_t one
-    cdef int at, bit, table
-    for at in range(256):
-        one = <uint32_t>at
-        for bit in range(8):
-            one = (one >> 1) ^ (POLYNOMIAL * (one & 1))
-        CRC[0][at] = one
-    for table in range(1, 16):
-        for at in range(256):
-            one = CRC[table - 1][at]
-            CRC[table][at] = (one >> 8) ^ CRC[0][one & 255]
-
-
-_fill_crc()
-
-
-cdef uint32_t _crc(const uint8_t *data, Py_ssize_t size) noexcept nogil:
-    cdef uint32_t found = 0xFFFFFFFF
-    cdef uint32_t a, b, c, d
-    while size >= 16:
-        memcpy(&a, data, 4)
-        memcpy(&b, data + 4, 4)
-        memcpy(&c, data + 8, 4)
-        memcpy(&d, data + 12, 4)
-        a ^= found
-        found = (
-            CRC[15][a & 255] ^ CRC[14][(a >> 8) & 255] ^ CRC[13][(a >> 16) & 255] ^ CRC[12][a >> 24]
-            ^ CRC[11][b & 255] ^ CRC[10][(b >> 8) & 255] ^ CRC[9][(b >> 16) & 255] ^ CRC[8][b >> 24]
-            ^ CRC[7][c & 255] ^ CRC[6][(c >> 8) & 255] ^ CRC[5][(c >> 16) & 255] ^ CRC[4][c >> 24]
-            ^ CRC[3][d & 255] ^ CRC[2][(d >> 8) & 255] ^ CRC[1][(d >> 16) & 255] ^ CRC[0][d >> 24]
-        )
-        data += 16
-        size -= 16
-    while size:
-        found = (found >> 8) ^ CRC[0][(found ^ data[0]) & 255]
-        data += 1
-        size -= 1
-    return found
-
-
-# -- records -----------------------------------------------------------------------------------
-
-cdef struct Found:
-    Py_ssize_t offset
-    Py_ssize_t length
-    Py_ssize_t end
-    int kind  # -1: none
-
-cdef uint8_t DATA_MASK[256]  # and encrypted ones
-DATA_MASK[DATA_KIND] = 1
-DATA_MASK[CDC_DATA_KIND] = 1
-DATA_MASK[53] = DATA_MASK[64] = DATA_MASK[71] = 1
-
-
-cdef int _find(
-    const uint8_t *data, Py_ssize_t size, Py_ssize_t at, int64_t number, const uint8_t *mask,
-    str name, Found *found,
-) except -1:
-    cdef int kind
-    cdef int32_t length
-    found.kind = -1
-    while at < size:
-        if data[at] == 0 or data[at] == SWITCH_KIND + 1:
-            break
-        kind = data[at] - 1
-        if kind > KIND_MAX:
-            raise unsupported(name, at, f"an unknown record of type {kind}")
-        if size - at < RECORD_BYTES_MIN:
-            raise broken(name, at, "the file ends inside a record")
-        if _long(data + at + 1) != number or _int(data + at + 9) != at:
-            raise broken(
-                name, at,
-                f"a record of segment {_long(data + at + 1)}, offset {_int(data + at + 9)}",
-            )
-        length = _int(data + at + 13)
-        if length < RECORD_BYTES_MIN:
-            raise broken(name, at, f"a record of {length} bytes")
-        if length > size - at:
-            raise broken(name, at, "the file ends inside a record")
-        if <uint32_t>_int(data + at + length - 4) != _crc(data + at, length - 4):
-            raise broken(name, at, "the checksum of a record is wrong")
-        if mask[kind]:
-            found.offset = at
-            found.length = length
-            found.kind = kind
-            found.end = at + length
-            return 0
-        at += length
-    found.end = at
-    return 0
-
-
-def find_record(const uint8_t[::1] data, Py_ssize_t at, int64_t number, kinds, str name):
-    """See wal.find_record()."""
-    from penstock.codec.ignite.wal import Record
-
-    cdef uint8_t mask[256]
-    cdef Found found
-    cdef int kind
-    for kind in range(256):
-        mask[kind] = 0
-    for kind in kinds:
-        mask[kind & 255] = 1
-    if at >= data.shape[0]:
-        return None, at
-    _find(&data[0], data.shape[0], at, number, mask, name, &found)
-    if found.kind < 0:
-        return None, found.end
-    return Record(found.offset, found.length, found.kind), found.end
-
-
-# -- entries -----------------------------------------------------------------------------------
-
-cdef struct CVersion:
-    int has
-    int32_t topology
-    int32_t node
-    int64_t order
+# -- one entry after the other -------------------------------------------------------------------
 
 _Version = None
 
 
-cdef object _version(CVersion one):
+cdef object _version(bint has, int32_t topology, int32_t node, int64_t order):
     global _Version
-    if not one.has:
+    if not has:
         return None
     if _Version is None:
         from penstock.codec.ignite.wal import Version
 
         _Version = Version
-    return _Version(one.topology, one.order, one.node & 0x07FFFFFF, (one.node >> 27) & 0x1F)
+    return _Version(topology, order, node & 0x07FFFFFF, (node >> 27) & 0x1F)
 
 
 @cython.freelist(64)
@@ -172,36 +54,60 @@ cdef class Entry:
     cdef object _decode
     cdef bytes _key
     cdef bytes _value
-    cdef int _key_kind
-    cdef int _value_kind
-    cdef CVersion _near
-    cdef CVersion _write
-    cdef CVersion _conflict
-    cdef readonly int32_t cache_id
-    cdef readonly int64_t counter
-    cdef readonly int64_t expire_time_ms
-    cdef readonly int flags
-    cdef readonly int32_t index
-    cdef readonly Py_ssize_t offset
-    cdef readonly int operation
-    cdef readonly int32_t partition
-    cdef readonly int64_t time_ms
+    cdef Change _is
+    cdef object _conflict
+
+    @property
+    def cache_id(self):
+        return self._is.cache_id
+
+    @property
+    def counter(self):
+        return self._is.counter
+
+    @property
+    def expire_time_ms(self):
+        return self._is.expire_time_ms
+
+    @property
+    def flags(self):
+        return self._is.flags
+
+    @property
+    def index(self):
+        return self._is.ordinal
+
+    @property
+    def offset(self):
+        return self._is.offset
+
+    @property
+    def operation(self):
+        return self._is.operation
+
+    @property
+    def partition(self):
+        return self._is.partition
+
+    @property
+    def time_ms(self):
+        return self._is.time_ms
 
     @property
     def key(self):
-        return self._decode(self._key, self._key_kind)
+        return self._decode(self._key, self._is.key_kind)
 
     @property
     def value(self):
-        return None if self._value is None else self._decode(self._value, self._value_kind)
+        return None if self._value is None else self._decode(self._value, self._is.value_kind)
 
     @property
     def key_kind(self):
-        return self._key_kind
+        return self._is.key_kind
 
     @property
     def value_kind(self):
-        return 0 if self._value is None else self._value_kind
+        return self._is.value_kind
 
     @property
     def key_bytes(self):
@@ -217,19 +123,23 @@ cdef class Entry:
 
     @property
     def primary(self):
-        return (self.flags & PRIMARY) != 0
+        return (self._is.flags & PRIMARY) != 0
 
     @property
     def near_version(self):
-        return _version(self._near)
+        return _version(
+            self._is.near, self._is.near_topology, self._is.near_node, self._is.near_order
+        )
 
     @property
     def write_version(self):
-        return _version(self._write)
+        return _version(
+            self._is.write, self._is.write_topology, self._is.write_node, self._is.write_order
+        )
 
     @property
     def conflict_version(self):
-        return _version(self._conflict)
+        return self._conflict
 
 
 cdef extern from *:
@@ -255,6 +165,7 @@ cdef class Walk:
     cdef object _tell
     cdef Py_ssize_t _at
     cdef Py_ssize_t _begin
+    cdef Py_ssize_t _checked
     cdef Found _record
     cdef Py_ssize_t _cursor
     cdef Py_ssize_t _limit
@@ -265,7 +176,8 @@ cdef class Walk:
     cdef readonly int64_t unreadable
 
     def __init__(
-        self, data, *, number, str name, Py_ssize_t begin, decode, kind=Entry, unreadable=None
+        self, data, *, number, str name, Py_ssize_t begin, decode, kind=Entry, unreadable=None,
+        checked=0
     ):
         if not issubclass(kind, Entry):
             raise TypeError("kind is no Entry")
@@ -279,6 +191,7 @@ cdef class Walk:
         self._tell = unreadable
         self._at = max(begin, HEADER_BYTES)
         self._begin = self._at
+        self._checked = checked
         self._record.kind = -1
         self._left = 0
 
@@ -289,7 +202,7 @@ cdef class Walk:
         cdef Entry made
         while self._load():
             made = self._read()
-            if CREATE <= made.operation <= TRANSFORM and not made.flags & NOT_TOLD:
+            if CREATE <= made._is.operation <= TRANSFORM and not made._is.flags & NOT_TOLD:
                 return made
         raise StopIteration
 
@@ -316,13 +229,16 @@ cdef class Walk:
 
     cdef int _load(self) except -1:
         cdef Found found
-        cdef Py_ssize_t begin
+        cdef Fault fault
         while not self._left:
             if self._at >= self._size:
                 return 0
-            _find(
-                self._data, self._size, self._at, self._number, DATA_MASK, self._name, &found
-            )
+            if _find(
+                self._data, self._size, self._at, self._checked, self._number, DATA_MASK, &found,
+                &fault,
+            ):
+                self._at = found.end
+                raise _error(self._name, &fault)
             self._at = found.end
             if found.kind < 0:
                 return 0
@@ -332,18 +248,12 @@ cdef class Walk:
                     self._show(&found)
                 continue
             self._record = found
-            begin = found.offset + RECORD_BYTES_MIN - 4
-            self._limit = found.offset + found.length - 4
-            if self._limit - begin < 12:
-                raise self._broken(ENDS)
-            self.time_ms = _long(self._data + begin + 4)
-            if _int(self._data + begin) < 0:
-                raise self._broken(f"a record of {_int(self._data + begin)} entries")
-            self._left = _int(self._data + begin)
-            self._cursor = begin + 12
             self._index = 0
-            if not self._left:
-                self._check_end()
+            if _enter(
+                self._data, &found, &self._cursor, &self._limit, &self.time_ms, &self._left, &fault
+            ):
+                self._left = 0
+                raise _error(self._name, &fault)
         return 1
 
     cdef int _show(self, Found *found) except -1:
@@ -354,91 +264,34 @@ cdef class Walk:
 
     cdef Entry _read(self):
         cdef Entry made
-        cdef int32_t length
-        cdef CVersion ignored
+        cdef Fault fault
+        cdef Py_ssize_t conflict
+        cdef const uint8_t *second
         if self._kind is Entry:
             made = Entry.__new__(Entry)
         else:
             made = <Entry>PENSTOCK_NEW(self._kind, NOTHING)
+        fault.at = self._record.offset
+        if _parse(self._data, &self._cursor, self._limit, &made._is, &conflict, &fault):
+            raise _error(self._name, &fault)
         made._decode = self._decode
-        made.offset = self._record.offset
-        made.index = self._index
-        made.time_ms = self.time_ms
-        self._need(9)
-        made.cache_id = _int(self._data + self._cursor)
-        length = _int(self._data + self._cursor + 4)
-        made._key_kind = <int8_t>self._data[self._cursor + 8]
-        self._cursor += 9
-        made._key = self._bytes(length)
-        self._need(4)
-        length = _int(self._data + self._cursor)
-        self._cursor += 4
-        if length == -1:
-            made._value = None
-        else:
-            self._need(1)
-            made._value_kind = <int8_t>self._data[self._cursor]
-            self._cursor += 1
-            made._value = self._bytes(length)
-        self._need(1)
-        made.operation = self._data[self._cursor]
-        self._cursor += 1
-        self._versions(&made._near, &ignored)
-        self._versions(&made._write, &made._conflict)
-        self._need(21)
-        made.partition = _int(self._data + self._cursor)
-        made.counter = _long(self._data + self._cursor + 4)
-        made.expire_time_ms = _long(self._data + self._cursor + 12)
-        made.flags = self._data[self._cursor + 20]
-        self._cursor += 21
+        made._is.offset = <uint32_t>self._record.offset
+        made._is.ordinal = self._index
+        made._is.time_ms = self.time_ms
+        made._key = PyBytes_FromStringAndSize(
+            <const char *>(self._data + made._is.key_at), made._is.key_length
+        )
+        if made._is.value_length >= 0:
+            made._value = PyBytes_FromStringAndSize(
+                <const char *>(self._data + made._is.value_at), made._is.value_length
+            )
+        if conflict:
+            second = self._data + conflict
+            made._conflict = _version(True, _int(second), _int(second + 4), _long(second + 8))
         self._index += 1
         self._left -= 1
         self.count += 1
-        if not self._left:
-            self._check_end()
+        if not self._left and self._cursor != self._limit:
+            _fault(&fault, BYTES_LEFT, 0, 0)
+            raise _error(self._name, &fault)
         return made
-
-    cdef bytes _bytes(self, int32_t length):
-        if length < 0:
-            raise self._broken(f"a key or value of {length} bytes")
-        self._need(length)
-        found = PyBytes_FromStringAndSize(<const char *>(self._data + self._cursor), length)
-        self._cursor += length
-        return found
-
-    cdef int _versions(self, CVersion *first, CVersion *second) except -1:
-        cdef int form
-        self._need(1)
-        form = self._data[self._cursor]
-        self._cursor += 1
-        first.has = 0
-        second.has = 0
-        if form > 2:
-            raise self._broken(f"a version of form {form}")
-        if form >= 1:
-            self._one(first)
-        if form == 2:
-            self._one(second)
-        return 0
-
-    cdef int _one(self, CVersion *made) except -1:
-        self._need(16)
-        made.has = 1
-        made.topology = _int(self._data + self._cursor)
-        made.node = _int(self._data + self._cursor + 4)
-        made.order = _long(self._data + self._cursor + 8)
-        self._cursor += 16
-        return 0
-
-    cdef inline int _need(self, Py_ssize_t count) except -1:
-        if self._limit - self._cursor < count:
-            raise self._broken(ENDS)
-        return 0
-
-    cdef int _check_end(self) except -1:
-        if self._cursor != self._limit:
-            raise self._broken("a record has bytes behind its last entry")
-        return 0
-
-    cdef object _broken(self, str cause):
-        return broken(self._name, self._record.offset, cause)

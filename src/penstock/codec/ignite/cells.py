@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.codec.ignite import marshal
+from penstock.codec.ignite.changes import Ints
 from penstock.codec.ignite.types import BinaryType, Types
 from penstock.codec.ignite.values import Date, SqlDate, Time, Timestamp
 from penstock.model import PenstockError
@@ -237,10 +238,21 @@ _MAKERS: dict[str, Callable[[Cell, Any], Any]] = {
 }
 
 
-def cell_reader(types: Types) -> Callable[[Sequence[bytes | None], tuple[Cell, ...]], Any]:
-    """`read_cells` with these types: the kernel's, or the twin where PENSTOCK_PURE=1 forbids it."""
+def cell_reader(types: Types) -> Callable[[Any, Ints, Ints, tuple[Cell, ...]], Found | None]:
+    """`read_cells` with these types: the kernel's, or the twin where PENSTOCK_PURE=1 forbids it.
+
+    It is called with the bytes that all values are in, where each begins, and its length, -1 for
+    None.
+    """
     decoder = marshal.kernel_decoder(types)
     if decoder is None:
-        return lambda data, columns: read_cells(data, columns, types)
-    found: Callable[[Sequence[bytes | None], tuple[Cell, ...]], Any] = decoder.cells
+        return lambda data, begins, lengths, columns: read_cells(
+            [
+                None if length < 0 else bytes(data[at : at + length])
+                for at, length in zip(begins.tolist(), lengths.tolist(), strict=True)
+            ],
+            columns,
+            types,
+        )
+    found: Callable[[Any, Ints, Ints, tuple[Cell, ...]], Found | None] = decoder.cells_at
     return found

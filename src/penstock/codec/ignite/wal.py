@@ -14,12 +14,17 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from penstock.codec.ignite.changes import CHANGE, NONE, PRIMARY, Rows
 from penstock.codec.ignite.errors import broken, unsupported
 
 try:
     from penstock.codec.ignite._wal import Entry as _Entry
     from penstock.codec.ignite._wal import Walk as _Walk
+    from penstock.codec.ignite._wal import checked_end as _checked_end
     from penstock.codec.ignite._wal import find_record as _find_record
+    from penstock.codec.ignite._wal import scan as _scan
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.ignite._wal":
         raise  # the kernel is there and broken: never fall back silently
@@ -43,7 +48,7 @@ KIND_MAX = 82
 MAGIC, MAGIC_COMPACTED = 0xB0D045ACE7ED045A, 0x4E07AE0E573A694E
 SERIALIZER = 2
 CREATE, UPDATE, DELETE, TRANSFORM = 1, 2, 3, 4
-PRIMARY, PRELOAD, FROM_STORE = 1, 2, 4
+PRELOAD, FROM_STORE = 2, 4
 
 _HEADER = struct.Struct("<BqiQiI")
 _RECORD = struct.Struct("<Bqii")
@@ -109,11 +114,12 @@ def crc(data: Any) -> int:
 
 
 def find_record(
-    data: Any, at: int, number: int, kinds: frozenset[int], name: str
+    data: Any, at: int, number: int, kinds: frozenset[int], name: str, checked: int = 0
 ) -> tuple[Record | None, int]:
     """The next record of these kinds from an offset on, and the end of what was read.
 
-    That is the end of the last record, also where none was found. Raises WalBroken, WalUnsupported.
+    That is the end of the last record, also where none was found. checked: see checked_end().
+    Raises WalBroken, WalUnsupported.
     """
     end = len(data)
     while at < end:
@@ -132,13 +138,23 @@ def find_record(
             raise broken(name, at, f"a record of {length} bytes")
         if length > end - at:
             raise broken(name, at, "the file ends inside a record")
-        (checksum,) = struct.unpack_from("<I", data, at + length - 4)
-        if checksum != crc(data[at : at + length - 4]):
-            raise broken(name, at, "the checksum of a record is wrong")
+        if at + length > checked:
+            (checksum,) = struct.unpack_from("<I", data, at + length - 4)
+            if checksum != crc(data[at : at + length - 4]):
+                raise broken(name, at, "the checksum of a record is wrong")
         if kind in kinds:
             return Record(at, length, kind), at + length
         at += length
     return None, at
+
+
+def checked_end(_data: Any, _number: int, begin: int) -> int:
+    """The end of the records from an offset on whose checksums are right.
+
+    What gets it as `checked` does not compute them again. The kernel finds it out without the GIL,
+    beside other work; here nothing would be won, and nothing is checked.
+    """
+    return begin
 
 
 def manager_place(data: Any, record: Record, name: str) -> Place:
@@ -289,11 +305,13 @@ class Walk(Iterator[Any]):
         decode: Callable[[bytes, int], Any],
         kind: type[Entry] = Entry,
         unreadable: Callable[[Encrypted], object] | None = None,
+        checked: int = 0,
     ) -> None:
         """data: the whole segment. number: of the segment. begin: an offset to begin with.
 
         decode: makes a Python value from marshalled bytes and their kind. kind: of the entries.
-        unreadable: called with each record that has changes of encrypted caches.
+        unreadable: called with each record that has changes of encrypted caches. checked: see
+        checked_end().
         """
         self._data = data
         self._number = number
@@ -302,8 +320,8 @@ class Walk(Iterator[Any]):
         self._entry_kind = kind
         self._tell = unreadable
         self._at = max(begin, HEADER_BYTES)
-        self._has_data = False
         self._begin = self._at
+        self._checked = checked
         self._record: Record | None = None
         self._cursor = self._limit = self._index = self._left = self.time_ms = 0
         self.count = self.unreadable = 0
@@ -347,7 +365,9 @@ class Walk(Iterator[Any]):
     def _load(self) -> bool:
         """Whether there is one more entry; goes on to its record."""
         while not self._left:
-            found, self._at = find_record(self._data, self._at, self._number, _WALKED, self._name)
+            found, self._at = find_record(
+                self._data, self._at, self._number, _WALKED, self._name, self._checked
+            )
             if found is None:
                 return False
             if found.kind in ENCRYPTED_DATA_KINDS:
@@ -433,7 +453,7 @@ class Walk(Iterator[Any]):
         self._need(_VERSION.size)
         topology, node, order = _VERSION.unpack_from(self._data, self._cursor)
         self._cursor += _VERSION.size
-        return Version(topology, order, node & 0x07FFFFFF, (node >> 27) & 0x1F)
+        return version_of(topology, node, order)
 
     def _need(self, count: int) -> None:
         if self._limit - self._cursor < count:
@@ -448,8 +468,89 @@ class Walk(Iterator[Any]):
         return broken(self._name, self._record.offset, cause)
 
 
+class Scanned(NamedTuple):
+    """A segment at once. rows: a CHANGE of each entry that a consumer is told of, in order.
+
+    trees: records of TREE_KINDS. encrypted: of ENCRYPTED_DATA_KINDS. has_resent: whether there is a
+    record of RESENT_KIND. entry_count: of all. time_ms: of the last record with changes. place:
+    as that of a walk at its end. end: of the last record.
+    """
+
+    rows: Rows
+    trees: list[Record]
+    encrypted: list[Record]
+    has_resent: bool
+    entry_count: int
+    time_ms: int
+    place: Place | None
+    end: int
+
+
+def scan(data: Any, *, number: int, name: str, begin: int, checked: int = 0) -> Scanned:
+    """All of a segment from an offset on; see Walk. Raises WalBroken, WalUnsupported."""
+    walk = Walk(
+        data, number=number, name=name, begin=begin, decode=lambda *_: None, checked=checked
+    )
+    rows = []
+    while walk._load():
+        at, ordinal = walk._cursor + _KEY.size, walk.count
+        one = walk._read()
+        if CREATE <= one.operation <= TRANSFORM and not one.flags & (PRELOAD | FROM_STORE):
+            rows.append(_row(one, at, ordinal))
+    found: dict[int, list[Record]] = {}
+    at = max(begin, HEADER_BYTES)
+    while True:
+        kinds = TREE_KINDS | _WALKED
+        record, at = find_record(data, at, number, kinds, name, checked)
+        if record is None:
+            break
+        found.setdefault(record.kind, []).append(record)
+    return Scanned(
+        rows=np.array(rows, CHANGE),
+        trees=sorted(one for kind in TREE_KINDS for one in found.get(kind, [])),
+        encrypted=sorted(one for kind in ENCRYPTED_DATA_KINDS for one in found.get(kind, [])),
+        has_resent=RESENT_KIND in found,
+        entry_count=walk.count,
+        time_ms=walk.time_ms,
+        place=walk.place,
+        end=at,
+    )
+
+
+def _row(one: Entry, key_at: int, ordinal: int) -> tuple[Any, ...]:
+    key, value = one._key[0], one._value
+    near, write = (_numbers(version) for version in (one.near_version, one.write_version))
+    return (
+        one.time_ms, one.counter, one.expire_time_ms, near[2], write[2], one.offset, ordinal,
+        one.cache_id, one.partition, key_at, len(key),
+        0 if value is None else key_at + len(key) + 5, NONE if value is None else len(value[0]),
+        *near[:2], *write[:2], one.operation, one.flags, one.key_kind, one.value_kind,
+        one.near_version is not None, one.write_version is not None,
+    )  # fmt: skip
+
+
+def _numbers(version: Version | None) -> tuple[int, int, int]:
+    """Topology, node with its data centre, order."""
+    if version is None:
+        return 0, 0, 0
+    (node,) = struct.unpack("<i", struct.pack("<I", version.data_center << 27 | version.node_order))
+    return version.topology, node, version.order
+
+
+def version_of(topology: int, node: int, order: int) -> Version:
+    """A version, of its numbers in a CHANGE."""
+    return Version(topology, order, node & 0x07FFFFFF, (node >> 27) & 0x1F)
+
+
 def wal_kernel() -> tuple[type[Walk], type[Entry], Any]:
     """Walk, Entry, find_record: compiled, or the twins where not built or PENSTOCK_PURE=1."""
-    if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
-        return _Walk, _Entry, _find_record
-    return Walk, Entry, find_record
+    return (_Walk, _Entry, _find_record) if _is_compiled() else (Walk, Entry, find_record)
+
+
+def scan_kernel() -> tuple[Callable[..., Scanned], Callable[[Any, int, int], int]]:
+    """scan, checked_end: as wal_kernel()."""
+    return (_scan, _checked_end) if _is_compiled() else (scan, checked_end)
+
+
+def _is_compiled() -> bool:
+    return COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0")

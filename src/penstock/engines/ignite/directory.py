@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from penstock.codec.ignite import marshal, wal
+from penstock.codec.ignite.changes import Changes
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.engines.ignite import lock
 from penstock.engines.ignite.event import CdcEvent
@@ -26,7 +29,6 @@ CACHE_FILE = "cache_data.dat"
 SYSTEM_CACHE = "cache-ignite-sys-cache"
 _SEGMENT = re.compile(r"\d{16}\.wal\Z")
 _MAPPING = re.compile(r"(-?\d+)\.classname(\d)\Z")
-_MADE_OR_RESENT = wal.TREE_KINDS | {wal.RESENT_KIND}
 PLATFORMS = {0: "JAVA", 1: "DOTNET"}
 
 logger = structlog.get_logger(__name__)
@@ -72,6 +74,47 @@ def open_any(text: str) -> NodeDirectory:
     raise error
 
 
+class Segment(NamedTuple):
+    """All bytes of a segment. checked: see `wal.checked_end`."""
+
+    data: bytes
+    checked: int
+
+
+class _Ahead:
+    """Reads a segment in a thread of its own. What it cannot read is left to whoever asks for it.
+
+    What was read counts while the file stays as it was: a copy may still be growing.
+    """
+
+    def __init__(self, segment: int, path: Path, read: Callable[[int], Segment]) -> None:
+        self.segment = segment
+        self._path = path
+        self._read = read
+        self._found: tuple[tuple[int, ...], Segment] | None = None
+        self._thread = threading.Thread(target=self._run, name="segment ahead", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        # It may not be there yet, or be broken: read in its turn, it says so.
+        with contextlib.suppress(PenstockError, OSError):
+            stamp = _stamp(self._path)
+            self._found = stamp, self._read(self.segment)
+
+    def result(self) -> Segment | None:
+        """What was read; None where it could not be."""
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            if self._found is not None and self._found[0] == _stamp(self._path):
+                return self._found[1]
+        return None
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class NodeDirectory(CdcState):
     """See DirectLog."""
 
@@ -94,6 +137,8 @@ class NodeDirectory(CdcState):
         self.types_read = Types(self._read_type, self._class_name)
         self._decode = marshal.decoder(self.types_read)
         self._walk, _, self._find = wal.wal_kernel()
+        self._scan, self._checked_end = wal.scan_kernel()
+        self._ahead: _Ahead | None = None
         self._names: dict[int, str] = {}
         self._configs: dict[str, Path] = {}
         self._warned: set[int] = set()
@@ -149,23 +194,46 @@ class NodeDirectory(CdcState):
         self,
         segment: int,
         begin: int,
-        data: bytes | None = None,
+        held: Segment | None = None,
         unreadable: Callable[[wal.Encrypted], object] | None = None,
     ) -> Any:
         """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported.
 
-        data: of the segment, where it was read before. unreadable: called with each record that has
-        changes of encrypted caches, in place of a warning.
+        held: what was read of it before. unreadable: called with each record that has changes of
+        encrypted caches, in place of a warning.
         """
+        if held is None:
+            held = self.read_segment(segment, reads_ahead=True)
         return self._walk(
-            self.read_segment(segment) if data is None else data,
+            held.data,
             number=segment,
             name=str(self.path(segment)),
             begin=begin,
             decode=self._decode,
             kind=self._event,
             unreadable=unreadable or self._warn,
+            checked=held.checked,
         )
+
+    def scan(
+        self,
+        segment: int,
+        begin: int,
+        held: Segment,
+        unreadable: Callable[[wal.Encrypted], object],
+    ) -> tuple[Changes, wal.Scanned]:
+        """The changes of a segment at once, as walk() gives them, and what else is in it.
+
+        unreadable: called with each record that has changes of encrypted caches; a warning of those
+        that it passes over comes here.
+        """
+        name = str(self.path(segment))
+        found = self._scan(held.data, number=segment, name=name, begin=begin, checked=held.checked)
+        for record in found.encrypted:
+            told = wal.encrypted(held.data, record)
+            unreadable(told)
+            self._warn(told)
+        return Changes(held.data, found.rows, self._decode), found
 
     def _warn(self, record: wal.Encrypted) -> None:
         """Say once of each cache group that its changes are not read."""
@@ -179,34 +247,12 @@ class NodeDirectory(CdcState):
                 )
                 logger.warning(warning)
 
-    def made_groups(
-        self, segment: int, begin: int, data: bytes
-    ) -> tuple[list[tuple[int, int]], bool]:
-        """Where groups of caches were made in a segment: offset and number, in order.
-
-        And whether rows were resent in it.
-        """
-        has_resent = False
-        found: list[tuple[int, int]] = []
-        at, name = max(begin, wal.HEADER_BYTES), str(self.path(segment))
-        while True:
-            kinds = wal.TREE_KINDS if has_resent else _MADE_OR_RESENT
-            record, at = self._find(data, at, segment, kinds, name)
-            if record is None:
-                return found, has_resent
-            if record.kind == wal.RESENT_KIND:
-                has_resent = True
-                continue
-            group = wal.made_group(data, record)
-            if group is not None:
-                found.append((record.offset, group))
-
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
         """See DirectLog. Raises WalBroken, WalUnsupported."""
-        data, name = self.read_segment(segment), str(self.path(segment))
+        (data, checked), name = self.read_segment(segment), str(self.path(segment))
         at = max(begin, wal.HEADER_BYTES)
         while True:
-            record, at = self._find(data, at, segment, wal.MANAGER_KINDS, name)
+            record, at = self._find(data, at, segment, wal.MANAGER_KINDS, name, checked)
             if record is None:
                 return
             if record.kind == wal.MANAGER_STOP_KIND:
@@ -214,11 +260,26 @@ class NodeDirectory(CdcState):
             else:
                 yield LogPlace(*wal.manager_place(data, record, name))
 
-    def read_segment(self, segment: int) -> bytes:
-        """All of a segment. Raises WalBroken, WalUnsupported where it is none."""
+    def read_segment(self, segment: int, *, reads_ahead: bool = False) -> Segment:
+        """All of a segment. Raises WalBroken, WalUnsupported where it is none.
+
+        reads_ahead: the next one is read meanwhile, and its checksums computed.
+        """
+        ahead, self._ahead = self._ahead, None
+        held = ahead.result() if ahead is not None and ahead.segment == segment else None
+        if reads_ahead:
+            self._ahead = _Ahead(segment + 1, self.path(segment + 1), self.held)
+        if held is not None:
+            return held
         data = self._files.read_whole(self.path(segment))
         wal.check_header(data, segment, str(self.path(segment)))
-        return data
+        return Segment(data, 0)
+
+    def held(self, segment: int) -> Segment:
+        """The same, with as many checksums as are right; may be called in any thread."""
+        data = self._files.read_whole(self.path(segment))
+        wal.check_header(data, segment, str(self.path(segment)))
+        return Segment(data, self._checked_end(data, segment, wal.HEADER_BYTES))
 
     # -- what consumers are told of ----------------------------------------------------------
 

@@ -8,18 +8,21 @@ Not here: numbers, rows and shapes (`stream.py`), and when a segment may be remo
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import structlog
 
+from penstock.codec.ignite import wal
+from penstock.codec.ignite.changes import Changes, Ints
 from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.wal import Encrypted
-from penstock.engines.ignite.directory import Cache, NodeDirectory
+from penstock.engines.ignite.directory import Cache, NodeDirectory, Segment
 from penstock.engines.ignite.source.lives import Lives
-from penstock.engines.ignite.source.position import OFFSET_BITS
+from penstock.engines.ignite.source.ordering import Ordered, in_order
+from penstock.engines.ignite.source.position import position_of
 from penstock.engines.ignite.source.versions import RecentVersions
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
@@ -47,28 +50,34 @@ class CacheEncrypted(PenstockError):
     retry = "operator"
 
 
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(slots=True)
 class Piece:
     """Transactions, in order, one behind the other.
 
     made: caches that were made again in front of them, each with its place. entries: of all
-    transactions; counts: how many each has; ended: of each the position of its last record, ms
-    since 1970, its number or 0. end: from where on the rest is read; None: a transaction is open
-    there.
+    transactions; None for none. counts: how many each has. positions, times_ms, numbers: of the
+    last record of each: its position, ms since 1970, the transaction's number or 0. end: from where
+    on the rest is read; None: a transaction is open there.
     """
 
     made: list[tuple[str, LogPlace]] = field(default_factory=list)
-    entries: list[Any] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    ended: list[tuple[int, int, int]] = field(default_factory=list)
+    entries: Changes | None = None
+    counts: Ints = field(default_factory=_none)
+    positions: Ints = field(default_factory=_none)
+    times_ms: Ints = field(default_factory=_none)
+    numbers: Ints = field(default_factory=_none)
     end: LogPlace | None = None
 
 
 class NodeReader:
     """Reads one node's directory. ignored: entries of caches that are not taken, and backups.
 
-    byte_count: of the segments read. handled: the last segment that was dealt with. recent: of a
-    segment with resent rows, the versions before them.
+    byte_count: of the segments read. time_ms: of the newest record that was read. handled: the last
+    segment that was dealt with. recent: of a segment with resent rows, the versions before them.
     """
 
     def __init__(
@@ -78,11 +87,14 @@ class NodeReader:
         takes: Callable[[str], bool],
         backups: bool = False,
         copied_ms: int = 0,
+        reads_ahead: bool = True,
     ) -> None:
         """takes: caches by name. backups: also the changes of copies that are not primary.
 
-        copied_ms: rows were copied after this time, of the lives that caches had then.
+        copied_ms: rows were copied after this time, of the lives that caches had then. reads_ahead:
+        whether memory may hold two segments.
         """
+        self._reads_ahead = reads_ahead
         self._copied_ms = copied_ms
         self._directory = directory
         self._takes = takes
@@ -91,9 +103,8 @@ class NodeReader:
         self._names: dict[int, str] = {}
         self._groups: dict[int, dict[int, str]] = {}
         self._lives = Lives(directory.made_ms)
-        self.ignored = self.byte_count = 0
+        self.ignored = self.byte_count = self.time_ms = 0
         self.handled = -1
-        self._walk: Any = None
         self.recent: RecentVersions | None = None
 
     def begin(self, place: LogPlace | None, time_ms: int = 0) -> None:
@@ -120,11 +131,6 @@ class NodeReader:
         """Whether changes are ours to give; before, the node gives them."""
         return self._listing.is_active
 
-    @property
-    def time_ms(self) -> int:
-        """Of the newest record that was read."""
-        return 0 if self._walk is None else int(self._walk.time_ms)
-
     def name_of(self, cache_id: int) -> str:
         """The name of a cache of an entry that was given."""
         return self._names[cache_id]
@@ -147,6 +153,7 @@ class NodeReader:
                 yield from self._read(segment)
             elif not listing.follow_node(segment, self.acknowledge):
                 listing.begin_again()
+                yield from self.pieces()  # now they are ours
                 return
             listing.processed(segment)
             listing.pending = None
@@ -178,26 +185,26 @@ class NodeReader:
         self._find_caches()
         directory, saved = self._directory, self._listing.pending
         begin = saved.offset if saved is not None else 0
-        data = directory.read_segment(segment)
-        self.byte_count += len(data)
-        ignored = self.ignored
-        made = self._made_again(segment, begin, data)
-        times: dict[int, int] = {}
-        first = directory.walk(segment, begin, data, self._refuse)
-        lasts = _lasts(self._wanted(first), times)
-        self._lives.saw(times)
-        self.ignored = ignored
-        walk = self._walk = directory.walk(segment, begin, data)
+        held = directory.read_segment(segment, reads_ahead=self._reads_ahead)
+        self.byte_count += len(held.data)
+        every, found = directory.scan(segment, begin, held, self._refuse)
+        held = Segment(held.data, found.end)
+        made = self._made_again(segment, begin, held, found)
+        wanted = every.pick(self._wanted(every))
+        self._lives.saw(_last_times(wanted))
         if saved is not None and saved.entry:
-            walk.skip(saved.entry)
-        yield from _Segment(
-            number=segment,
-            begin=begin,
-            walk=walk,
-            lasts=lasts,
-            made=made,
-            entries=self._wanted(walk),
-        ).pieces()
+            every, wanted = (
+                one.pick(one.rows["ordinal"] >= saved.entry) for one in (every, wanted)
+            )
+        self.ignored += len(every) - len(wanted)
+        end = LogPlace(segment, begin, 0) if found.place is None else LogPlace(*found.place)
+        for piece in _pieces(segment, in_order(wanted), _Marks(made), end):
+            if piece.end == end:
+                self.time_ms = found.time_ms
+            elif piece.end is not None:
+                at = np.searchsorted(wanted.rows["offset"], piece.end.offset)
+                self.time_ms = int(wanted.rows["time_ms"][at])
+            yield piece
 
     def _refuse(self, record: Encrypted) -> None:
         """A change log has no gap, where Ignite's utility passes over these. Raises."""
@@ -209,26 +216,27 @@ class NodeReader:
                     cache=cache,
                 )
 
-    def _made_again(self, segment: int, begin: int, data: bytes) -> list[tuple[str, LogPlace]]:
+    def _made_again(
+        self, segment: int, begin: int, held: Segment, found: wal.Scanned
+    ) -> list[tuple[str, LogPlace]]:
         """Caches that were made again in a segment, and where."""
-        groups, has_resent = self._directory.made_groups(segment, begin, data)
-        self.recent = self._before(segment, begin, data) if has_resent else None
-        marks = [
-            (group, LogPlace(segment, offset, 0))
-            for offset, group in groups
-            if group in self._groups
-        ]
+        self.recent = self._before(segment, begin, held) if found.has_resent else None
+        marks = []
+        for record in found.trees:
+            group = wal.made_group(held.data, record)
+            if group is not None and group in self._groups:
+                marks.append((group, LogPlace(segment, record.offset, 0)))
         if not marks:
             return []
-        entries = self._directory.walk(segment, begin, data)
+        entries = self._directory.walk(segment, begin, held)
         return self._lives.begun(marks, entries, lambda group: self._groups[group])
 
-    def _before(self, segment: int, begin: int, data: bytes) -> RecentVersions:
+    def _before(self, segment: int, begin: int, held: Segment) -> RecentVersions:
         """The versions in the segment before, which stays until this one is read, and in this."""
         directory, found = self._directory, RecentVersions()
-        walks = [directory.walk(segment, 0, data)]
+        walks = [directory.walk(segment, 0, held)]
         if segment - 1 in directory.segments():
-            walks.insert(0, directory.walk(segment - 1, 0))
+            walks.insert(0, directory.walk(segment - 1, 0, directory.held(segment - 1)))
         for number, walk in zip(range(segment + 1 - len(walks), segment + 1), walks, strict=True):
             for one in walk:
                 if number == segment and one.offset >= begin:
@@ -236,105 +244,66 @@ class NodeReader:
                 found.accepts(one.cache_id, one.key_bytes, one.write_version, one.time_ms)
         return found
 
-    def _wanted(self, walk: Any) -> Iterator[Any]:
-        names, backups = self._names, self._backups
-        for entry in walk:
-            if entry.cache_id in names and (backups or entry.primary):
-                yield entry
-            else:
-                self.ignored += 1
+    def _wanted(self, changes: Changes) -> npt.NDArray[np.bool_]:
+        rows = changes.rows
+        found = np.isin(rows["cache_id"], np.array(list(self._names), np.int32))
+        return found if self._backups else found & changes.is_primary
 
 
-def _lasts(entries: Iterator[Any], times: dict[int, int]) -> dict[Any, int]:
-    """Of each transaction that has entries in more than one record: where its last one is.
-
-    times: gets the time of each cache's last entry, ms since 1970.
-    """
-    first: dict[Any, int] = {}
-    last: dict[Any, int] = {}
-    for entry in entries:
-        times[entry.cache_id] = entry.time_ms
-        near = entry.near_version
-        if near is not None:
-            offset = entry.offset
-            if first.setdefault(near, offset) != offset:
-                last[near] = offset
-    return last
+def _last_times(changes: Changes) -> dict[int, int]:
+    """Of each cache the time of its last change, ms since 1970."""
+    caches, places = np.unique(changes.rows["cache_id"][::-1], return_index=True)
+    times = changes.rows["time_ms"][::-1][places]
+    return dict(zip(caches.tolist(), times.tolist(), strict=True))
 
 
-@dataclass(kw_only=True)
-class _Segment:
-    """The entries of one segment, put in the order in which their transactions ended."""
+def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iterator[Piece]:
+    """The changes of a segment in pieces. end: behind the segment."""
+    offsets, before, is_open = ordered.offsets, ordered.before, ordered.is_open
+    ends = np.cumsum(ordered.counts)
+    rows = ordered.changes.rows[ends - 1]
+    positions = np.int64(position_of(LogPlace(number, 0, 0))) + rows["offset"].astype(np.int64)
+    numbers = np.where(rows["near"], rows["near_order"], 0)
 
-    number: int
-    begin: int
-    walk: Any
-    lasts: dict[Any, int]
-    made: list[tuple[str, LogPlace]]
-    entries: Iterator[Any]
-    _open: dict[Any, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    def piece(first: int, count: int) -> Piece:
+        """Entries from one place to another, which are whole transactions."""
+        low, high = np.searchsorted(ends, (first, count), "right")
+        found = slice(low, high)
+        entries = ordered.changes.pick(slice(first, count)) if count > first else None
+        return Piece(
+            [], entries, ordered.counts[found], positions[found], rows["time_ms"][found],
+            numbers[found],
+        )  # fmt: skip
 
-    def pieces(self) -> Iterator[Piece]:
-        piece, marks = Piece(), _Marks(self.made)
-        for record in _records(self.entries):
-            offset = record[0].offset
-            if len(piece.entries) >= PIECE_ENTRIES_MAX:
-                if not self._open:
-                    piece.end = LogPlace(self.number, min(offset, marks.offset), 0)
-                yield piece
-                piece = Piece()
-            if offset > marks.offset:
-                if piece.entries:
-                    yield piece
-                    piece = Piece()
-                piece.made += marks.before(offset)
-            self._take(piece, record)
-        if marks.is_left:
-            if piece.entries:
-                yield piece
-                piece = Piece()
-            piece.made += marks.before(END)
-        place = self.walk.place
-        piece.end = LogPlace(self.number, self.begin, 0) if place is None else LogPlace(*place)
-        yield piece
-
-    def _take(self, piece: Piece, record: list[Any]) -> None:
-        """Take in a record's entries: those of transactions that end with it, and its own."""
-        near = record[0].near_version
-        if not self.lasts or (len(record) == 1 and near not in self.lasts):
-            self._put(piece, record, near)
-            return
-        by_near: dict[Any, list[Any]] = {}
-        for entry in record:
-            by_near.setdefault(entry.near_version, []).append(entry)
-        for near, some in by_near.items():
-            if near not in self.lasts:
-                self._put(piece, some, near)
-            elif self.lasts[near] == some[0].offset:
-                self._put(piece, [*self._open.pop(near, []), *some], near)
-            else:
-                self._open[near] += some
-
-    def _put(self, piece: Piece, entries: list[Any], near: Any) -> None:
-        last = entries[-1]
-        piece.entries += entries
-        piece.counts.append(len(entries))
-        position = (self.number << OFFSET_BITS) + last.offset
-        piece.ended.append((position, last.time_ms, 0 if near is None else near.order))
-
-
-def _records(entries: Iterator[Any]) -> Iterator[list[Any]]:
-    """The entries of each record."""
-    record: list[Any] = []
-    offset = -1
-    for entry in entries:
-        if entry.offset != offset:
-            if record:
-                yield record
-            record, offset = [], entry.offset
-        record.append(entry)
-    if record:
-        yield record
+    at = given = 0
+    made: list[tuple[str, LogPlace]] = []
+    while True:
+        full = int(np.searchsorted(before[at:], given + PIECE_ENTRIES_MAX)) + at
+        mark = int(np.searchsorted(offsets[at:], marks.offset, "right")) + at
+        at = min(full, mark)
+        if at == len(offsets):
+            break
+        found = piece(given, int(before[at]))
+        found.made, made = made, []
+        if at == full and not is_open[at]:
+            found.end = LogPlace(number, int(min(offsets[at], marks.offset)), 0)
+        if at == full or found.entries is not None:
+            yield found
+        else:
+            made = found.made
+        given = int(before[at])
+        if at == mark:
+            made += marks.before(int(offsets[at]))
+        at += 1
+    found = piece(given, len(ordered.changes))
+    found.made = made
+    if marks.is_left:
+        if found.entries is not None:
+            yield found
+            found = Piece()
+        found.made += marks.before(END)
+    found.end = end
+    yield found
 
 
 class _Marks:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.codec.ignite import wal
 from penstock.codec.ignite.errors import WalBroken
-from penstock.engines.ignite.directory import NodeDirectory
+from penstock.engines.ignite.directory import NodeDirectory, Segment
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.ports.direct import LogPlace
 
@@ -46,6 +46,6 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
 def _last_change(directory: NodeDirectory, number: int, path: Path) -> LogPlace | None:
     last: int | None = None
     with suppress(WalBroken):  # the node is writing there: what comes behind is later than we asked
-        for entry in directory.walk(number, 0, path.read_bytes()):
+        for entry in directory.walk(number, 0, Segment(path.read_bytes(), 0)):
             last = entry.offset
     return None if last is None else LogPlace(number, last + 1, 0)

@@ -10,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type
 from penstock.codec.ignite.cells import Cell, cell_of, cell_reader
+from penstock.codec.ignite.changes import Changes
 from penstock.codec.ignite.columns import NotHeld, column_of, column_of_ms
 from penstock.codec.ignite.kinds import OF_CODES, parts_of
 from penstock.codec.ignite.types import Types
@@ -52,7 +54,7 @@ class PlainColumns:
         self._sides: dict[str, tuple[Shape, tuple[_Side, ...]]] = {}
 
     def of(
-        self, cache: str, shape: Shape, met: Sequence[Met], entries: Sequence[Any], puts: Any
+        self, cache: str, shape: Shape, met: Sequence[Met], entries: Changes, puts: Changes
     ) -> list[pa.Array] | None:
         """A column of each entry for the key's, of each put for others; None: they are not plain.
 
@@ -62,14 +64,14 @@ class PlainColumns:
         if known is None or known[0] is not shape:
             known = self._sides[cache] = shape, (_side(shape, OF_KEY), _side(shape, OF_VALUE))
         keys, values = known[1]
-        if any(one.key_kind != keys.kind for one in entries):
+        if (entries.rows["key_kind"] != keys.kind).any():
             return None
-        if any(one.value_kind != values.kind for one in puts):
+        if (puts.rows["value_kind"] != values.kind).any():
             return None
-        made = self._columns(keys, [one.key_bytes for one in entries], met[0])
+        made = self._columns(keys, entries, "key", met[0])
         if made is None:
             return None
-        more = self._columns(values, [one.value_bytes for one in puts], met[1])
+        more = self._columns(values, puts, "value", met[1])
         if more is None:
             return None
         found = made | more
@@ -79,16 +81,20 @@ class PlainColumns:
                 if of_entries is None:
                     return None
                 found[column.name] = of_entries
-        if any(one.expire_time_ms for one in puts) and EXPIRES not in found:
+        if puts.rows["expire_time_ms"].any() and EXPIRES not in found:
             return None
         return [found[column.name] for column in shape.columns]
 
-    def _columns(self, side: _Side, data: list[bytes], met: Met) -> dict[str, pa.Array] | None:
+    def _columns(
+        self, side: _Side, changes: Changes, of: str, met: Met
+    ) -> dict[str, pa.Array] | None:
+        begins, lengths = changes.places(of)
         if side.kind == REGULAR:
-            codes = {one[0] for one in data if one} - {NULL}
+            first = np.frombuffer(changes.data, np.uint8)[begins[lengths > 0]]
+            codes = set(np.unique(first).tolist()) - {NULL}
             if not codes <= {code for code, kind in OF_CODES.items() if kind in met}:
                 return None
-        read = self._read(data, side.cells)
+        read = self._read(changes.data, begins, lengths, side.cells)
         if read is None or any(met.get(one.type_id) is not one for one in read[1]):
             return None
         made = {}
@@ -119,12 +125,12 @@ def _side(shape: Shape, side: str) -> _Side:
     return _Side(columns, cells, 0 if is_mixed else REGULAR if is_scalar else OBJECT)
 
 
-def _of_entries(column: KeptColumn, puts: Sequence[Any]) -> pa.Array | None:
+def _of_entries(column: KeptColumn, puts: Changes) -> pa.Array | None:
     """A column of what entries have beside key and value; None: their types have to be named."""
     kind = arrow_type(column.neutral)
     if column.field == EXPIRES and column.neutral == "timestamptz":
-        times = [one.expire_time_ms * 1000 or None for one in puts]
-        return pa.array(times, pa.int64()).cast(kind)
+        times_ms = puts.rows["expire_time_ms"]
+        return pa.array(times_ms * 1000, pa.int64(), mask=times_ms == 0).cast(kind)
     if column.field == PRIMARY:
-        return pa.array([one.primary for one in puts], kind)
+        return pa.array(puts.is_primary, kind)
     return pa.nulls(len(puts), kind) if column.field == RAW else None

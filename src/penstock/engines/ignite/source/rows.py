@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.columns import after_type, batch_schema, before_type
+from penstock.codec.ignite.changes import Changes, Ints
 from penstock.codec.ignite.columns import NotHeld, column_of
 from penstock.codec.ignite.kinds import OF_VALUES, of_scalar
 from penstock.codec.ignite.types import Types
@@ -36,9 +37,6 @@ from penstock.engines.ignite.source.shapes import (
     Shapes,
 )
 from penstock.model import Op, PenstockError, Relation, Rows
-
-Ints = npt.NDArray[np.int64]
-Entries = Sequence[Any]
 
 
 class KeyNotUsable(PenstockError):
@@ -71,21 +69,20 @@ class RowMaker:
         for side in (OF_KEY, OF_VALUE):
             self._met.pop((cache, side), None)
 
-    def rows(self, cache: str, entries: Entries, gsn: Ints, trx: Ints) -> Rows:
+    def rows(self, cache: str, entries: Changes, gsn: Ints, trx: Ints) -> Rows:
         """Rows of one cache's entries, numbered so. Raises what decoding does, KeyNotUsable."""
-        is_put = np.array([one.has_value for one in entries], np.bool_)
-        puts = entries if is_put.all() else [one for one in entries if one.has_value]
+        is_put = entries.is_put
+        puts = entries if is_put.all() else entries.pick(is_put)
         made = self._plain_rows(cache, entries, puts, is_put, gsn, trx)
         if made is not None:
             return made
-        keys = [one.key for one in entries]
-        values = [one.value for one in puts]
+        keys, values = entries.decoded("key"), puts.decoded("value")
         self._learn_declared(cache)
         self._learn(cache, OF_KEY, keys, entries)
         self._learn(cache, OF_VALUE, values, puts)
         self._learn_entries(cache, values, puts)
         while True:
-            shape = self._shapes.of(cache, entries[0].cache_id)
+            shape = self._shapes.of(cache, int(entries.rows["cache_id"][0]))
             try:
                 return self._made(cache, shape, puts, is_put, keys, values, gsn, trx)
             except _Unfit as unfit:
@@ -94,8 +91,8 @@ class RowMaker:
     def _plain_rows(
         self,
         cache: str,
-        entries: Entries,
-        puts: Entries,
+        entries: Changes,
+        puts: Changes,
         is_put: npt.NDArray[np.bool_],
         gsn: Ints,
         trx: Ints,
@@ -104,7 +101,7 @@ class RowMaker:
         met = [self._met.get((cache, side), {}) for side in (OF_KEY, OF_VALUE)]
         if not all(met) or self._shapes.declared(cache) is not self._declared.get(cache):
             return None
-        shape = self._shapes.of(cache, entries[0].cache_id)
+        shape = self._shapes.of(cache, int(entries.rows["cache_id"][0]))
         columns = self._plain.of(cache, shape, met, entries, puts)
         if columns is None:
             return None
@@ -128,7 +125,7 @@ class RowMaker:
             self._declared[cache] = declared
             self._shapes.declare(cache)
 
-    def _learn(self, cache: str, side: str, found: list[Any], entries: Entries) -> None:
+    def _learn(self, cache: str, side: str, found: list[Any], entries: Changes) -> None:
         """Take in types that were not met before, and versions of them."""
         met = self._met.get((cache, side))
         if met is None:
@@ -159,14 +156,14 @@ class RowMaker:
         kind: type,
         met: dict[Any, Any],
         found: list[Any],
-        entries: Entries,
+        entries: Changes,
     ) -> None:
         if kind not in (int, float):
             shown = {OF_VALUES[kind]}
         else:  # Python has one type for numbers of several widths
             shown = {
-                of_scalar(value, _bytes(one, side))
-                for value, one in zip(found, entries, strict=True)
+                of_scalar(value, one)
+                for value, one in zip(found, _marshalled(entries, side), strict=True)
                 if type(value) is kind
             }
         for one in sorted(shown - met.keys()):
@@ -175,9 +172,9 @@ class RowMaker:
             if side == OF_VALUE:
                 self._shapes.take_type(cache, one)
 
-    def _learn_entries(self, cache: str, values: list[Any], puts: Entries) -> None:
+    def _learn_entries(self, cache: str, values: list[Any], puts: Changes) -> None:
         """Take in what entries have beside key and value."""
-        if any(one.expire_time_ms for one in puts):
+        if puts.rows["expire_time_ms"].any():
             self._shapes.hold(cache, OF_ENTRY, EXPIRES, "timestamp")
         if self._backups:
             self._shapes.hold(cache, OF_ENTRY, PRIMARY, "boolean")
@@ -190,7 +187,7 @@ class RowMaker:
         self,
         cache: str,
         shape: Shape,
-        puts: Entries,
+        puts: Changes,
         is_put: npt.NDArray[np.bool_],
         keys: list[Any],
         values: list[Any],
@@ -233,19 +230,20 @@ class RowMaker:
     def _column(self, column: KeptColumn, found: list[Any]) -> pa.Array:
         return column_of(column.kind, column.neutral, found, self._zone)
 
-    def _found(self, column: KeptColumn, values: list[Any], puts: Entries) -> list[Any]:
+    def _found(self, column: KeptColumn, values: list[Any], puts: Changes) -> list[Any]:
         if column.side == OF_VALUE:
             return _picked(column, values)
         if column.field == EXPIRES:
-            return [Timestamp(ms, 0) if (ms := one.expire_time_ms) else None for one in puts]
+            times_ms = puts.rows["expire_time_ms"].tolist()
+            return [Timestamp(one, 0) if one else None for one in times_ms]
         if column.field == PRIMARY:
-            return [one.primary for one in puts]
+            return list(puts.is_primary.tolist())
         if column.field == RAW:
             return [one.raw if type(one) is BinaryObject else None for one in values]
         assert column.field == TYPE
         return [
-            one.type_name if type(one) is BinaryObject else of_scalar(one, _bytes(put, OF_VALUE))
-            for one, put in zip(values, puts, strict=True)
+            one.type_name if type(one) is BinaryObject else of_scalar(one, put)
+            for one, put in zip(values, _marshalled(puts, OF_VALUE), strict=True)
         ]
 
 
@@ -293,9 +291,8 @@ class _Unfit(Exception):
                 shapes.hold(cache, column.side, column.field, kind)
 
 
-def _bytes(entry: Any, side: str) -> bytes:
-    found: bytes = entry.key_bytes if side == OF_KEY else entry.value_bytes
-    return found
+def _marshalled(changes: Changes, side: str) -> list[bytes]:
+    return changes.marshalled("key" if side == OF_KEY else "value")
 
 
 def _picked(column: KeptColumn, found: list[Any]) -> list[Any]:

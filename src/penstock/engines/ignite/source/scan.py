@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from penstock.codec.ignite.changes import changes_of
 from penstock.codec.ignite.marshal import decoder
 from penstock.codec.ignite.pages import Entry
 from penstock.codec.ignite.types import BinaryType, Types
@@ -92,7 +93,7 @@ def learn(
     for piece in entries(client, types, cache, cache_id):
         numbers = np.zeros(len(piece), np.int64)
         if piece:
-            maker.rows(cache, piece, numbers, numbers)
+            maker.rows(cache, changes_of(piece, decoder(types)), numbers, numbers)
         seen += len(piece)
         if stop() or (entries_max is not None and seen >= entries_max):
             break
@@ -171,6 +172,7 @@ class FixedRows:
         self._cache = cache
         self._kept = kept
         self._types = types
+        self._decode = decoder(types)
         self._order = order
         self._zone = zone
         self._backups = backups
@@ -188,7 +190,8 @@ class FixedRows:
             return []
         numbers = np.zeros(len(piece), np.int64)
         try:
-            rows = self._maker.rows(self._cache, piece, numbers, numbers)
+            changes = changes_of(piece, self._decode)
+            rows = self._maker.rows(self._cache, changes, numbers, numbers)
         except ShapeUnfit as unfit:
             if not self._skips:
                 raise

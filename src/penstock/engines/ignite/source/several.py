@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import structlog
 
 from penstock.engines.ignite.directory import CdcDirectoryMissing, NodeDirectory
@@ -289,7 +290,11 @@ class NodesStream(IgniteStream):
         types = directory.types_read
         node.maker = RowMaker(self._shapes, types, zone=zone, backups=backups)
         node.reader = NodeReader(
-            directory, takes=self._takes_cache, backups=True, copied_ms=self._copied_ms
+            directory,
+            takes=self._takes_cache,
+            backups=True,
+            copied_ms=self._copied_ms,
+            reads_ahead=False,
         )
         time_ms = self._places[node.name].time_ms if position else 0
         node.reader.begin(place_of(position) if position else None, time_ms)
@@ -313,9 +318,9 @@ class NodesStream(IgniteStream):
         assert node.reader is not None
         assert node.maker is not None
         self._reader, self._maker, self._name = node.reader, node.maker, node.name
-        times = [one.time_ms for one in piece.entries]
-        newest_ms = max(times, default=0) if piece.end is None else node.reader.time_ms
-        caches = {one.cache_id for one in piece.entries}
+        entries = piece.entries
+        newest_ms = 0 if entries is None else int(entries.rows["time_ms"].max())
+        caches = [] if entries is None else np.unique(entries.rows["cache_id"]).tolist()
         names = {number: node.reader.name_of(number) for number in caches}
         lives = self._places.lives
         self._over = {
@@ -324,10 +329,10 @@ class NodesStream(IgniteStream):
         shift = self._places.position - self._places[node.name].position
         run = self._run(_shifted(piece, shift))
         for name in names.values():
-            lives.saw(name, node.name, max(times))
+            lives.saw(name, node.name, newest_ms)
         if piece.end is not None and run is not None and run.end is not None:
             places, end = self._places, position_of(piece.end)
-            places.read(node.name, end, newest_ms)
+            places.read(node.name, end, node.reader.time_ms)
             self._given.ends(places.position, places.saved(), places.floor_ms)
             every = {one.name: places[one.name].position for one in self._nodes}
             self._acknowledged.append((places.position, every))
@@ -339,13 +344,12 @@ class NodesStream(IgniteStream):
         position: int,
         time_us: int,
         markers: list[Marker],
-        ended: list[tuple[int, int, int, int]],
     ) -> None:
         if self._places.lives.begins(cache, self._name, time_us // 1000):
             for node in self._nodes:
                 if node.maker is not None:
                     node.maker.begin_again(cache)
-            super()._begin_again(cache, position, time_us, markers, ended)
+            super()._begin_again(cache, position, time_us, markers)
 
     def accepts(self, cache_id: int, key: bytes, version: Any, time_ms: int) -> bool:
         """See Versions."""
@@ -418,6 +422,6 @@ def _shifted(piece: Piece, shift: int) -> Piece:
     return replace(
         piece,
         made=[(group, moved(place)) for group, place in piece.made],
-        ended=[(at + shift, time_ms, number) for at, time_ms, number in piece.ended],
+        positions=piece.positions + np.int64(shift),
         end=None if piece.end is None else moved(piece.end),
     )

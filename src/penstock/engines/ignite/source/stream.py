@@ -10,11 +10,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from penstock.codec.columns import transactions_batch
+from penstock.codec.columns import transactions_of
+from penstock.codec.ignite.changes import Changes, Ints
+from penstock.codec.ignite.wal import version_of
 from penstock.engines.ignite.source.node import NodeReader, Piece
 from penstock.engines.ignite.source.position import place_of, position_of
 from penstock.engines.ignite.source.rows import RowMaker
@@ -146,17 +150,16 @@ class IgniteStream:
 
     def _run(self, piece: Piece) -> Run | None:
         markers: list[Marker] = []
-        ended: list[tuple[int, int, int, int]] = []
-        time_us = piece.ended[0][1] * 1000 if piece.ended else self._end.commit_time_us
+        times = piece.times_ms
+        time_us = int(times[0]) * 1000 if len(times) else self._end.commit_time_us
         for cache, place in piece.made:
-            self._begin_again(cache, position_of(place), time_us, markers, ended)
-        rows = self._rows(piece, ended)
-        end = self._point(piece, ended)
+            self._begin_again(cache, position_of(place), time_us, markers)
+        piece = self._accepted(piece)
+        rows = self._rows(piece)
+        end = self._point(piece, markers)
         if not (rows or markers or end):
             return None
-        return Run(
-            rows=rows, markers=tuple(markers), transactions=transactions_batch(ended), end=end
-        )
+        return Run(rows=rows, markers=tuple(markers), transactions=_ended(markers, piece), end=end)
 
     def _begin_again(
         self,
@@ -164,7 +167,6 @@ class IgniteStream:
         position: int,
         time_us: int,
         markers: list[Marker],
-        ended: list[tuple[int, int, int, int]],
     ) -> None:
         self._maker.begin_again(cache)
         if not self._shapes.has_rows(cache):
@@ -179,62 +181,90 @@ class IgniteStream:
             tables=((table_of(cache).schema, table_of(cache).name),),
         )
         markers.append(marker)
-        ended.append((position, position + 1, time_us, 0))
 
-    def _rows(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> tuple[Rows, ...]:
+    def _rows(self, piece: Piece) -> tuple[Rows, ...]:
         """Number what is accepted, and make rows of it, cache by cache."""
-        entries, counts, times = self._accepted(piece)
-        ended += [(at, at + 1, ms * 1000, number) for at, ms, number in times]
-        self._shapes.position = times[0][0] if times else 0
+        entries, counts = piece.entries, piece.counts
+        self._shapes.position = int(piece.positions[0]) if len(counts) else 0
+        if entries is None:
+            return ()
         gsn = self._gsn + 1 + np.arange(len(entries), dtype=np.int64)
         trx = self._trx + 1 + np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         self._gsn += len(entries)
         self._trx += len(counts)
-        caches = [one.cache_id for one in entries]
-        if len(set(caches)) == 1:
-            return (self._maker.rows(self._reader.name_of(caches[0]), entries, gsn, trx),)
-        places: dict[int, list[int]] = {}
-        for place, number in enumerate(caches):
-            places.setdefault(number, []).append(place)
+        caches = entries.rows["cache_id"]
+        numbers, first = np.unique(caches, return_index=True)
+        if len(numbers) == 1:
+            return (self._maker.rows(self._reader.name_of(int(numbers[0])), entries, gsn, trx),)
+        places = [(int(one), np.flatnonzero(caches == one)) for one in numbers[np.argsort(first)]]
         return tuple(
-            self._maker.rows(
-                self._reader.name_of(number), [entries[p] for p in here], gsn[here], trx[here]
-            )
-            for number, here in places.items()
+            self._maker.rows(self._reader.name_of(one), entries.pick(here), gsn[here], trx[here])
+            for one, here in places
         )
 
-    def _accepted(self, piece: Piece) -> tuple[list[Any], list[int], list[tuple[int, int, int]]]:
-        """What is not older than what was given: entries, their counts, and ends, as in a piece."""
+    def _accepted(self, piece: Piece) -> Piece:
+        """What of a piece is not older than what was given."""
         versions = self._versions or self._reader.recent
-        if versions is None:
-            return piece.entries, piece.counts, piece.ended
-        accepts = versions.accepts
-        entries: list[Any] = []
-        counts: list[int] = []
-        times: list[tuple[int, int, int]] = []
-        at = 0
-        for count, time in zip(piece.counts, piece.ended, strict=True):
-            some = [
-                one
-                for one in piece.entries[at : at + count]
-                if accepts(one.cache_id, one.key_bytes, one.write_version, one.time_ms)
-            ]
-            at += count
-            if some:
-                entries += some
-                counts.append(len(some))
-                times.append(time)
-        return entries, counts, times
+        if versions is None or piece.entries is None:
+            return piece
+        mask = np.fromiter(_are_accepted(versions, piece.entries), np.bool_, len(piece.entries))
+        if mask.all():
+            return piece
+        counts = np.add.reduceat(mask, np.cumsum(piece.counts) - piece.counts, dtype=np.int64)
+        left = counts > 0
+        return replace(
+            piece,
+            entries=piece.entries.pick(mask) if left.any() else None,
+            counts=counts[left],
+            positions=piece.positions[left],
+            times_ms=piece.times_ms[left],
+            numbers=piece.numbers[left],
+        )
 
-    def _point(self, piece: Piece, ended: list[tuple[int, int, int, int]]) -> FlushPoint | None:
+    def _point(self, piece: Piece, markers: list[Marker]) -> FlushPoint | None:
         """Where the piece ends, when that is further than before."""
         if piece.end is None:
             return None
         position = position_of(piece.end)
-        if position <= self._end.position and not ended:
+        has_ended = len(piece.counts) or markers
+        if position <= self._end.position and not has_ended:
             return None
-        time_us = ended[-1][2] if ended else self._end.commit_time_us
+        time_us = self._end.commit_time_us
+        if len(piece.counts):
+            time_us = int(piece.times_ms[-1]) * 1000
+        elif markers:
+            time_us = markers[-1].commit_time_us
         self._end = FlushPoint(
             position=position, gsn=self._gsn, trx=self._trx, commit_time_us=time_us
         )
         return self._end
+
+
+def _are_accepted(versions: Versions, entries: Changes) -> Iterator[bool]:
+    rows = entries.rows
+    names = ("write_topology", "write_node", "write_order")
+    numbers = zip(*(rows[name].tolist() for name in names), strict=True)
+    for cache, key, has_version, version, time_ms in zip(
+        rows["cache_id"].tolist(),
+        entries.marshalled("key"),
+        rows["write"].tolist(),
+        numbers,
+        rows["time_ms"].tolist(),
+        strict=True,
+    ):
+        found = version_of(*version) if has_version else None
+        yield versions.accepts(cache, key, found, time_ms)
+
+
+def _ended(markers: list[Marker], piece: Piece) -> pa.RecordBatch | None:
+    """The transactions of markers, one each, and those of a piece behind them."""
+    if not markers and not len(piece.counts):
+        return None
+    first = np.array([(one.position, one.commit_time_us) for one in markers], np.int64)
+    positions, times_us = first.reshape(-1, 2).T
+    ended: list[Ints] = [
+        np.concatenate([positions, piece.positions]),
+        np.concatenate([times_us, piece.times_ms * 1000]),
+        np.concatenate([np.zeros(len(markers), np.int64), piece.numbers]),
+    ]
+    return transactions_of(ended[0], ended[0] + 1, ended[1], ended[2].astype(np.uint64))

@@ -1,0 +1,102 @@
+"""Changes of keys as one table: where each key and value lies, and what is said beside them.
+
+Nothing is made of a change here but what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+PRIMARY = 1  # of flags
+NONE = -1  # the length of a value that is not there
+
+# `struct Change` of `_wal_entries.pxi`. ordinal: of the entry among all that were read.
+CHANGE = np.dtype(
+    [
+        ("time_ms", "i8"), ("counter", "i8"), ("expire_time_ms", "i8"), ("near_order", "i8"),
+        ("write_order", "i8"), ("offset", "u4"), ("ordinal", "i4"), ("cache_id", "i4"),
+        ("partition", "i4"), ("key_at", "u4"), ("key_length", "i4"), ("value_at", "u4"),
+        ("value_length", "i4"), ("near_topology", "i4"), ("near_node", "i4"),
+        ("write_topology", "i4"), ("write_node", "i4"), ("operation", "u1"), ("flags", "u1"),
+        ("key_kind", "i1"), ("value_kind", "i1"), ("near", "?"), ("write", "?"),
+    ],
+    align=True,
+)  # fmt: skip
+
+Rows = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+
+class Changes:
+    """Changes of keys. data: the bytes that they are in. rows: a CHANGE of each."""
+
+    __slots__ = ("_decode", "data", "rows")
+
+    def __init__(self, data: Any, rows: Rows, decode: Callable[[bytes, int], Any]) -> None:
+        """decode: makes a Python value from marshalled bytes and their kind."""
+        self.data = data
+        self.rows = rows
+        self._decode = decode
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def pick(self, which: Any) -> Changes:
+        """Some of them: a slice, places, or a mask."""
+        return Changes(self.data, self.rows[which], self._decode)
+
+    @property
+    def is_put(self) -> npt.NDArray[np.bool_]:
+        """Which have a value behind the change."""
+        return np.asarray(self.rows["value_length"] != NONE)
+
+    @property
+    def is_primary(self) -> npt.NDArray[np.bool_]:
+        """Of which the node had the primary copy."""
+        return np.asarray(self.rows["flags"] & PRIMARY != 0)
+
+    def places(self, side: str) -> tuple[Ints, Ints]:
+        """Where keys or values begin, and their lengths; NONE where there is none."""
+        return (
+            self.rows[f"{side}_at"].astype(np.int64),
+            self.rows[f"{side}_length"].astype(np.int64),
+        )
+
+    def marshalled(self, side: str) -> list[bytes]:
+        """Keys or values, each as the node marshalled it; empty where there is none."""
+        data, (at, length) = self.data, self.places(side)
+        ends = (at + np.maximum(length, 0)).tolist()
+        return [bytes(data[begin:end]) for begin, end in zip(at.tolist(), ends, strict=True)]
+
+    def decoded(self, side: str) -> list[Any]:
+        """Keys or values as Python values. Raises ValueBroken, TypeUnknown."""
+        kinds = self.rows[f"{side}_kind"].tolist()
+        return list(map(self._decode, self.marshalled(side), kinds))
+
+
+def changes_of(entries: Sequence[Any], decode: Callable[[bytes, int], Any]) -> Changes:
+    """A table of single entries, with what rows are made of."""
+    keys: list[bytes | None] = [one.key_bytes for one in entries]
+    values = [one.value_bytes if one.has_value else None for one in entries]
+    columns = {
+        "cache_id": [one.cache_id for one in entries],
+        "expire_time_ms": [one.expire_time_ms for one in entries],
+        "flags": [PRIMARY if one.primary else 0 for one in entries],
+        "key_kind": [one.key_kind for one in entries],
+        "value_kind": [one.value_kind for one in entries],
+    }
+    rows = np.zeros(len(entries), CHANGE)
+    for name, found in columns.items():
+        rows[name] = found
+    begin = 0
+    for side, parts in (("key", keys), ("value", values)):
+        lengths = np.array([NONE if one is None else len(one) for one in parts], np.int64)
+        ends = begin + np.cumsum(np.maximum(lengths, 0))
+        rows[f"{side}_length"] = lengths
+        rows[f"{side}_at"] = ends - np.maximum(lengths, 0)
+        begin = int(ends[-1]) if len(ends) else 0
+    return Changes(b"".join([one or b"" for one in [*keys, *values]]), rows, decode)
