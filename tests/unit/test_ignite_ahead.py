@@ -1,0 +1,89 @@
+"""The segment behind the one that is worked on: read meanwhile, and what that must not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_ignite import cdc_of, data_segment, entry_bytes
+from fix_ignite_source import made
+from penstock.codec.ignite.errors import WalBroken
+from penstock.engines.ignite.directory import NodeDirectory, open_directory
+from penstock.host.files import REAL_FILES, FileMissing
+
+SEGMENTS = {n: data_segment([[entry_bytes()] * (n + 1)], number=n) for n in range(3)}
+
+
+def directory_of(folder: Path) -> NodeDirectory:
+    """A node's directory with segments."""
+    return open_directory(f"ignite://{made(folder, SEGMENTS, 'words')}?consistentId=n")
+
+
+def waited(directory: NodeDirectory) -> None:
+    """Until the segment behind is read."""
+    assert directory._ahead is not None
+    directory._ahead._thread.join()
+
+
+def count(directory: NodeDirectory, segment: int) -> int:
+    """Of the changes of a segment."""
+    return len(list(directory.walk(segment, 0)))
+
+
+def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its checksums; behind the last one there is none."""
+    directory = directory_of(tmp_path)
+    read: list[str] = []
+    whole = type(REAL_FILES).read_whole
+
+    def noted(files: Any, path: Path) -> bytes:
+        read.append(path.name)
+        return whole(files, path)
+
+    monkeypatch.setattr(type(REAL_FILES), "read_whole", noted)
+    for segment, data in SEGMENTS.items():
+        held = directory.read_segment(segment, reads_ahead=True)
+        assert held == (data, len(data) if segment else 0)
+        waited(directory)
+    assert read == [f"{n:016}.wal" for n in range(3)]
+    with pytest.raises(FileMissing):
+        directory.read_segment(3)
+
+
+def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path) -> None:
+    """What was there of a copy under way is not taken for all of it."""
+    directory = directory_of(tmp_path)
+    path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
+    path.write_bytes(SEGMENTS[1][:29])
+    assert count(directory, 0) == 1
+    waited(directory)
+    path.write_bytes(SEGMENTS[1])
+    assert count(directory, 1) == 2
+
+
+def test_a_segment_that_is_gone_is_missing(tmp_path: Path) -> None:
+    """Though it was read ahead."""
+    directory = directory_of(tmp_path)
+    assert count(directory, 0) == 1
+    waited(directory)
+    (cdc_of(tmp_path / "work", "n") / f"{1:016}.wal").unlink()
+    with pytest.raises(FileMissing):
+        directory.walk(1, 0)
+
+
+def test_what_is_broken_is_told_in_its_turn(tmp_path: Path) -> None:
+    """At its place, and not while another segment is worked on."""
+    directory = directory_of(tmp_path)
+    path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
+    path.write_bytes(SEGMENTS[1][:-1] + b"?")
+    assert count(directory, 0) == 1
+    waited(directory)
+    with pytest.raises(WalBroken, match="checksum"):
+        count(directory, 1)
+    path.write_bytes(b"?" + SEGMENTS[1][1:])
+    assert count(directory, 0) == 1
+    waited(directory)
+    with pytest.raises(WalBroken, match="header of a segment"):
+        count(directory, 1)
