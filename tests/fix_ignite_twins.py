@@ -18,7 +18,7 @@ import pyarrow as pa
 from fix_ignite import files_of
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.cells import Cell, read_cells
-from penstock.codec.ignite.changes import CHANGE, NONE
+from penstock.codec.ignite.changes import NONE
 from penstock.codec.ignite.types import FIELD_TYPES, BinaryType, Types
 from penstock.codec.ignite.values import BinaryObject, JavaList, JavaMap
 from penstock.model import PenstockError
@@ -215,7 +215,7 @@ def scanned(data: Any, scan: Any, begin: int, checked: int) -> list[Any]:
         found = scan(data, number=0, name="0.wal", begin=begin, checked=checked)
     except PenstockError as error:
         return [type(error).__name__, error.message, error.fields]
-    return [found.rows.tolist(), *found[1:]]
+    return [{name: one.tolist() for name, one in found.rows.items()}, *found[1:]]
 
 
 def one_by_one(data: Any, begin: int) -> list[Any]:
@@ -236,7 +236,9 @@ def assert_same_scan(data: Any, begin: int) -> None:
     wanted = one_by_one(data, begin)
     if wanted and isinstance(wanted[0], list):
         assert end == found[7]
-        rows = [dict(zip(CHANGE.names or (), row, strict=True)) for row in found[0]]
+        rows = [
+            dict(zip(found[0], row, strict=True)) for row in zip(*found[0].values(), strict=True)
+        ]
         found_too = [[shown_row(row, data) for row in rows], *found[4:7]]
         assert found_too == wanted
     else:

@@ -225,11 +225,68 @@ cdef int _keep(Scan *scan, Found *found) noexcept nogil:
     return 0
 
 
-def scan(const uint8_t[::1] data, *, int64_t number, str name, Py_ssize_t begin, checked=0):
-    """See wal.scan()."""
+cdef enum:
+    FIELD_COUNT_MAX = 32
+    BLOCK_ROWS = 128  # what stays in the nearest cache
+
+cdef struct Field:
+    uint8_t *put
+    Py_ssize_t at  # in a row
+    Py_ssize_t size
+
+
+cdef void _turn(const uint8_t *rows, Py_ssize_t count, Field *fields, int field_count) noexcept nogil:
+    """Rows into an array of each field, so many rows at a time."""
+    cdef Py_ssize_t end, row
+    cdef Field *one
+    cdef const uint8_t *data
+    cdef int number
+    cdef Py_ssize_t begin = 0
+    while begin < count:
+        end = min(begin + BLOCK_ROWS, count)
+        for number in range(field_count):
+            one = fields + number
+            data = rows + one.at + begin * <Py_ssize_t>sizeof(Change)
+            if one.size == 8:
+                for row in range(begin, end):
+                    memcpy(one.put + 8 * row, data, 8)
+                    data += sizeof(Change)
+            elif one.size == 4:
+                for row in range(begin, end):
+                    memcpy(one.put + 4 * row, data, 4)
+                    data += sizeof(Change)
+            else:
+                for row in range(begin, end):
+                    one.put[row] = data[0]
+                    data += sizeof(Change)
+        begin = end
+
+
+cdef dict _columns(Scan *scan):
     import numpy as np
 
     from penstock.codec.ignite.changes import CHANGE
+
+    cdef Field fields[FIELD_COUNT_MAX]
+    cdef uint8_t[::1] put
+    cdef int number = 0
+    cdef dict made = {}
+    if CHANGE.itemsize != sizeof(Change) or len(CHANGE.fields) > FIELD_COUNT_MAX:
+        raise TypeError("another CHANGE")
+    for name, (kind, at) in CHANGE.fields.items():
+        found = made[name] = np.empty(scan.told, kind)
+        if scan.told:
+            put = found.view(np.uint8)
+            fields[number].put = &put[0]
+        fields[number].at, fields[number].size = at, kind.itemsize
+        number += 1
+    with nogil:
+        _turn(<const uint8_t *>scan.rows, scan.told, fields, number)
+    return made
+
+
+def scan(const uint8_t[::1] data, *, int64_t number, str name, Py_ssize_t begin, checked=0):
+    """See wal.scan()."""
     from penstock.codec.ignite.wal import Place, Record, Scanned
 
     cdef Scan made
@@ -247,9 +304,7 @@ def scan(const uint8_t[::1] data, *, int64_t number, str name, Py_ssize_t begin,
                 raise MemoryError
             if code:
                 raise _error(name, &fault)
-        rows = np.frombuffer(
-            PyBytes_FromStringAndSize(<const char *>made.rows, made.told * sizeof(Change)), CHANGE
-        )
+        rows = _columns(&made)
         others = [
             Record(made.others[at].offset, made.others[at].length, made.others[at].kind)
             for at in range(made.others_count)

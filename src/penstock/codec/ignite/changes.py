@@ -27,12 +27,18 @@ CHANGE = np.dtype(
     align=True,
 )  # fmt: skip
 
-Rows = npt.NDArray[Any]
+Rows = dict[str, npt.NDArray[Any]]  # an array for each field of CHANGE
 Ints = npt.NDArray[np.int64]
 
 
+def fields() -> list[tuple[str, np.dtype[Any]]]:
+    """Name and type of each."""
+    assert CHANGE.fields is not None
+    return [(name, found[0]) for name, found in CHANGE.fields.items()]
+
+
 class Changes:
-    """Changes of keys. data: the bytes that they are in. rows: a CHANGE of each."""
+    """Changes of keys. data: the bytes that they are in. rows: the CHANGE of each."""
 
     __slots__ = ("_decode", "data", "rows")
 
@@ -43,11 +49,12 @@ class Changes:
         self._decode = decode
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows["offset"])
 
     def pick(self, which: Any) -> Changes:
         """Some of them: a slice, places, or a mask."""
-        return Changes(self.data, self.rows[which], self._decode)
+        rows = {name: found[which] for name, found in self.rows.items()}
+        return Changes(self.data, rows, self._decode)
 
     @property
     def is_put(self) -> npt.NDArray[np.bool_]:
@@ -89,14 +96,15 @@ def changes_of(entries: Sequence[Any], decode: Callable[[bytes, int], Any]) -> C
         "key_kind": [one.key_kind for one in entries],
         "value_kind": [one.value_kind for one in entries],
     }
-    rows = np.zeros(len(entries), CHANGE)
-    for name, found in columns.items():
-        rows[name] = found
+    rows = {
+        name: np.array(columns[name], kind) if name in columns else np.zeros(len(entries), kind)
+        for name, kind in fields()
+    }
     begin = 0
     for side, parts in (("key", keys), ("value", values)):
         lengths = np.array([NONE if one is None else len(one) for one in parts], np.int64)
         ends = begin + np.cumsum(np.maximum(lengths, 0))
-        rows[f"{side}_length"] = lengths
-        rows[f"{side}_at"] = ends - np.maximum(lengths, 0)
+        rows[f"{side}_length"][:] = lengths
+        rows[f"{side}_at"][:] = ends - np.maximum(lengths, 0)
         begin = int(ends[-1]) if len(ends) else 0
     return Changes(b"".join([one or b"" for one in [*keys, *values]]), rows, decode)

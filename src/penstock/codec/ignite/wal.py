@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from penstock.codec.ignite.changes import CHANGE, NONE, PRIMARY, Rows
+from penstock.codec.ignite.changes import NONE, PRIMARY, Rows, fields
 from penstock.codec.ignite.errors import broken, unsupported
 
 try:
@@ -469,7 +469,7 @@ class Walk(Iterator[Any]):
 
 
 class Scanned(NamedTuple):
-    """A segment at once. rows: a CHANGE of each entry that a consumer is told of, in order.
+    """A segment at once. rows: the CHANGE of each entry that a consumer is told of, in order.
 
     trees: records of TREE_KINDS. encrypted: of ENCRYPTED_DATA_KINDS. has_resent: whether there is a
     record of RESENT_KIND. entry_count: of all. time_ms: of the last record with changes. place:
@@ -506,7 +506,10 @@ def scan(data: Any, *, number: int, name: str, begin: int, checked: int = 0) -> 
             break
         found.setdefault(record.kind, []).append(record)
     return Scanned(
-        rows=np.array(rows, CHANGE),
+        rows={
+            name: np.array([row[at] for row in rows], kind)
+            for at, (name, kind) in enumerate(fields())
+        },
         trees=sorted(one for kind in TREE_KINDS for one in found.get(kind, [])),
         encrypted=sorted(one for kind in ENCRYPTED_DATA_KINDS for one in found.get(kind, [])),
         has_resent=RESENT_KIND in found,

@@ -190,7 +190,8 @@ class NodeReader:
         every, found = directory.scan(segment, begin, held, self._refuse)
         held = Segment(held.data, found.end)
         made = self._made_again(segment, begin, held, found)
-        wanted = every.pick(self._wanted(every))
+        mask = self._wanted(every)
+        wanted = every if mask.all() else every.pick(mask)
         self._lives.saw(_last_times(wanted))
         if saved is not None and saved.entry:
             every, wanted = (
@@ -261,9 +262,10 @@ def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iter
     """The changes of a segment in pieces. end: behind the segment."""
     offsets, before, is_open = ordered.offsets, ordered.before, ordered.is_open
     ends = np.cumsum(ordered.counts)
-    rows = ordered.changes.rows[ends - 1]
-    positions = np.int64(position_of(LogPlace(number, 0, 0))) + rows["offset"].astype(np.int64)
-    numbers = np.where(rows["near"], rows["near_order"], 0)
+    names = ("offset", "time_ms", "near", "near_order")
+    offset, times_ms, near, order = (ordered.changes.rows[name][ends - 1] for name in names)
+    positions = np.int64(position_of(LogPlace(number, 0, 0))) + offset.astype(np.int64)
+    numbers = np.where(near, order, 0)
 
     def piece(first: int, count: int) -> Piece:
         """Entries from one place to another, which are whole transactions."""
@@ -271,7 +273,7 @@ def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iter
         found = slice(low, high)
         entries = ordered.changes.pick(slice(first, count)) if count > first else None
         return Piece(
-            [], entries, ordered.counts[found], positions[found], rows["time_ms"][found],
+            [], entries, ordered.counts[found], positions[found], times_ms[found],
             numbers[found],
         )  # fmt: skip
 

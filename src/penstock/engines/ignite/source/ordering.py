@@ -44,7 +44,7 @@ def in_order(changes: Changes) -> Ordered:
         # Those of one order and different nodes are taken for one here, and told apart below.
         if _repeats(rows["near_order"][runs][near]) or _repeats(offsets[runs][~near]):
             return _woven(changes, offsets, runs)
-    counts = np.diff(np.append(runs, len(rows)))
+    counts = np.diff(np.append(runs, len(offsets)))
     is_open = np.zeros(len(records), np.bool_)
     return Ordered(changes, counts, offsets[records], records, is_open)
 
@@ -69,7 +69,7 @@ def _woven(changes: Changes, offsets: Ints, runs: Ints) -> Ordered:
     lasts = _lasts(places)
     given: list[list[int]] = []  # the runs of each transaction
     open_ones: dict[Any, list[int]] = {}
-    sizes = np.diff(np.append(runs, len(rows))).tolist()
+    sizes = np.diff(np.append(runs, len(offsets))).tolist()
     ends, is_open, record_offsets, count = [], [], [], 0
     for offset, some in groupby(places, key=lambda one: one[0]):
         record_offsets.append(offset)
