@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,19 @@ def waited(directory: NodeDirectory) -> None:
     directory._ahead._thread.join()
 
 
-def count(directory: NodeDirectory, segment: int) -> int:
-    """Of the changes of a segment."""
+def by_one(directory: NodeDirectory, segment: int) -> int:
+    """How many changes a segment has, one after the other."""
     return len(list(directory.walk(segment, 0)))
+
+
+def at_once(directory: NodeDirectory, segment: int) -> int:
+    """The same, for the change log."""
+    _, found, _ = directory.scan(segment, 0, lambda _: None, reads_ahead=True)
+    return len(found)
+
+
+WAYS = pytest.mark.parametrize("count", [by_one, at_once])
+Count = Callable[[NodeDirectory, int], int]
 
 
 def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,15 +55,16 @@ def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(REAL_FILES), "read_whole", noted)
     for segment, data in SEGMENTS.items():
-        held = directory.read_segment(segment, reads_ahead=True)
-        assert held == (data, len(data) if segment else 0)
+        held = directory.read_segment(segment, ahead=directory.checked)
+        assert held == (data, len(data) if segment else 0, None)
         waited(directory)
     assert sorted(read) == [f"{n:016}.wal" for n in range(3)]
     with pytest.raises(FileMissing):
         directory.read_segment(3)
 
 
-def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path) -> None:
+@WAYS
+def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path, count: Count) -> None:
     """What was there of a copy under way is not taken for all of it."""
     directory = directory_of(tmp_path)
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
@@ -63,17 +75,19 @@ def test_a_file_that_has_grown_since_is_read_again(tmp_path: Path) -> None:
     assert count(directory, 1) == 2
 
 
-def test_a_segment_that_is_gone_is_missing(tmp_path: Path) -> None:
+@WAYS
+def test_a_segment_that_is_gone_is_missing(tmp_path: Path, count: Count) -> None:
     """Though it was read ahead."""
     directory = directory_of(tmp_path)
     assert count(directory, 0) == 1
     waited(directory)
     (cdc_of(tmp_path / "work", "n") / f"{1:016}.wal").unlink()
     with pytest.raises(FileMissing):
-        directory.walk(1, 0)
+        count(directory, 1)
 
 
-def test_what_is_broken_is_told_in_its_turn(tmp_path: Path) -> None:
+@WAYS
+def test_what_is_broken_is_told_in_its_turn(tmp_path: Path, count: Count) -> None:
     """At its place, and not while another segment is worked on."""
     directory = directory_of(tmp_path)
     path = cdc_of(tmp_path / "work", "n") / f"{1:016}.wal"
@@ -87,3 +101,12 @@ def test_what_is_broken_is_told_in_its_turn(tmp_path: Path) -> None:
     waited(directory)
     with pytest.raises(WalBroken, match="header of a segment"):
         count(directory, 1)
+
+
+def test_from_a_place_further_on(tmp_path: Path) -> None:
+    """Only what is behind it comes, though the segment was looked through before."""
+    directory = directory_of(tmp_path)
+    assert at_once(directory, 1) == 2
+    waited(directory)
+    _, found, scanned = directory.scan(2, len(SEGMENTS[2]), lambda _: None, reads_ahead=False)
+    assert (len(found), scanned.entry_count) == (0, 0)

@@ -75,10 +75,11 @@ def open_any(text: str) -> NodeDirectory:
 
 
 class Segment(NamedTuple):
-    """All bytes of a segment. checked: see `wal.checked_end`."""
+    """All bytes of a segment. checked: see `wal.checked_end`. scanned: what is in it, if known."""
 
     data: bytes
-    checked: int
+    checked: int = 0
+    scanned: wal.Scanned | None = None
 
 
 class _Ahead:
@@ -203,7 +204,7 @@ class NodeDirectory(CdcState):
         encrypted caches, in place of a warning.
         """
         if held is None:
-            held = self.read_segment(segment, reads_ahead=True)
+            held = self.read_segment(segment, ahead=self.checked)
         return self._walk(
             held.data,
             number=segment,
@@ -219,21 +220,27 @@ class NodeDirectory(CdcState):
         self,
         segment: int,
         begin: int,
-        held: Segment,
         unreadable: Callable[[wal.Encrypted], object],
-    ) -> tuple[Changes, wal.Scanned]:
+        *,
+        reads_ahead: bool,
+    ) -> tuple[Segment, Changes, wal.Scanned]:
         """The changes of a segment at once, as walk() gives them, and what else is in it.
 
         unreadable: called with each record that has changes of encrypted caches; a warning of those
-        that it passes over comes here.
+        that it passes over comes here. reads_ahead: the next one is looked at meanwhile.
         """
-        name = str(self.path(segment))
-        found = self._scan(held.data, number=segment, name=name, begin=begin, checked=held.checked)
+        held = self.read_segment(segment, ahead=self.scanned if reads_ahead else None)
+        found = held.scanned
+        if found is None or begin:
+            found = self._scan(
+                held.data, number=segment, name=str(self.path(segment)), begin=begin, checked=0
+            )
         for record in found.encrypted:
             told = wal.encrypted(held.data, record)
             unreadable(told)
             self._warn(told)
-        return Changes(held.data, found.rows, self._decode), found
+        held = Segment(held.data, checked=found.end)
+        return held, Changes(held.data, found.rows, self._decode), found
 
     def _warn(self, record: wal.Encrypted) -> None:
         """Say once of each cache group that its changes are not read."""
@@ -249,37 +256,47 @@ class NodeDirectory(CdcState):
 
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
         """See DirectLog. Raises WalBroken, WalUnsupported."""
-        (data, checked), name = self.read_segment(segment), str(self.path(segment))
+        held, name = self.read_segment(segment), str(self.path(segment))
         at = max(begin, wal.HEADER_BYTES)
         while True:
-            record, at = self._find(data, at, segment, wal.MANAGER_KINDS, name, checked)
+            record, at = self._find(held.data, at, segment, wal.MANAGER_KINDS, name, held.checked)
             if record is None:
                 return
             if record.kind == wal.MANAGER_STOP_KIND:
                 yield None
             else:
-                yield LogPlace(*wal.manager_place(data, record, name))
+                yield LogPlace(*wal.manager_place(held.data, record, name))
 
-    def read_segment(self, segment: int, *, reads_ahead: bool = False) -> Segment:
+    def read_segment(
+        self, segment: int, *, ahead: Callable[[int], Segment] | None = None
+    ) -> Segment:
         """All of a segment. Raises WalBroken, WalUnsupported where it is none.
 
-        reads_ahead: the next one is read meanwhile, and its checksums computed.
+        ahead: checked() or scanned(), called with the next one in a thread beside other work.
         """
-        ahead, self._ahead = self._ahead, None
-        held = ahead.result() if ahead is not None and ahead.segment == segment else None
-        if reads_ahead:
-            self._ahead = _Ahead(segment + 1, self.path(segment + 1), self.held)
+        before, self._ahead = self._ahead, None
+        held = before.result() if before is not None and before.segment == segment else None
+        if ahead is not None:
+            self._ahead = _Ahead(segment + 1, self.path(segment + 1), ahead)
         if held is not None:
             return held
-        data = self._files.read_whole(self.path(segment))
-        wal.check_header(data, segment, str(self.path(segment)))
-        return Segment(data, 0)
+        return Segment(self._bytes_of(segment))
 
-    def held(self, segment: int) -> Segment:
-        """The same, with as many checksums as are right; may be called in any thread."""
+    def _bytes_of(self, segment: int) -> bytes:
         data = self._files.read_whole(self.path(segment))
         wal.check_header(data, segment, str(self.path(segment)))
+        return data
+
+    def checked(self, segment: int) -> Segment:
+        """The same, with as many checksums as are right."""
+        data = self._bytes_of(segment)
         return Segment(data, self._checked_end(data, segment, wal.HEADER_BYTES))
+
+    def scanned(self, segment: int) -> Segment:
+        """The same with its changes. Raises WalBroken, WalUnsupported."""
+        data = self._bytes_of(segment)
+        name = str(self.path(segment))
+        return Segment(data, scanned=self._scan(data, number=segment, name=name, begin=0))
 
     # -- what consumers are told of ----------------------------------------------------------
 

@@ -28,7 +28,7 @@ from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 from penstock.ports.direct import DirectListing, LogPlace
 
-PIECE_ENTRIES_MAX = 10_000
+PIECE_ENTRIES_MAX = 20_000
 END = 1 << 31  # no segment has that many bytes
 
 declare("ignite.place.after", "ignite.remove.after")
@@ -185,10 +185,10 @@ class NodeReader:
         self._find_caches()
         directory, saved = self._directory, self._listing.pending
         begin = saved.offset if saved is not None else 0
-        held = directory.read_segment(segment, reads_ahead=self._reads_ahead)
+        held, every, found = directory.scan(
+            segment, begin, self._refuse, reads_ahead=self._reads_ahead
+        )
         self.byte_count += len(held.data)
-        every, found = directory.scan(segment, begin, held, self._refuse)
-        held = Segment(held.data, found.end)
         made = self._made_again(segment, begin, held, found)
         mask = self._wanted(every)
         wanted = every if mask.all() else every.pick(mask)
@@ -237,7 +237,7 @@ class NodeReader:
         directory, found = self._directory, RecentVersions()
         walks = [directory.walk(segment, 0, held)]
         if segment - 1 in directory.segments():
-            walks.insert(0, directory.walk(segment - 1, 0, directory.held(segment - 1)))
+            walks.insert(0, directory.walk(segment - 1, 0, directory.checked(segment - 1)))
         for number, walk in zip(range(segment + 1 - len(walks), segment + 1), walks, strict=True):
             for one in walk:
                 if number == segment and one.offset >= begin:
