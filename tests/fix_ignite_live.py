@@ -61,7 +61,8 @@ class LiveNode:
 
         Options are properties of `Live.java`: persistence, cdc (true), forceArchive (ms, 500),
         segment (bytes, 512 KiB), cdcMax (bytes, 0), walMode, cdcPath, authentication, plainRegion
-        (a second data region, `plain`, without CDC), keystore, region (MB), active (false, true).
+        (a second data region, `plain`, without CDC), keystore, tlsKeys and
+        tlsTrusted (files of PKCS12), region (MB), active (false, true).
         """
         assert self._child is None, "it runs"
         self._options = {"active": "true", **self._options, **options}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +69,37 @@ def rows_in(url: str, table: str) -> int | None:
             return None
         (found,) = sql.execute(f"select count(*) from public.{table}").fetchone() or (0,)
         return int(found)
+
+
+@contextmanager
+def written_to(node: LiveNode, cache: str, keys: int) -> Iterator[Callable[[], None]]:
+    """Put and remove keys of a cache beside what runs in the block; gives what ends it."""
+    ended = threading.Event()
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        number = 0
+        try:
+            while not ended.is_set():
+                number += 1
+                key = number * 7919 % keys
+                if number % 3:
+                    node.ask("person", cache, key, f"written {number}", number)
+                else:
+                    node.ask("remove", cache, key)
+        except BaseException as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+
+    def end() -> None:
+        ended.set()
+        writer.join()
+        assert not failed
+
+    try:
+        yield end
+    finally:
+        ended.set()
+        writer.join()

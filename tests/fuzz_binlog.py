@@ -9,49 +9,17 @@ into tests/property/corpus/binlog, which the property tests replay.
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import importlib.machinery
-import importlib.util
-import json
-import os
 import random
 import struct
-import subprocess
-import sys
-import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
-from fuzz_pgoutput import (
-    CHILD,
-    INTERESTING,
-    ROOT,
-    WORK,
-    build_sanitized,
-    exact_block,
-    parse_time,
-    sanitizer_library,
-)
+import fuzz_run
+from fuzz_run import INTERESTING
 
-CORPUS = ROOT / "tests" / "property" / "corpus" / "binlog"
-KERNEL = "penstock.codec.mysql._binlog"
-CORPUS_COUNT_MAX = 400
 INPUT_BYTES_MAX = 8192
-KEPT_COUNT_MAX = 60
-KEPT_BYTES_MAX = 900
 HEAD_BYTES = 19
-
-
-def load_kernel(path: str) -> None:
-    """Make the sanitized extension the one that `penstock` imports."""
-    loader = importlib.machinery.ExtensionFileLoader(KERNEL, path)
-    spec = importlib.util.spec_from_file_location(KERNEL, path, loader=loader)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[KERNEL] = module
-    spec.loader.exec_module(module)
 
 
 def without_checksum(event: bytes, sealed: bool) -> bytes:
@@ -226,96 +194,30 @@ def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
     return stops, error, ops if not error else len(ops)
 
 
-def fuzz(seconds: float, seed: int, keep: bool) -> dict[str, Any]:
-    """Run until the time is up; raises AssertionError on the first difference."""
+def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
+    """See Fuzzer."""
     from fix_binlog import DECODERS
     from fix_binlog_twins import Case, assert_same
 
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")
-    mutator = Mutator(seed)
-    pool = [path.read_bytes() for path in sorted(CORPUS.glob("*.bin"))]
-    known: set[Any] = set()
-    current = WORK / "current-binlog.bin"
-    end = time.monotonic() + seconds
-    count, kept = 0, len(pool)
-    backlog = list(pool)
-    while time.monotonic() < end:
-        if backlog:
-            data = backlog.pop()
-        elif not pool or mutator.dice.random() < 0.2:
-            data = mutator.seed_input()
-        else:
-            data = mutator.mutate(mutator.dice.choice(pool))
-        current.write_bytes(data)
+
+    def tried(data: bytes) -> Any:
         case = Case.of(data)
-        object.__setattr__(case, "block", exact_block(case.block))
-        seen = behaviour(*assert_same(case))
-        count += 1
-        if seen not in known:
-            known.add(seen)
-            if data not in pool and len(pool) < CORPUS_COUNT_MAX:
-                pool.append(data)
-                if keep and len(data) < KEPT_BYTES_MAX and kept < KEPT_COUNT_MAX:
-                    kept += 1
-                    name = hashlib.sha256(data).hexdigest()[:16]
-                    (CORPUS / f"{name}.bin").write_bytes(data)
-    current.unlink(missing_ok=True)
-    return {"inputs": count, "behaviours": len(known), "corpus": len(pool)}
+        object.__setattr__(case, "block", fuzz_run.exact_block(case.block))
+        return behaviour(*assert_same(case))
+
+    return Mutator(seed), tried
 
 
-def parent(arguments: argparse.Namespace) -> int:
-    """Build, start the child with the sanitizer loaded, keep the input it died on."""
-    WORK.mkdir(parents=True, exist_ok=True)
-    CORPUS.mkdir(parents=True, exist_ok=True)
-    library = sanitizer_library()
-    environment = os.environ | {CHILD: "-", "PYTHONMALLOC": "malloc"}
-    if library:
-        build_sanitized()
-        kernel = next((WORK / "lib").rglob("_binlog*.so"))
-        environment |= {
-            CHILD: str(kernel),
-            "LD_PRELOAD": library,
-            # The interpreter itself leaks at exit, and may start programs.
-            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-        }
-    done = subprocess.run([sys.executable, *sys.argv], env=environment, check=False)
-    if done.returncode:
-        current = WORK / "current-binlog.bin"
-        name = "nothing: it failed before the first input"
-        if current.exists():
-            digest = hashlib.sha256(current.read_bytes()).hexdigest()[:16]
-            name = str(current.rename(WORK / f"failed-{digest}.bin"))
-        sys.stderr.write(f"failed with seed {arguments.seed}; the input is {name}\n")
-    return 1 if done.returncode else 0
-
-
-def child(arguments: argparse.Namespace, kernel: str) -> int:
-    """Fuzz in this process."""
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-    if kernel != "-":
-        load_kernel(kernel)
-    result = fuzz(arguments.time, arguments.seed, arguments.keep)
-    line = {"fuzz": "binlog", "sanitizers": kernel != "-", "seed": arguments.seed} | result
-    sys.stdout.write(json.dumps(line) + "\n")
-    return 0
-
-
-def main() -> int:
-    """Read the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--for", dest="time", type=parse_time, default=60.0, help="90, 90s, 10m or 1h"
-    )
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--keep", action="store_true", help="write new inputs to the corpus")
-    arguments = parser.parse_args()
-    if CHILD not in os.environ:
-        sys.argv += ["--seed", str(arguments.seed)]
-        return parent(arguments)
-    return child(arguments, os.environ[CHILD])
-
+FUZZER = fuzz_run.Fuzzer(
+    name="binlog",
+    kernels=("penstock.codec.mysql._binlog",),
+    begin=begin,
+    pool_max=400,
+    kept_max=60,
+    kept_bytes_max=900,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(fuzz_run.main(FUZZER, __doc__))

@@ -8,36 +8,17 @@ leaves the input in build/fuzz/. Inputs that show a behaviour not seen before br
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-import hashlib
-import importlib.machinery
-import importlib.util
-import json
-import os
 import random
 import re
-import shutil
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "build" / "fuzz"
-CORPUS = ROOT / "tests" / "property" / "corpus" / "pgoutput"
-KERNEL = "penstock.codec.postgres._pgoutput"
-COMPILE_FLAGS = (
-    "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
-)
-CHILD = "PENSTOCK_FUZZ_CHILD"
+import fuzz_run
+from fuzz_run import INTERESTING
+
 FRAME_HEAD_BYTES = 30  # wire frame, XLogData
-CORPUS_COUNT_MAX = 400
 INPUT_BYTES_MAX = 4096
-KEPT_COUNT_MAX = 100
-KEPT_BYTES_MAX = 700
 IGNORED = (2, 3)  # oids whose rows are passed over when each input is run again
 
 TEXTS = [
@@ -51,45 +32,6 @@ TEXTS = [
     b"0044-03-15 10:00:00.5+00 BC", b"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", b"\\x00ff7f",
     b"plain text", "größe 語 𝄞".encode(), b"\xff\xfe", b"\\N", b"\\\\", b"x" * 70,
 ]  # fmt: skip
-INTERESTING = [0, 1, 2, 3, 4, 5, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0xFFFF, 2**31 - 1, 2**32 - 1]
-
-
-# --- the sanitized build
-
-
-def sanitizer_library() -> str:
-    """Where gcc's AddressSanitizer runtime is; empty without one."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        return ""
-    found = subprocess.run(
-        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    return found if Path(found).is_absolute() else ""
-
-
-def build_sanitized() -> Path:
-    """Compile the kernel with sanitizers into build/fuzz; returns the extension's path."""
-    environment = os.environ | {
-        "PENSTOCK_REQUIRE_KERNEL": "1",
-        "PENSTOCK_CFLAGS": COMPILE_FLAGS,
-        "PENSTOCK_LDFLAGS": "-fsanitize=address,undefined",
-    }
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--force"]
-    command += ["--build-lib", str(WORK / "lib"), "--build-temp", str(WORK / "temp")]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    return next((WORK / "lib").rglob("_pgoutput*.so"))
-
-
-def load_kernel(path: str) -> None:
-    """Make the sanitized extension the one that `penstock` imports."""
-    loader = importlib.machinery.ExtensionFileLoader(KERNEL, path)
-    spec = importlib.util.spec_from_file_location(KERNEL, path, loader=loader)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"cannot load {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[KERNEL] = module
-    spec.loader.exec_module(module)
 
 
 # --- inputs
@@ -248,12 +190,6 @@ class Mutator:
 # --- the run
 
 
-def exact_block(data: bytes) -> memoryview:
-    """The bytes in an allocation of exactly their size, so that any read behind is seen."""
-    block = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
-    return memoryview(block).cast("B")
-
-
 def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
     """What kind of thing an input did: two inputs of one kind teach the same."""
     stops = frozenset(event[1] for event in events if isinstance(event[0], int))
@@ -268,103 +204,32 @@ def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
     return stops, error, ops if not error else len(ops)
 
 
-def fuzz(seconds: float, seed: int, keep: bool) -> dict[str, Any]:
-    """Run until the time is up; raises AssertionError on the first difference."""
+def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
+    """See Fuzzer."""
     from fix_pgoutput import DECODERS
     from fix_pgoutput_twins import Case, assert_same
 
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")
-    mutator = Mutator(seed)
-    pool = [path.read_bytes() for path in sorted(CORPUS.glob("*.bin"))]
-    known: set[Any] = set()
-    current = WORK / "current.bin"
-    end = time.monotonic() + seconds
-    count, kept = 0, len(pool)
-    backlog = list(pool)
-    while time.monotonic() < end:
-        if backlog:
-            data = backlog.pop()
-        elif not pool or mutator.dice.random() < 0.2:
-            data = mutator.seed_input()
-        else:
-            data = mutator.mutate(mutator.dice.choice(pool))
-        current.write_bytes(data)
+
+    def tried(data: bytes) -> Any:
         case = Case.of(data)
-        object.__setattr__(case, "block", exact_block(case.block))
+        object.__setattr__(case, "block", fuzz_run.exact_block(case.block))
         seen = behaviour(*assert_same(case))
         assert_same(replace(case, ignored=IGNORED))
-        count += 1
-        if seen not in known:
-            known.add(seen)
-            if data not in pool and len(pool) < CORPUS_COUNT_MAX:
-                pool.append(data)
-                if keep and len(data) < KEPT_BYTES_MAX and kept < KEPT_COUNT_MAX:
-                    kept += 1
-                    name = hashlib.sha256(data).hexdigest()[:16]
-                    (CORPUS / f"{name}.bin").write_bytes(data)
-    current.unlink(missing_ok=True)
-    return {"inputs": count, "behaviours": len(known), "corpus": len(pool)}
+        return seen
+
+    return Mutator(seed), tried
 
 
-def parse_time(text: str) -> float:
-    """Seconds in `90`, `90s`, `10m` or `1h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"not a duration: {text}")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def parent(arguments: argparse.Namespace) -> int:
-    """Build, start the child with the sanitizer loaded, keep the input it died on."""
-    WORK.mkdir(parents=True, exist_ok=True)
-    CORPUS.mkdir(parents=True, exist_ok=True)
-    library = sanitizer_library()
-    environment = os.environ | {CHILD: "-", "PYTHONMALLOC": "malloc"}
-    if library:
-        environment |= {
-            CHILD: str(build_sanitized()),
-            "LD_PRELOAD": library,
-            # The interpreter itself leaks at exit, and may start programs.
-            "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:allocator_may_return_null=1",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-        }
-    done = subprocess.run([sys.executable, *sys.argv], env=environment, check=False)
-    if done.returncode:
-        current = WORK / "current.bin"
-        name = "nothing: it failed before the first input"
-        if current.exists():
-            digest = hashlib.sha256(current.read_bytes()).hexdigest()[:16]
-            name = str(current.rename(WORK / f"failed-{digest}.bin"))
-        sys.stderr.write(f"failed with seed {arguments.seed}; the input is {name}\n")
-    return 1 if done.returncode else 0
-
-
-def child(arguments: argparse.Namespace, kernel: str) -> int:
-    """Fuzz in this process."""
-    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
-    if kernel != "-":
-        load_kernel(kernel)
-    result = fuzz(arguments.time, arguments.seed, arguments.keep)
-    line = {"fuzz": "pgoutput", "sanitizers": kernel != "-", "seed": arguments.seed} | result
-    sys.stdout.write(json.dumps(line) + "\n")
-    return 0
-
-
-def main() -> int:
-    """Read the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--for", dest="time", type=parse_time, default=60.0, help="90, 90s, 10m or 1h"
-    )
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("--keep", action="store_true", help="write new inputs to the corpus")
-    arguments = parser.parse_args()
-    if CHILD not in os.environ:
-        sys.argv += ["--seed", str(arguments.seed)]
-        return parent(arguments)
-    return child(arguments, os.environ[CHILD])
-
+FUZZER = fuzz_run.Fuzzer(
+    name="pgoutput",
+    kernels=("penstock.codec.postgres._pgoutput",),
+    begin=begin,
+    pool_max=400,
+    kept_max=100,
+    kept_bytes_max=700,
+)
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(fuzz_run.main(FUZZER, __doc__))

@@ -48,6 +48,7 @@ import org.apache.ignite.spi.communication.tcp.TcpCommunicationSpi;
 import org.apache.ignite.spi.discovery.tcp.TcpDiscoverySpi;
 import org.apache.ignite.spi.discovery.tcp.ipfinder.vm.TcpDiscoveryVmIpFinder;
 import org.apache.ignite.spi.encryption.keystore.KeystoreEncryptionSpi;
+import org.apache.ignite.ssl.SslContextFactory;
 import org.apache.ignite.transactions.Transaction;
 
 /**
@@ -130,8 +131,7 @@ public final class Live {
             .setCommunicationSpi(communication)
             .setConnectorConfiguration(null)
             .setAuthenticationEnabled(flag("authentication", false))
-            .setClientConnectorConfiguration(new ClientConnectorConfiguration()
-                .setHost("127.0.0.1").setPort(Integer.getInteger("thin")).setPortRange(0))
+            .setClientConnectorConfiguration(thinClients())
             .setMetricsLogFrequency(0)
             .setSystemThreadPoolSize(4).setPublicThreadPoolSize(4).setQueryThreadPoolSize(4).setStripedPoolSize(4)
             .setPeerClassLoadingEnabled(false);
@@ -142,6 +142,27 @@ public final class Live {
             made.setEncryptionSpi(keys);
         }
         return made;
+    }
+
+    /** Thin clients; with keys their connections are of TLS, with trusted ones they need a certificate, too. */
+    private static ClientConnectorConfiguration thinClients() {
+        ClientConnectorConfiguration made = new ClientConnectorConfiguration()
+            .setHost("127.0.0.1").setPort(Integer.getInteger("thin")).setPortRange(0);
+        if (System.getProperty("tlsKeys") == null)
+            return made;
+        SslContextFactory tls = new SslContextFactory();
+        tls.setKeyStoreType("PKCS12");
+        tls.setKeyStoreFilePath(System.getProperty("tlsKeys"));
+        tls.setKeyStorePassword("penstock".toCharArray());
+        if (System.getProperty("tlsTrusted") == null)
+            tls.setTrustManagers(SslContextFactory.getDisabledTrustManager());
+        else {
+            tls.setTrustStoreType("PKCS12");
+            tls.setTrustStoreFilePath(System.getProperty("tlsTrusted"));
+            tls.setTrustStorePassword("penstock".toCharArray());
+        }
+        return made.setSslEnabled(true).setUseIgniteSslContextFactory(false)
+            .setSslClientAuth(System.getProperty("tlsTrusted") != null).setSslContextFactory(tls);
     }
 
     private static boolean flag(String name, boolean otherwise) {

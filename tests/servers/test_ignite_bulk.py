@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import pytest
 
 from fix_end_to_end import Process
 from fix_ignite_live import LiveNode, LiveNodes
-from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in
+from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in, written_to
 from fix_mysql import MySQLServer
 from fix_pipeline import penstock
 
@@ -56,40 +54,6 @@ def expiring_in(url: str) -> list[tuple[Any, ...]]:
             ).fetchall()
         except psycopg.errors.UndefinedColumn:
             return []
-
-
-@contextmanager
-def written_to(node: LiveNode, cache: str, keys: int) -> Iterator[Callable[[], None]]:
-    """Put and remove keys of a cache beside what runs in the block; gives what ends it."""
-    ended = threading.Event()
-    failed: list[BaseException] = []
-
-    def write() -> None:
-        number = 0
-        try:
-            while not ended.is_set():
-                number += 1
-                key = number * 7919 % keys
-                if number % 3:
-                    node.ask("person", cache, key, f"written {number}", number)
-                else:
-                    node.ask("remove", cache, key)
-        except BaseException as error:
-            failed.append(error)
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-
-    def end() -> None:
-        ended.set()
-        writer.join()
-        assert not failed
-
-    try:
-        yield end
-    finally:
-        ended.set()
-        writer.join()
 
 
 def test_a_node_is_brought_into_postgres(

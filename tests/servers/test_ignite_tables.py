@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from fix_end_to_end import Process
+from fix_end_to_end import LIVELY, Process
 from fix_ignite_live import LiveNode
-from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in
-from fix_pipeline import penstock
+from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in, written_to
+from fix_pipeline import penstock, write_pipeline
+from penstock.consume import CdcConsumer
+from penstock.consume import run as run_consumer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -135,3 +139,56 @@ def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_pa
         asked("add", path, "public.audit")
         run.until(lambda: equal("audit"), "it is back")
         run.stop()
+
+
+class Seen(CdcConsumer):
+    """Keeps what there is, by key. ops: by key, what came."""
+
+    def __init__(self) -> None:
+        """Nothing came yet."""
+        self.rows: dict[Any, tuple[str, str, str]] = {}
+        self.ops: dict[Any, str] = {}
+
+    def on_events(self, events: Any) -> bool:
+        """Apply each as it is."""
+        for event in events:
+            key = str(event.key[0])
+            self.ops[key] = self.ops.get(key, "") + event.op
+            if event.value is None:
+                self.rows.pop(key, None)
+            else:
+                assert event.op != "I" or key not in self.rows, f"{key} came twice"
+                self.rows[key] = (key, event.value["name"], str(event.value["age"]))
+        return True
+
+
+def test_a_consumer_begins_with_the_rows(live_node: LiveNode, tmp_path: Path) -> None:
+    """All of them as inserts, while the cache is written; then the changes behind."""
+    live_node.create("people", partitions=4)
+    live_node.ask("fill", "people", 0, 300, 20)
+    live_node.await_linked()
+    consumer = {"class": "none:None", "start": "snapshot", "direct": False}
+    consumer |= {"keepBinary": False, "checkFrequency": 50}
+    path = write_pipeline(
+        tmp_path,
+        node_url(live_node),
+        None,
+        tables=["people"],
+        sections={"changeExtractor": LIVELY, "consumers.seen": consumer},
+    )
+    seen = Seen()
+
+    def consume(until: Callable[[], bool]) -> None:
+        """Run it until something is so, or for so long."""
+        deadline = time.monotonic() + 120
+        run_consumer(path, "seen", seen, stop=lambda: until() or time.monotonic() > deadline)
+
+    with Process(path, "extract") as extract, written_to(live_node, "people", 400) as end:
+        consume(lambda: any(ops.startswith("IU") for ops in seen.ops.values()))
+        end()
+        live_node.await_linked()
+        wanted = people_of(live_node, "people")
+        consume(lambda: sorted(seen.rows.values()) == wanted)
+        assert extract.running, extract.err
+    assert sorted(seen.rows.values()) == wanted
+    assert sum(ops.startswith("I") for ops in seen.ops.values()) >= 250

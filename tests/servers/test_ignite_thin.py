@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
+import trustme
 
 from fix_ignite import plain, shown
 from fix_ignite_live import LiveNode, LiveNodes
+from fix_ignite_node import Ignite
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.cache_config import read_cache_config
 from penstock.codec.ignite.types import cache_id
@@ -13,7 +18,13 @@ from penstock.engines.ignite import thin
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.thin import CacheGone, ScanFailed, open_thin
 from penstock.engines.ignite.url import IgniteUrl
-from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable, TlsFailed
+from penstock.host.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    LoginRefused,
+    ServerUnreachable,
+    TlsFailed,
+)
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
 
@@ -99,6 +110,69 @@ def test_log_in_and_lost_connections(ignite_nodes: LiveNodes) -> None:
             client.size("words", cache_id("words"))
     with pytest.raises(ServerUnreachable), open_thin(elsewhere):
         pass
+
+
+def tls_files(folder: Path) -> None:
+    """A node's keys, those it trusts, its authority, another one, and a client's certificate."""
+    authority, other = trustme.CA(), trustme.CA()
+    node = authority.issue_cert("127.0.0.1", "localhost")
+    client = authority.issue_cert("penstock")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    other.cert_pem.write_to_path(folder / "other.pem")
+    node.cert_chain_pems[0].write_to_path(folder / "node.crt")
+    node.private_key_pem.write_to_path(folder / "node.key")
+    client.cert_chain_pems[0].write_to_path(folder / "client.crt")
+    client.private_key_pem.write_to_path(folder / "client.key")
+    word = "pass:penstock"
+    for command in (
+        ["openssl", "pkcs12", "-export", "-inkey", "node.key", "-in", "node.crt", "-out",
+         "node.p12", "-passout", word],
+        ["keytool", "-importcert", "-noprompt", "-file", "ca.pem", "-keystore", "trusted.p12",
+         "-storetype", "PKCS12", "-storepass", "penstock"],
+    ):  # fmt: skip
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # of pyignite's own call
+def test_tls(ignite: Ignite, ignite_nodes: LiveNodes) -> None:
+    """The right authority, a wrong one, none, no TLS; with a log-in, and with certificates."""
+    folder = ignite.folder / "tls"
+    folder.mkdir()
+    tls_files(folder)
+    login, right = "&user=ignite&password=ignite", f"&sslmode=verify-ca&sslrootcert={folder}/ca.pem"
+    node = ignite_nodes.start(authentication="true", tlsKeys=folder / "node.p12")
+    node.create("words")
+    node.ask("put", "words", 1, "one")
+    for sslmode in (right, "&sslmode=require"):
+        with open_thin(url_of(node, login + sslmode)) as client:
+            assert client.size("words", cache_id("words")) == 1
+            assert [len(page) for page in client.scan("words", cache_id("words"))] == [1]
+    wrong = right.replace("ca.pem", "other.pem")
+    with (
+        pytest.raises(TlsFailed, match="CERTIFICATE_VERIFY_FAILED"),
+        open_thin(url_of(node, login + wrong)),
+    ):
+        pass
+    with pytest.raises(LoginRefused), open_thin(url_of(node, f"&user=ignite&password=no{right}")):
+        pass
+    with pytest.raises(LoginRefused), open_thin(url_of(node, right)):
+        pass
+    with pytest.raises(ConnectFailed) as plain_one, open_thin(url_of(node, login)):
+        pass
+    assert "sslmode=require" in plain_one.value.hint
+    node.stop()
+    node.start(tlsTrusted=folder / "trusted.p12")
+    with (
+        pytest.raises((TlsFailed, ConnectFailed)) as refused,
+        open_thin(url_of(node, login + right)),
+    ):
+        pass
+    assert "sslcert" in refused.value.hint
+    own = f"&sslcert={folder}/client.crt&sslkey={folder}/client.key"
+    with open_thin(url_of(node, login + right + own)) as client:
+        assert client.size("words", cache_id("words")) == 1
 
 
 def test_configurations_of_what_a_program_makes(live_node: LiveNode) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from fix_ignite_source import made
 from penstock.control.config import load_config
+from penstock.control.config_errors import ConfigValueInvalid
 from penstock.control.followed import followed_tables
 from penstock.control.table_requests import put_request, read_answers, read_requests
+from penstock.control.verify import NotComparable, verify
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.source import captures
 from penstock.engines.ignite.source.captures import Captures
@@ -193,3 +195,25 @@ def test_what_cannot_be_captured(
     found._next_look_s = 0
     assert list(found.tend()) == []
     assert request in read_answers(config).open(read_requests(config).tables)
+
+
+def test_tables_are_not_compared(tmp_path: Path, knows: Callable[..., None]) -> None:
+    """`penstock verify` says so, and what to do instead."""
+    knows("one")
+    config = pipeline(tmp_path)
+    with pytest.raises(NotComparable) as caught:
+        verify(config)
+    assert "Apache Ignite" in caught.value.message
+    assert "penstock table resync node.toml" in caught.value.hint
+
+
+def test_rows_do_not_come_before_a_directory(tmp_path: Path) -> None:
+    """A consumer that reads the node's directory begins with what is in it."""
+    config = pipeline(tmp_path, target=False)
+    file = config.path
+    consumer = '[consumers.seen]\nclass = "none:None"\nstart = "snapshot"\n'
+    file.write_text(file.read_text() + consumer)
+    with pytest.raises(ConfigValueInvalid, match="direct = false"):
+        load_config(file)
+    file.write_text(file.read_text() + "direct = false\n")
+    assert "seen" in load_config(file).consumers

@@ -34,7 +34,7 @@ from penstock.control.config_merge import check_merge_file, with_merge
 from penstock.control.config_serve import check_serve
 from penstock.control.config_stage import check_stage, check_stage_file, check_staging, with_staging
 from penstock.control.config_text import ConfigText, Substituted, plain, read_config_text
-from penstock.control.direct import engine_of, has_directory, with_whole_patterns
+from penstock.control.direct import engine_of, has_directory, is_direct, with_whole_patterns
 from penstock.control.table_requests import with_requests
 from penstock.model.patterns import PatternInvalid, Selection
 from penstock.ports.config import (
@@ -420,6 +420,9 @@ def _check_consumers(text: ConfigText, config: Config) -> None:
             raise invalid(text, f"{CONSUMERS}.{name}", "direct", reason)
         if config.stage is not None and consumer.start is Start.SNAPSHOT:
             reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
+            raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
+        if consumer.start is Start.SNAPSHOT and is_direct(config, consumer):
+            reason = "can be snapshot with direct = false alone: rows come before a change log"
             raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
 
 

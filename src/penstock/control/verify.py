@@ -83,6 +83,13 @@ class HoldNotReached(PenstockError):
     retry: ClassVar[Retry] = "backoff"
 
 
+class NotComparable(PenstockError):
+    """The source has neither a consistent point to compare at nor checksums of its tables."""
+
+    code = "VF15"
+    retry: ClassVar[Retry] = "never"
+
+
 class VerifyStopped(PenstockError):
     """Verify was stopped before it had an answer."""
 
@@ -158,10 +165,11 @@ def verify(
     table.
     timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
     rows that differ anew, while the loader is paused; see `repair.py` for what that raises.
-    Raises TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing, HoldNotReached,
-    VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
+    Raises NotComparable, TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing,
+    HoldNotReached, VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """
     began_s = REAL_CLOCK.monotonic_s()
+    check_comparable(config)
     check_loaded(config)
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
     servers = server_pair(config)
@@ -277,6 +285,19 @@ class _Opened:
     applied: Applied
     hold_s: float = 0.0
     held_from_s: float = 0.0
+
+
+def check_comparable(config: Config) -> None:
+    """Raise NotComparable for a source whose tables cannot be compared."""
+    engine = config.source.engine
+    if "verify" not in engine.parts:
+        raise NotComparable(
+            f"tables of {engine.shown} are not compared: it has no point at which all of them can "
+            "be read, and no checksums",
+            hint=f"Wait until penstock lag {config.path.name} has no lag left, and compare by the "
+            f"source's own queries. penstock table resync {config.path.name} TABLE copies the rows "
+            "of a table again.",
+        )
 
 
 def check_loaded(config: Config) -> None:

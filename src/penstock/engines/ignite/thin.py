@@ -276,7 +276,8 @@ def _typed(place: str) -> Iterator[None]:
             f"no thin client connector answers at {place}: {error}",
             hint="Start the node, or correct address= in [source] url: it is the port of "
             "ClientConnectorConfiguration, 10800 by default. A node that wants TLS does not "
-            "answer without sslmode=require.",
+            "answer without sslmode=require, and one that wants certificates of its clients not "
+            "without sslcert and sslkey.",
             place=place,
         ) from error
 

@@ -68,8 +68,7 @@ def check_address(config: Config) -> None:
     """Raises AddressMissing."""
     if not thin_url(config.source.url).addresses:
         raise AddressMissing(
-            f'mode = "{config.pipeline.mode.value}" reads the rows of the caches, and url in '
-            "[source] has no address",
+            "the rows of the caches are to be read, and url in [source] has no address",
             hint="Add the node's thin client connector to url: &address=127.0.0.1:10800. Without "
             'one, mode = "change" follows changes only.',
             parameter="address",
