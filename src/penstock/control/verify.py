@@ -169,7 +169,6 @@ def verify(
     HoldNotReached, VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """
     began_s = REAL_CLOCK.monotonic_s()
-    check_comparable(config)
     check_loaded(config)
     waiting = _Waiting(on_waiting or (lambda _text: None), stop, timeout_s)
     servers = server_pair(config)
@@ -287,8 +286,26 @@ class _Opened:
     held_from_s: float = 0.0
 
 
-def check_comparable(config: Config) -> None:
-    """Raise NotComparable for a source whose tables cannot be compared."""
+def check_loaded(config: Config) -> None:
+    """Raise NotLoadedYet in the modes with data until the bulk load has ended, TargetMissing where
+    there is nothing to compare with, NotComparable for a source whose tables cannot be compared.
+    """
+    need_target(
+        config,
+        "verify compares it with the source",
+        instead="See how far the log is with `penstock lag FILE`, and check it with `penstock log "
+        "check FILE`",
+    )
+    _check_comparable(config)
+    if config.pipeline.mode.has_data and not read_ledger(config.layout.state).finished:
+        raise NotLoadedYet(
+            "the bulk load of this pipeline has not ended",
+            hint=f"Wait for it (`penstock status {config.path.name}`), or start it: penstock run "
+            f"{config.path.name}",
+        )
+
+
+def _check_comparable(config: Config) -> None:
     engine = config.source.engine
     if "verify" not in engine.parts:
         raise NotComparable(
@@ -297,24 +314,6 @@ def check_comparable(config: Config) -> None:
             hint=f"Wait until penstock lag {config.path.name} has no lag left, and compare by the "
             f"source's own queries. penstock table resync {config.path.name} TABLE copies the rows "
             "of a table again.",
-        )
-
-
-def check_loaded(config: Config) -> None:
-    """Raise NotLoadedYet in the modes with data until the bulk load has ended, TargetMissing where
-    there is nothing to compare with.
-    """
-    need_target(
-        config,
-        "verify compares it with the source",
-        instead="See how far the log is with `penstock lag FILE`, and check it with `penstock log "
-        "check FILE`",
-    )
-    if config.pipeline.mode.has_data and not read_ledger(config.layout.state).finished:
-        raise NotLoadedYet(
-            "the bulk load of this pipeline has not ended",
-            hint=f"Wait for it (`penstock status {config.path.name}`), or start it: penstock run "
-            f"{config.path.name}",
         )
 
 
