@@ -119,10 +119,11 @@ def penstock(
     files_per_batch: int,
     *,
     servers: Collection[int] = (),
+    ships_frames: bool = False,
 ) -> Measurement:
     """Load every segment, as `penstock load` does, in batches of one segment.
 
-    servers: processes that are not ours and do not count.
+    servers: processes that are not ours and do not count. ships_frames: see `BatchOptions`.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
         options = LoaderOptions(
@@ -132,6 +133,7 @@ def penstock(
             run_directory=Path(scratch),
             max_files_per_batch=files_per_batch,
             exit_when_done=False,
+            ships_frames=ships_frames,
         )
         last = list_segments(log)[-1].number
         loader: Loader

@@ -112,6 +112,11 @@ class LocalSession:
         del jobs
         return self
 
+    def tell(self, of: str, tasks: Sequence[Any]) -> None:
+        """As Session.tell: each task once."""
+        assert of
+        assert len({one.of for one in tasks}) == len(tasks) > 0
+
     def cancel(self) -> None:
         """As Session.cancel: what runs here comes to its end."""
 

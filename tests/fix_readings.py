@@ -18,6 +18,7 @@ from penstock.control.table_states import table_facts
 from penstock.control.target_state import TargetState
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress
+from penstock.load.job_figures import SparkReport, TaskFigures, figures_of
 from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
 from penstock.ports.handover import Handover
@@ -125,6 +126,15 @@ def lag(seconds: float) -> Lag:
     )
 
 
+def spark_report(*, pid: int = 12, ui: str = "") -> SparkReport:
+    """Of two jobs; 12 is the load process."""
+    tasks = [TaskFigures(of=str(HOSTILE), rows=7, size_bytes=2048, seconds=1.5)]
+    report = SparkReport(pid=pid, ui=ui)
+    for group in ("bulk load", "changes"):
+        report.add(figures_of(group, f"work on {HOSTILE}", tasks, at_us=NOW_US))
+    return report
+
+
 def reading(found: Status | None = None, **changed: Any) -> Reading:
     """A reading of it, with two minutes of history."""
     found = found or status()
@@ -145,6 +155,7 @@ def reading(found: Status | None = None, **changed: Any) -> Reading:
         status=found,
         processes=found.processes,
         bulk=found.target.bulk,
+        spark=spark_report(),
         speeds=Speeds(
             extracted_rows=12.0,
             loaded_rows=11.0,

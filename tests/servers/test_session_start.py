@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.load import session as sessions
+from penstock.load.job_figures import Reporter, TaskFigures, read_spark_report
 from penstock.load.session import PendingSession, SessionOptions, SparkStartFailed, start_session
 from penstock.load.spark_properties import SparkPropertyRefused
 
@@ -99,6 +104,44 @@ def test_a_port_that_is_in_use(
         with pytest.raises(SparkPropertyRefused, match=said) as caught:
             start_session(SessionOptions(work_directory=tmp_path, conf=conf))
     assert name in caught.value.message
+
+
+def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
+    """On when asked for: descriptions in groups apart, and a job without tasks for the figures."""
+    options = SessionOptions(work_directory=tmp_path, ui=True, reporter=Reporter(tmp_path / "run"))
+    with start_session(options) as session:
+        bulk = session.named("bulk load")
+        assert bulk.run([[1], [2]], twice(), description="loading t") == [2, 4]
+        tasks = [TaskFigures(of="t chunk 0", rows=7, size_bytes=2048, seconds=0.5)]
+        bulk.tell("loading t", tasks)
+        assert session.run([[3]], twice(), description="changes 1 to 9") == [6]
+        report = read_spark_report(tmp_path / "run")
+        assert report is not None
+        assert report.ui == session.ui_url != ""
+        base = f"{report.ui}/api/v1/applications"
+        [application] = asked(base)
+        jobs = {one["description"]: one for one in asked(f"{base}/{application['id']}/jobs")[:3]}
+        done = "done: loading t: 7 rows, 2,048 bytes, 0.50 s of 1 tasks (t chunk 0: 7 rows, "
+        [told] = [text for text in jobs if text.startswith(done)]
+        groups = {text: (one["jobGroup"], one["numTasks"]) for text, one in jobs.items()}
+        assert groups == {
+            "loading t": ("bulk load", 2),
+            told: ("bulk load", 0),
+            "changes 1 to 9": ("changes", 1),
+        }
+        with urllib.request.urlopen(f"{report.ui}/jobs/", timeout=60) as page:
+            assert b"/jobs/job/kill" not in page.read()
+
+
+def twice() -> Callable[[Iterator[int]], Iterable[int]]:
+    """Twice each task; travels by value."""
+    return lambda tasks: [2 * task for task in tasks]
+
+
+def asked(url: str) -> Any:
+    """What Spark's interface says as JSON."""
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return json.load(answer)
 
 
 def test_a_start_that_fails_for_no_property(

@@ -73,8 +73,14 @@ def test_nothing_is_lacking_here(wanted: Wanted) -> None:
     assert lacks(wanted) == ()
 
 
+def test_where_spark_carries_the_log_the_directory_is_not_looked_at(wanted: Wanted) -> None:
+    """Nothing of it is needed there."""
+    assert lacks(replace(wanted, nonce_path=None, nonce="other")) == ()
+
+
 def test_each_lack_is_named(wanted: Wanted, address: tuple[str, int]) -> None:
     """Versions, directory, files, servers: a sentence for each."""
+    assert wanted.nonce_path is not None
     elsewhere = wanted.nonce_path.parent / "nowhere" / "x"
     closed = ("127.0.0.1", 1)
     for changed, said in (

@@ -182,6 +182,13 @@ def test_an_unknown_key_names_its_line_and_the_nearest_known_one(
         ),
         (
             'master = "local[*]"',
+            'conf = { "executor.memory" = "2g" }',
+            ConfigValueInvalid,
+            "ignores",
+        ),
+        ('master = "local[*]"', 'log = "shipped"', ConfigValueInvalid, "ship"),
+        (
+            'master = "local[*]"',
             'snapshotAddress = "10.0.0.5:77777"',
             ConfigValueInvalid,
             "HOST or HOST:PORT",

@@ -21,7 +21,7 @@ def test_what_asks_nobody_is_done_and_nothing_else(
 ) -> None:
     """A finding for each server, and all checks but those of this machine are skipped."""
     config = pipeline(tmp_path, source, target)
-    report = examine(config, on_finding=lambda _: None)
+    report = examine(config, executors=True, on_finding=lambda _: None)
     here = [check for check in every_check() if check.side is Side.HOST]
     assert report.checks_done == len(here)
     at_source = [one for one in checks_of(source).CHECKS if one.side is Side.SOURCE]

@@ -16,7 +16,17 @@ from markupsafe import escape
 from starlette.testclient import TestClient
 
 from fix_followed import follows
-from fix_readings import HOSTILE, NOW_US, ORDERS, reading, source_away, status, trouble, watch
+from fix_readings import (
+    HOSTILE,
+    NOW_US,
+    ORDERS,
+    reading,
+    source_away,
+    spark_report,
+    status,
+    trouble,
+    watch,
+)
 from penstock.control.outages import Retry
 from penstock.control.table_list import TableLine
 from penstock.control.table_requests import read_requests
@@ -91,6 +101,21 @@ def readings() -> dict[str, Reading]:
             number=1, at_us=1, at_s=0.0, status_at_us=0, status=None, troubles=(trouble(),)
         ),
     }
+
+
+def test_spark_s_own_pages_are_linked_while_they_are_there(
+    shown: tuple[TestClient, PipelineWatch],
+) -> None:
+    """When they are on, and the load process that has them runs."""
+    client, made = shown
+    for pid, ui, linked in ((12, "http://h:4040", 1), (13, "http://h:4040", 0), (12, "", 0)):
+        made.latest = reading(spark=spark_report(pid=pid, ui=ui))
+        page = client.get(PAGE).text
+        links = [each for each in Outline(page).of("a") if each.get("id") == "spark-ui"]
+        assert [each["href"] for each in links] == [ui] * linked
+        assert "2 jobs of 2 tasks" in page
+        assert "14 rows written, 4.0 KiB read, 3.0 s of tasks" in page
+        assert ("in the last load process" in page) == (pid == 13)
 
 
 @pytest.mark.parametrize("kind", readings())

@@ -58,6 +58,10 @@ def test_values_are_in_base_units() -> None:
     assert value("penstock_bulk_loaded_bytes", table=str(ORDERS)) == 2**20
     assert value("penstock_table_changes_total", table=str(ORDERS), kind="delete") == 2
     assert value("penstock_status_readable") == 1
+    assert value("penstock_spark_jobs_total") == 2
+    assert value("penstock_spark_task_rows_total") == 14
+    assert value("penstock_spark_task_bytes_total") == 4096
+    assert value("penstock_spark_task_seconds_total") == 3
 
 
 def test_every_metric_tells_what_it_is() -> None:

@@ -20,7 +20,7 @@ from penstock.load.cluster import (
     versions_here,
 )
 from penstock.load.session import Session
-from penstock.ports.config import Config
+from penstock.ports.config import Config, LogPath
 from penstock.ports.reach import Reach, reach_of
 from penstock.ports.snapshot_address import listen_at, snapshot_address
 
@@ -80,7 +80,7 @@ def look_around(config: Config, session: Session) -> list[Executor]:
         return look(
             session,
             Wanted(
-                nonce_path=path.absolute(),
+                nonce_path=None if config.spark.log is LogPath.SHIP else path.absolute(),
                 nonce=nonce,
                 # What this machine cannot reach either is an outage, which passes.
                 addresses={

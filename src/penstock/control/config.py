@@ -387,6 +387,9 @@ def _check_spark(text: ConfigText, spark: SparkSection) -> None:
         except ValueError:
             reason = "must be HOST or HOST:PORT of this machine, as executors reach it"
             raise invalid(text, "spark", "snapshotAddress", reason) from None
+    if others := [name for name in spark.conf if not name.startswith("spark.")]:
+        reason = f"{others[0]}: Spark ignores what does not begin with `spark.`"
+        raise invalid(text, "spark", "conf", reason)
     if spark.conf.get("spark.speculation", "false").strip().lower() != "false":
         reason = "spark.speculation must be false: it has two executors write the same rows"
         raise invalid(text, "spark", "conf", reason)

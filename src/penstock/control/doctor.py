@@ -206,7 +206,7 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "LD01": ("PK02",),
         "LD02": ("PK02",),
         "LD03": ("PK02", "PK04"),
-        **dict.fromkeys(("LD09", "LD14", "LD15"), ("PK24",)),
+        **dict.fromkeys(("LD09", "LD14", "LD15", "LD51"), ("PK24",)),
         "LD43": ("PK15",),
         "LD45": ("PK15",),
         "LD46": ("PK15",),

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -37,13 +38,14 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
+from penstock.load.job_figures import Reporter
 from penstock.load.kept_files import Keeping
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.config import Config, Mode, OnTableError
+from penstock.ports.config import Config, LogPath, Mode, OnTableError
 from penstock.ports.planner import Planner, open_planner
 from penstock.ports.positions import kind_of
 from penstock.ports.progress import open_progress
@@ -64,6 +66,7 @@ def session_options(config: Config) -> SessionOptions:
         name=f"penstock {config.pipeline.name}",
         work_directory=(config.path.parent / work) if work else config.layout.run / "spark",
         python=config.spark.python,
+        ui=config.spark.ui,
         conf=config.spark.conf,
     )
 
@@ -86,7 +89,8 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
         REAL_FILES.make_directory(config.layout.run)
         if not checked:
             stack.enter_context(diagnostics_to(config.layout.run / "load.log", verbose=verbose))
-        options = session_options(config)
+        reporter = Reporter(config.layout.run)
+        options = replace(session_options(config), reporter=reporter)
         sessions = SessionKeeper(options, PendingSession(options))
         stack.callback(sessions.close)
         actions = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action")
@@ -185,7 +189,7 @@ class _Load:
         """One session's part of it; safe to repeat."""
         if not self.sessions.wait(self.ended):
             raise BulkStopped("stopped while Spark was starting")
-        session = self.sessions.get()
+        session = self.sessions.get().named("bulk load")
         return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
 
     def follow(self, loaded: BulkResult) -> None:
@@ -214,6 +218,7 @@ class _Load:
             choices=parse_choices(config.target.types, Engine(types_at(config.source.url))),
             policies=config.schema_changes.policies,
             isolates=section.on_table_error is OnTableError.ISOLATE,
+            ships_frames=config.spark.log is LogPath.SHIP,
             on_note=lambda note: keep_error(config, "load", note),
         )
         pending = bool(loaded.positions) and not read_ledger(config.layout.state).foreign_keys_done

@@ -19,7 +19,7 @@ import structlog
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
-from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
+from penstock.load.bulk_tasks import chunk_figures, partitions, partitions_beside, streams_per_task
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
 from penstock.load.job import copy_chunks
@@ -445,6 +445,7 @@ class _Load:
                     raise
                 logger.warning("bulk job is repeated", reason=error.message)
                 return []
+        self.session.tell(self.described(plans, tasks), chunk_figures(tasks, outcomes))
         if self.stop():
             raise _stopped()
         return outcomes

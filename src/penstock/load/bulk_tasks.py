@@ -1,4 +1,4 @@
-"""How the chunks of a bulk load are shared out among Spark's tasks. Pure."""
+"""How the chunks of a bulk load are shared out among Spark's tasks, and what each did. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
+from penstock.load.job_figures import TaskFigures
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkTask
+from penstock.ports.bulk import ChunkOutcome, ChunkTask
 
 # Small chunks share a task: a task costs time, and so do new connections.
 SMALL_TASK_BYTES = 16 * 2**20
@@ -61,6 +62,22 @@ def partitions_beside(
     if slots == 1:
         return [[task] for task in ordered]
     return _evenly(ordered, min(slots - 1, max_threads))
+
+
+def chunk_figures(
+    tasks: Sequence[ChunkTask], outcomes: Sequence[ChunkOutcome]
+) -> list[TaskFigures]:
+    """What each chunk's copy did; bytes as the plan has them."""
+    sizes = {(task.table, task.chunk.number): task.chunk.size_bytes for task in tasks}
+    return [
+        TaskFigures(
+            of=f"{one.table} chunk {one.number}",
+            rows=one.rows,
+            size_bytes=sizes[one.table, one.number],
+            seconds=one.seconds,
+        )
+        for one in outcomes
+    ]
 
 
 def _cost(task: ChunkTask) -> int:

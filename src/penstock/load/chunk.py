@@ -7,6 +7,7 @@ see the first. Not here: which chunks there are and what follows from their outc
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -87,11 +88,12 @@ class ChunkCopier:
         outcome = ChunkOutcome(
             table=task.table, number=task.chunk.number, status=ChunkStatus.FAILED
         )
+        began = time.monotonic()
         try:
             status, rows = retrying(lambda: self._attempt(task), backoff=BACKOFF)
         except PenstockError as error:
-            return replace(outcome, error=error)
-        return replace(outcome, status=status, rows=rows)
+            return replace(outcome, error=error, seconds=time.monotonic() - began)
+        return replace(outcome, status=status, rows=rows, seconds=time.monotonic() - began)
 
     def _attempt(self, task: ChunkTask) -> tuple[ChunkStatus, int]:
         try:

@@ -41,10 +41,11 @@ class ClusterUnfit(PenstockError):
 class Wanted:
     """What every executor must find. addresses: by the section of the file, of which one answers.
 
-    files: paths that URLs name. machine: the driver's.
+    files: paths that URLs name. machine: the driver's. nonce_path: None where they need nothing of
+    the pipeline's directory.
     """
 
-    nonce_path: Path
+    nonce_path: Path | None
     nonce: str
     addresses: Mapping[str, tuple[tuple[str, int], ...]]
     files: tuple[str, ...]
@@ -113,13 +114,8 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
         there = versions.get(name)
         if there != here:
             yield f"has {name} {there or '(not installed)'}, the driver {here}"
-    try:
-        nonce = wanted.nonce_path.read_text(encoding="ascii")
-    except OSError as error:
-        yield f"cannot read the pipeline's directory: {error.strerror}: {wanted.nonce_path.parent}"
-    else:
-        if nonce != wanted.nonce:
-            yield f"sees another directory at {wanted.nonce_path.parent}"
+    if wanted.nonce_path is not None and (said := _directory(wanted.nonce_path, wanted.nonce)):
+        yield said
     for path in wanted.files:
         if not os.access(path, os.R_OK):
             yield f"cannot read {path}, which a URL names"
@@ -128,6 +124,15 @@ def _lacks(wanted: Wanted, versions: Mapping[str, str], machine: str) -> Iterato
             yield f"would look for {section} on itself: the file says {addresses[0][0]}"
         elif said := _unreachable(addresses):
             yield f"cannot reach {section}: {said}"
+
+
+def _directory(path: Path, nonce: str) -> str:
+    """What is wrong with the directory of a file that must hold this; empty for nothing."""
+    try:
+        found = path.read_text(encoding="ascii")
+    except OSError as error:
+        return f"cannot read the pipeline's directory: {error.strerror}: {path.parent}"
+    return "" if found == nonce else f"sees another directory at {path.parent}"
 
 
 def reachable(addresses: Iterable[tuple[str, int]]) -> bool:

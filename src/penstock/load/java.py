@@ -6,6 +6,7 @@ ended meanwhile.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import struct
@@ -17,12 +18,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf, java_gateway
+import structlog
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 
 from penstock.host.process import JAVA_VERSIONS, java_program, java_version
 from penstock.model import PenstockError
+
+logger = structlog.get_logger(__name__)
 
 PORT_CHECK_S = 0.05
 JAVA_HINT = (
@@ -125,6 +129,21 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     if process.stdin is not None:
         process.stdin.close()
+
+
+def quieten(context: SparkContext) -> None:
+    """Keep pyspark from printing a stack when the JVM dies: that is reported as SparkLost."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: logger.debug("accumulator connection lost")
+    root = logging.getLogger()
+    if _not_py4j not in root.filters:
+        root.addFilter(_not_py4j)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger does not come from py4j."""
+    return "py4j" not in record.pathname
 
 
 def _command(properties: Path) -> list[str]:

@@ -23,8 +23,10 @@ from pyspark import TaskContext
 from penstock.base.fold import fold
 from penstock.base.net_rows import FoldedRows
 from penstock.host import faults
+from penstock.host.files import ReadFile
 from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
+from penstock.load.shipping import Freight, Shipped
 from penstock.log.frames import FrameReader, read_batch
 from penstock.log.tail import open_either
 from penstock.model import PenstockError, Retry
@@ -49,11 +51,22 @@ class TaskRepeated(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A task with what its worker must know. writer: takes its rows. extension: of segments."""
+    """A task with what its worker must know. writer: takes its rows. extension: of segments.
+
+    shipped: the frames of all tasks of its partition, where workers cannot read the log.
+    """
 
     task: Task
     writer: StagingWriter
     extension: str = "ckt"
+    shipped: Freight | Shipped | None = None
+
+    def open(self, path: Path) -> ReadFile:
+        """A segment, as the worker can read it. Raises FileMissing."""
+        if self.shipped is None:
+            return open_either(path)
+        assert isinstance(self.shipped, Shipped), "it was pickled"
+        return self.shipped.open(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +150,7 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
     task = work.task
     for ref in task.frames:
         if ref.path not in files:
-            files[ref.path] = FrameReader(open_either(ref.path))
+            files[ref.path] = FrameReader(work.open(ref.path))
     frames: Iterable[pa.RecordBatch] = _Frames(task, files, work.writer)
     are_few = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
     if are_few:

@@ -79,7 +79,7 @@ class LoaderOptions:
     read_open_segment: apply what is durable of the segment that is still being written.
     exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
     [target.types], where source and target are of different engines. isolates: a table that cannot
-    be applied is left behind, and the others flow on.
+    be applied is left behind, and the others flow on. ships_frames: see BatchOptions.
     """
 
     url: str
@@ -101,6 +101,7 @@ class LoaderOptions:
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
     isolates: bool = False
+    ships_frames: bool = False
     on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
 
@@ -140,8 +141,7 @@ class Loader:
         )
         self._late = DeferredKeyFlow(options.state_directory, keys, files)
         self._broken = BrokenTables(options, files)
-        self._applied = Applied()
-        self._log_id = ""
+        self._applied, self._log_id = Applied(), ""
         self._batch_bytes = FIRST_BYTES
         self._pacing = Pacing(clock)
         self._is_away = False  # the target, as the last try has found
@@ -537,6 +537,7 @@ class Loader:
             settled={**self._options.settled, **self._late.settled},
             left_out=self._table_syncs.left_out,
             rows_directory=self._rows_directory,
+            ships_frames=self._options.ships_frames,
         )
 
     def _find_log(self) -> bool:

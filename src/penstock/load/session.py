@@ -9,7 +9,6 @@ when this process dies, because its standard input closes. Not here: what the jo
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import subprocess
@@ -28,7 +27,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
-from penstock.load.java import Start, check_java, end, launch
+from penstock.load.java import Start, check_java, end, launch, quieten
 from penstock.load.java_words import (
     first_failure,
     last_error,
@@ -37,6 +36,7 @@ from penstock.load.java_words import (
     root_cause,
     text_of,
 )
+from penstock.load.job_figures import Reporter, TaskFigures
 from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import is_local_master
@@ -107,13 +107,16 @@ class SessionOptions:
 
     master: a Spark master URL. work_directory: Spark's temporary files, warehouse and messages
     go there, never into the current directory. conf: Spark properties that win over ours. python:
-    the interpreter of executors on other machines; empty for that of this process.
+    the interpreter of executors on other machines; empty for that of this process. ui: Spark's web
+    pages are on. reporter: gets what tasks did.
     """
 
     work_directory: Path
     master: str = "local[*]"
     name: str = "penstock"
     python: str = ""
+    ui: bool = False
+    reporter: Reporter | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -124,6 +127,20 @@ class SessionOptions:
     def refused(self, said: str) -> SparkPropertyRefused | None:
         """The error for what Spark did not take of these; None where its words are of no option."""
         return refused(said, self.conf, master=self.master, python=self.python)
+
+
+Call = Callable[[Iterable[Any]], Iterator[Any]]  # of one partition: an iterator of its one list
+Spread = Callable[
+    [SparkContext, Sequence[Sequence[Any]], Call], contextlib.AbstractContextManager[Any]
+]
+
+
+@contextlib.contextmanager
+def _spread(
+    context: SparkContext, partitions: Sequence[Sequence[Any]], call: Call
+) -> Iterator[Any]:
+    """The RDD of a job whose tasks have all that they need."""
+    yield context.parallelize(list(partitions), len(partitions)).mapPartitions(call)
 
 
 class Session:
@@ -137,11 +154,13 @@ class Session:
         started_s: float,
         jobs: str = "changes",
         slots_are_fixed: bool = True,
+        reporter: Reporter | None = None,
     ) -> None:
         """jobs: the name under which its jobs run, and are cancelled.
 
-        slots_are_fixed: no executor comes or goes.
+        slots_are_fixed: no executor comes or goes. reporter: gets what tasks did.
         """
+        self._reporter = reporter
         self._jobs = jobs
         self.slots_are_fixed = slots_are_fixed
         self._context = context
@@ -177,6 +196,7 @@ class Session:
             started_s=self.started_s,
             jobs=jobs,
             slots_are_fixed=self.slots_are_fixed,
+            reporter=self._reporter,
         )
 
     def cancel(self) -> None:
@@ -202,12 +222,13 @@ class Session:
         work: Callable[[Iterator[Task]], Iterable[Result]],
         *,
         description: str = "",
+        spread: Spread = _spread,
     ) -> list[Result]:
         """Run one Spark job and return all that its tasks yield, in order of the partitions.
 
         partitions: the tasks of each partition; one Python worker takes a partition at a time.
         work: a function importable in the workers; it gets the tasks of one partition.
-        description: of the job, in Spark's web pages.
+        description: of the job, in Spark's web pages. spread: how partitions become an RDD.
         Raises SparkLost, WorkerLost, ExecutorLost, ExecutorMissing or SparkJobFailed; nothing of
         the job runs on afterwards that could write behind the caller's back once its process is
         gone.
@@ -222,10 +243,24 @@ class Session:
                 self._context.setJobGroup(self._jobs, description or self._jobs)  # of this thread
                 # Of two that wait for a slot the one with fewer tasks at work gets it.
                 self._context.setLocalProperty("spark.scheduler.pool", self._jobs)
-                data = self._context.parallelize(list(partitions), len(partitions))
-                return list(data.mapPartitions(call).collect())
+                with spread(self._context, partitions, call) as found:
+                    return list(found.collect())
         except (Py4JError, PySparkException, OSError, EOFError) as error:
             raise self._job_error(error) from error
+
+    def tell(self, of: str, tasks: Sequence[TaskFigures]) -> None:
+        """Say what the tasks of a job did. of: its description."""
+        if self._reporter is None or not tasks:
+            return
+        job = self._reporter.add(self._jobs, of, tasks)
+        logger.info("spark job done", what=str(job))
+        if not self.ui_url:
+            return
+        try:
+            self._context.setJobGroup(self._jobs, str(job))
+            self._context._jsc.emptyRDD().count()  # a job without tasks, in Spark's pages
+        except (Py4JError, OSError, AttributeError) as error:
+            logger.debug("job not described", reason=type(error).__name__)  # the next will say it
 
     def _job_error(self, error: BaseException) -> PenstockError:
         if not self._answers():
@@ -424,6 +459,7 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
                 master=options.master,
                 name=options.name,
                 is_local=options.is_local,
+                ui=options.ui,
                 directory=directory.absolute(),
                 given=options.conf,
             ).items()
@@ -431,6 +467,8 @@ def start_session(options: SessionOptions, start: Start | None = None) -> Sessio
     )
     session = _started(conf, options, start, began)
     start.took(None)
+    if options.reporter is not None:
+        options.reporter.begin(session.ui_url)
     session.started_s = time.monotonic() - began
     logger.info("spark session started", master=options.master, seconds=round(session.started_s, 2))
     return session
@@ -503,12 +541,13 @@ def _launch(conf: SparkConf, options: SessionOptions, start: Start, began: float
     try:
         gateway = launch(conf, options.work_directory, messages, start)
         context = SparkContext(conf=conf, gateway=gateway)
-        _quieten(context)
+        quieten(context)
         return Session(
             context,
             gateway,
             started_s=time.monotonic() - began,
             slots_are_fixed=options.is_local,
+            reporter=options.reporter,
         )
     except (Py4JError, PySparkException, OSError, ValueError) as error:
         gone = gateway is None or _is_ending(gateway.proc, error)
@@ -536,21 +575,6 @@ def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(DYING_TIMEOUT_S)
     return process.poll() is not None
-
-
-def _quieten(context: SparkContext) -> None:
-    """Keep pyspark from printing a stack when the JVM dies: that is reported as SparkLost."""
-    server: Any = getattr(context, "_accumulatorServer", None)
-    if server is not None:
-        server.handle_error = lambda *_: logger.debug("accumulator connection lost")
-    root = logging.getLogger()
-    if _not_py4j not in root.filters:
-        root.addFilter(_not_py4j)
-
-
-def _not_py4j(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger does not come from py4j."""
-    return "py4j" not in record.pathname
 
 
 def _warm(tasks: Iterator[int]) -> Iterable[int]:

@@ -83,7 +83,7 @@ class SparkPropertyRefused(PenstockError):
 
 
 def properties(
-    *, master: str, name: str, is_local: bool, directory: Path, given: Mapping[str, str]
+    *, master: str, name: str, is_local: bool, ui: bool, directory: Path, given: Mapping[str, str]
 ) -> dict[str, str]:
     """All properties; those given win over ours, and `extraJavaOptions` are added to ours.
 
@@ -96,7 +96,8 @@ def properties(
         "spark.master": master,
         "spark.app.name": name,
         "spark.scheduler.mode": "FAIR",
-        "spark.ui.enabled": "false",
+        "spark.ui.enabled": "true" if ui else "false",
+        "spark.ui.killEnabled": "false",  # the pages ask nobody who they are
         "spark.ui.showConsoleProgress": "false",
         "spark.python.daemon.module": "penstock.load.daemon",
         "spark.python.worker.reuse": "true",

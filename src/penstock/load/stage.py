@@ -19,6 +19,7 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.job import TaskOutcome, Work, run_tasks
+from penstock.load.job_figures import TaskFigures
 from penstock.load.plan import (
     BatchPlan,
     Phase,
@@ -31,6 +32,7 @@ from penstock.load.plan import (
     share_out,
 )
 from penstock.load.session import Session, SparkJobFailed
+from penstock.load.shipping import Freight, spread
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.log.tail import SegmentOpener
@@ -302,15 +304,17 @@ class Stager:
         extension = self._options.extension
         works = [
             [
-                Work(task=task, writer=writers[task.staging], extension=extension)
+                Work(task=task, writer=writers[task.staging], extension=extension, shipped=shipped)
                 for task in partition
             ]
             for partition in share_out(tasks, partitions_max=self._options.threads_max)
+            for shipped in [self._freight(partition)]
         ]
         size = sum(ref.entry.length_bytes for task in tasks for ref in task.frames)
         tables = listed(dict.fromkeys(task.table for task in tasks))
         doing = f"{doing}: {tables}, {size:,} bytes of the log read"
-        outcomes = session.run(works, run_tasks, description=doing) if tasks else []
+        way = {"spread": spread} if self._options.ships_frames else {}
+        outcomes = session.run(works, run_tasks, description=doing, **way) if tasks else []
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
@@ -320,6 +324,8 @@ class Stager:
                 f"the Spark job did {len(done)} of {len(tasks)} tasks",
                 hint="Look at spark.log in the run directory.",
             )
+        if tasks:
+            session.tell(doing, figures(tasks, outcomes))
         found: dict[str, list[TaskOutcome]] = {}
         for outcome in sorted(outcomes, key=lambda one: one.bucket):
             found.setdefault(outcome.staging, []).append(outcome)
@@ -333,6 +339,12 @@ class Stager:
                     hint="This is a defect: nothing was applied. Please report it.",
                 )
         return found
+
+    def _freight(self, tasks: Sequence[Task]) -> Freight | None:
+        """What a partition's tasks read, where the workers cannot read it themselves."""
+        if not self._options.ships_frames:
+            return None
+        return Freight(ref for task in tasks for ref in task.frames)
 
     def _window(self, gsn_after: int, gsn_upto: int, before: int) -> Window:
         """What of the segments counts. before: the position at which the batch ends."""
@@ -375,6 +387,26 @@ class Stager:
                 if task.bucket == 0
             ),
         )
+
+
+def figures(tasks: Sequence[Task], outcomes: Sequence[TaskOutcome]) -> list[TaskFigures]:
+    """What each task did."""
+    sizes = {
+        (task.staging, task.bucket): sum(ref.entry.length_bytes for ref in task.frames)
+        for task in tasks
+    }
+    names = {task.staging: str(task.table) for task in tasks}
+    parts = {task.staging: task.buckets for task in tasks}
+    return [
+        TaskFigures(
+            of=names[one.staging]
+            + (f" {one.bucket + 1}/{parts[one.staging]}" if parts[one.staging] > 1 else ""),
+            rows=one.staged.row_count,
+            size_bytes=sizes[one.staging, one.bucket],
+            seconds=one.seconds,
+        )
+        for one in outcomes
+    ]
 
 
 def _source_engine(source: Mapping[str, str]) -> str:

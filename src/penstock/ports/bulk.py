@@ -170,13 +170,14 @@ class ChunkTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkOutcome:
-    """How one chunk ended. rows: committed; error: set when FAILED."""
+    """How one chunk ended. rows: committed; error: set when FAILED. seconds: all tries."""
 
     table: TableName
     number: int
     status: ChunkStatus
     rows: int = 0
     error: PenstockError | None = None
+    seconds: float = 0.0
 
 
 class TargetFires(PenstockError):

@@ -200,6 +200,13 @@ def is_local_master(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+class LogPath(StrEnum):
+    """How the changes of a batch get to Spark's workers."""
+
+    SHARED = "shared"
+    SHIP = "ship"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSection:
     """[spark]. conf: any Spark property, given to the session as it is.
@@ -207,11 +214,15 @@ class SparkSection:
     python: the interpreter on a cluster's machines; the one that runs penstock where it is empty.
     snapshot_address: HOST or HOST:PORT where executors reach the sessions of a snapshot that cannot
     be exported; empty for Spark's driver host.
+    log: shared, workers read it in the pipeline's directory; ship, Spark carries what they need.
+    ui: Spark's own web pages, off unless asked for.
     """
 
     master: str = "local[*]"
     python: str = ""
     snapshot_address: str = ""
+    log: LogPath = LogPath.SHARED
+    ui: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -29,6 +29,7 @@ class BatchOptions:
     starts, settled, left_out, only: see `load.plan.Window`. choices: of [target.types].
     policies: of changes of shape. rows_directory: on a disk that the workers and the loader
     share, for rows that the target need not hold before they are applied; None where there is none.
+    ships_frames: the workers cannot read the log, and get what they need of it with their tasks.
     """
 
     url: str
@@ -43,6 +44,7 @@ class BatchOptions:
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
     rows_directory: Path | None = None
+    ships_frames: bool = False
 
 
 class Batch(Protocol):

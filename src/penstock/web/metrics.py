@@ -19,6 +19,7 @@ from penstock.control.status import Status
 from penstock.web.consumer_metrics import consumer_metrics
 from penstock.web.merge_metrics import merge_metrics
 from penstock.web.reading import Reading, latencies
+from penstock.web.spark_metrics import spark_metrics
 from penstock.web.stage_metrics import stage_metrics
 from penstock.web.stage_reading import StageReading
 from penstock.web.watching import AnyReading
@@ -74,6 +75,7 @@ class _Readings(Collector):
         yield from _bulk(known)
         yield from _changes(known)
         yield from consumer_metrics(self._readings)
+        yield from spark_metrics([(n, r.spark) for n, r in self._readings if r.spark is not None])
         yield from merge_metrics([(n, s.merge.facts) for n, _, s in known if s.merge is not None])
         yield from stage_metrics(self._stages)
 

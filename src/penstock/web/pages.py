@@ -43,6 +43,7 @@ REGIONS = (
     "lag",
     "speeds",
     "positions",
+    "spark",
     "tables",
     "consumers",
     "errors",

@@ -29,6 +29,7 @@ from penstock.control.status import Status, StatusReader
 from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.load.job_figures import SparkReport, read_spark_report
 from penstock.load.latency import Histogram
 from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
@@ -85,6 +86,7 @@ class Reading:
     tables: tuple[TableFacts, ...] = ()
     errors: tuple[PastError, ...] = ()
     loader: LoaderState | None = None
+    spark: SparkReport | None = None
     history: tuple[Sample, ...] = ()
     consumers: tuple[ConsumerLine, ...] = ()
     consumer_reports: Mapping[str, ConsumerReport] = field(default_factory=dict)
@@ -189,6 +191,7 @@ class PipelineWatch(Watch[Reading]):
             tables=tables,
             errors=errors,
             loader=read_loader_state(self.config.layout.run),
+            spark=read_spark_report(self.config.layout.run),
             history=tuple(self._history),
             consumers=consumers,
             consumer_reports=reports,

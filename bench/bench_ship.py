@@ -1,0 +1,100 @@
+"""What `[spark] log = "ship"` costs: W's segments, read by executors or carried to them by Spark.
+
+Both with two executors of `local-cluster`, which share this machine and its disk, so that neither a
+network nor a shared storage is in the figures. Carried with their partitions, as a batch's frames
+are up to 32 MiB, and as broadcasts, as they are above that.
+Estimate: a batch of 150,000 changes of W is some 12 MB; to pickle it, to read it into the JVM, to
+hand it to an executor and on to Python is five copies of it, 20 ms: a twentieth of the batch.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pyspark
+
+from bench import contenders
+from bench.bench_loader import PUBLICATION, SLOT, Targets, make_segments, penstock
+from bench.harness import Comparison, Contender, Measurement, arguments, beside_servers
+from bench.workload import Workload
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.load import shipping
+from penstock.load.session import SessionKeeper, SessionOptions
+
+MASTER = "local-cluster[2,1,1024]"
+
+
+def writable_spark(folder: Path) -> Path:
+    """A SPARK_HOME that `local-cluster` may write to."""
+    installed, home = Path(pyspark.__file__).parent, folder / "spark-home"
+    home.mkdir()
+    for name in ("bin", "sbin"):
+        shutil.copytree(installed / name, home / name)
+    (home / "jars").symlink_to(installed / "jars")
+    return home
+
+
+def main() -> None:
+    """Make segments once, then load them in turn."""
+    flags = arguments(__doc__ or "", changes=1_000_000, files_per_batch=1)
+    with (
+        EmbeddedPostgres() as source,
+        EmbeddedPostgres() as target,
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
+    ):
+        url, folder = source.url("postgres"), Path(scratch)
+        os.environ["SPARK_HOME"] = str(writable_spark(folder))
+        sessions = SessionKeeper(SessionOptions(master=MASTER, work_directory=folder / "spark"))
+        workload = Workload(change_count=flags.changes)
+        workload.create(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"create publication {PUBLICATION} for table w")
+            connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+        row_count = workload.change(url)
+        make_segments(url, folder / "pipeline", row_count)
+        log = folder / "pipeline" / "log"
+        targets = Targets(target)
+        sessions.get()
+        servers = [contenders.postmaster(server) for server in (source, target)]
+
+        def side(name: str, prepare: Callable[[], object], *, ships: bool) -> Contender:
+            def measured() -> Measurement:
+                fresh = targets.fresh()
+                prepare()
+                return beside_servers(
+                    lambda: penstock(
+                        sessions,
+                        fresh,
+                        log,
+                        flags.files_per_batch,
+                        servers=servers,
+                        ships_frames=ships,
+                    ),
+                    servers[1],
+                )
+
+            return Contender(name=name, run=measured, unit_count=row_count, unit="changes")
+
+        inline = shipping.INLINE_BYTES_MAX
+
+        def limit(size_bytes: int) -> Callable[[], object]:
+            return lambda: setattr(shipping, "INLINE_BYTES_MAX", size_bytes)
+
+        Comparison(
+            bench="ship",
+            contenders=[
+                side("log = shared", limit(inline), ships=False),
+                side("log = ship, with partitions", limit(inline), ships=True),
+                side("log = ship, as broadcasts", limit(0), ships=True),
+            ],
+        ).run(flags.rounds).print_table()
+        sessions.close()
+
+
+if __name__ == "__main__":
+    main()
