@@ -9,8 +9,8 @@ Estimate: a row costs decompressing 0.1 us, encoding 0.5 us (the kernel prints n
 for a float, of which Arrow makes a text: 0.2 us), one copy to join the pieces and one into the
 socket 0.1 us: 0.7 us, 1.4 M rows/s with one core for it. pg_recvlogical takes 2 us a row: 0.5 M/s
 at most. The second slot finds its blocks encoded: 20 slots cost the encoding once and 20 times the
-socket, 0.6 + 20 * 0.05 us. Of each client the bytes go from the shared block into its socket, without a
-copy of ours.
+socket, 0.6 + 20 * 0.05 us. Of each client the bytes go from the shared block into its socket,
+without a copy of ours.
 """
 
 from __future__ import annotations

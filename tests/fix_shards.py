@@ -51,13 +51,12 @@ class Shards:
         self.target_url = ""
         self.merged = folder / "merged.toml"
         self.transfers = 0
+        self.accounts: dict[int, list[int]] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for number in range(self._count):
-                settings = {"max_prepared_transactions": "20"}
-                embedded = stack.enter_context(EmbeddedPostgres(settings=settings))
-                self.add(Server(embedded=embedded), f"s{number}")
+                self.add(stack.enter_context(_server()), f"s{number}")
             self.target_url = self.servers[0].make_database("merged")
             with connect(self.target_url, application_name="test") as target:
                 target.execute(TABLE)
@@ -76,8 +75,11 @@ class Shards:
             process.__exit__(None, None, None)
         self._stack.close()
 
-    def add(self, server: Server, name: str) -> None:
+    def add(self, embedded: EmbeddedPostgres, name: str) -> None:
         """A shard more, with an empty table of accounts, and its pipeline file."""
+        server = Server(embedded=embedded)
+        first = len(self.servers) * 1000
+        self.accounts[len(self.servers)] = list(range(first, first + ACCOUNTS))
         url = server.make_database(name)
         with connect(url, application_name="test") as sql:
             sql.execute(TABLE)
@@ -126,6 +128,17 @@ class Shards:
             log = self.folder / file.stem / "log" / "LOG.json"
             process.until(log.exists, f"{file.name} has a log")
 
+    def split(self, number: int) -> None:
+        """Two shards more, on servers of their own, which share the accounts of one."""
+        rows = self.rows([self.urls[number]])
+        for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+            at = len(self.servers)
+            self.add(self._stack.enter_context(_server()), f"s{at}")
+            self.accounts[at] = [row[0] for row in part]
+            with connect(self.urls[at], application_name="test") as sql:
+                sql.cursor().executemany("insert into account values (%s, %s, %s)", part)
+                sql.commit()
+
     def fill(self, number: int) -> None:
         """The accounts of a shard, in one transaction."""
         with connect(self.urls[number], application_name="test") as sql:
@@ -151,6 +164,10 @@ class Shards:
             with connect(url, application_name="test") as sql:
                 found += sql.execute("select id, balance, note from account").fetchall()
         return sorted(found)
+
+
+def _server() -> EmbeddedPostgres:
+    return EmbeddedPostgres(settings={"max_prepared_transactions": "20"})
 
 
 class Transfers(threading.Thread):
@@ -186,7 +203,7 @@ class Transfers(threading.Thread):
         amount, name = self._rng.randint(1, 50), f"t{self._seed}-{self.count}"
         parts = ((giver, -amount), (taker, amount))
         for number, change in parts:
-            account = number * 1000 + self._rng.randrange(ACCOUNTS)
+            account = self._rng.choice(self._shards.accounts[number])
             sql = open_[number]
             sql.execute("begin")
             sql.execute(
@@ -203,7 +220,8 @@ class Transfers(threading.Thread):
         if self._rng.random() < 0.3:
             number = self._rng.choice(self._numbers)
             open_[number].execute(
-                "update account set note = note || '.' where id = %s", (number * 1000,)
+                "update account set note = note || '.' where id = %s",
+                (self._shards.accounts[number][0],),
             )
         self.count += 1
 

@@ -39,7 +39,7 @@ def serve(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     from penstock.control.past_errors import errors_kept
     from penstock.control.serve_process import serve as serve_log
 
-    config = pipeline_config(file)
+    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
     with errors_kept(config, "serve"), ExitStack() as stack:
         if not checked:
