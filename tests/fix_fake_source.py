@@ -28,7 +28,7 @@ from penstock.model.patterns import Selection
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.lag import LogEnd, SourceState, Unread
-from penstock.ports.planner import Point
+from penstock.ports.planner import Point, TableRead
 from penstock.ports.registry import Descriptor
 from penstock.ports.server_pair import ReadPlan
 from toy_engine.values import line_of
@@ -322,11 +322,11 @@ class FakePlanner:
         here = FakePosition(self._fake.end)
         return Point(position=here, snapshot_id=str(here), snapshot_text=str(here))
 
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
-        """See Planner. Two halves by the key."""
-        del point, binary
+    def chunks(self, _point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
+        """See Planner. Two ranges of the key."""
+        return {read.definition.name: self._chunks(read) for read in wanted}
+
+    def _chunks(self, read: TableRead) -> list[Chunk]:
         halves = [(0, 100), (100, 10**9)]
         if self._fake.defect == "a row is in no chunk":
             halves[1] = (101, 10**9)
@@ -335,8 +335,8 @@ class FakePlanner:
         return [
             Chunk(
                 number=number,
-                relation=table.name,
-                copy_out=json.dumps([low, high, list(columns)]),
+                relation=read.definition.name,
+                copy_out=json.dumps([low, high, list(read.columns)]),
             )
             for number, (low, high) in enumerate(halves)
         ]

@@ -46,7 +46,7 @@ from penstock.model.position import to_bytes
 from penstock.ports import registry
 from penstock.ports.bulk import ChunkTask, bulk_source
 from penstock.ports.lag import open_source
-from penstock.ports.planner import open_planner
+from penstock.ports.planner import TableRead, open_planner
 from penstock.ports.positions import kind_in_log, kind_of, positions_of
 from penstock.ports.registry import engines
 from penstock.ports.server_pair import ServerPair
@@ -350,9 +350,8 @@ def test_chunks_hold_each_row_once_and_the_log_follows(side: Side, tmp_path: Pat
         definition = next(one for one in source_tables(config) if one.name == name)
         servers = ServerPair(source=tables_at(side.url).server_of(side.url), target=POSTGRES)
         read_plan = read_plan_of(definition, servers, side.url)
-        chunks = planner.chunks(
-            point, definition, read_plan.expressions or read_plan.columns, binary=False
-        )
+        listed = tuple(read_plan.expressions or read_plan.columns)
+        chunks = planner.chunks(point, [TableRead(definition=definition, columns=listed)])[name]
         source = bulk_source(side.url)
         reader = source.open_reader(side.url, point.snapshot_id, point.snapshot_text)
         assert reader is not None

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from fix_changes import Change, batch
 from fix_histories import STEPS, Row, Step, histories, keyless
-from penstock.base.fold import Fold
+from penstock.base.fold import fold
 from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.load.split import Bucket
 from penstock.model import Identity, Relation
 from penstock.ports.target import GONE, NEW, UPSERT
 
@@ -38,16 +39,13 @@ def apply_folded(
         frames.append(batch(shape, changes[at : at + size]))
         at += size
     rows: list[dict[str, Any]] = []
-    for bucket in range(buckets):
-        fold = Fold(shape, overlaps=overlaps)
-        for frame in frames:
-            fold.add(frame)
+    for number in range(buckets):
+        own = Bucket(shape, frames, number=number, count=buckets, changes_keys=True)
         folded = FoldedRows(
-            net=fold.finish(),
+            net=fold(shape, own, overlaps=overlaps),
             layout=MergeLayout(shape),
-            frames=frames,
-            part=bucket,
-            parts=buckets,
+            frames=own,
+            part=number,
             in_key_order=ordered,
         )
         some = []
@@ -114,18 +112,18 @@ def test_changes_that_the_target_has_in_part_lead_to_the_same_rows(data: st.Data
 def test_table_without_a_key_folds_to_counts(steps: list[Step], buckets: int) -> None:
     """Duplicates count; nulls are equal to nulls; what is undone leaves no row."""
     shape, changes, rows = keyless(Counter(), steps)
-    fold = Fold(shape)
-    if changes:
-        fold.add(batch(shape, changes))
-    net = fold.finish()
+    frames = [batch(shape, changes[at : at + 5]) for at in range(0, len(changes), 5)]
     found: Counter[Row] = Counter()
-    for bucket in range(buckets):
-        folded = FoldedRows(
-            net=net, layout=MergeLayout(shape), frames=[], part=bucket, parts=buckets
-        )
+    count = 0
+    for number in range(buckets):
+        own = Bucket(shape, frames, number=number, count=buckets, changes_keys=True)
+        net = fold(shape, own)
+        count += net.counts.changes
+        folded = FoldedRows(net=net, layout=MergeLayout(shape), frames=own, part=number)
         for part in (*folded.deletes(), *folded.upserts()):
             for row in part.to_pylist():
                 assert row["wk$n"] != 0
                 assert (row["a"], row["b"]) not in found
                 found[row["a"], row["b"]] += row["wk$n"]
-    assert {row: count for row, count in found.items() if count} == rows
+    assert count == len(changes)
+    assert found == rows

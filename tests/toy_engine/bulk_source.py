@@ -14,7 +14,7 @@ from penstock.model import ColumnDefinition, PenstockError, TableDefinition, Tab
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.config import Config
-from penstock.ports.planner import Point
+from penstock.ports.planner import Point, TableRead
 from penstock.ports.server_pair import ReadPlan, ServerPair
 from toy_engine.facts import captured
 from toy_engine.store import Store, ToyPosition
@@ -59,11 +59,13 @@ class ToyPlanner:
         """See Planner."""
         return [one for one in captured(self._config, dropped=()) if one.name in set(tables)]
 
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
+    def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. A row's chunk is told by its key; `copy_out` is for our reader alone."""
-        assert not binary, "there is no binary form"
+        return {read.definition.name: self._chunks(point, read) for read in wanted}
+
+    def _chunks(self, point: Point, read: TableRead) -> list[Chunk]:
+        assert not read.binary, "there is no binary form"
+        table = read.definition
         with closing(Store(self._config.source.url)) as store:
             rows = len(store.rows_at(ToyPosition(point.position.ordinal), table.name))
         count = 1 + rows // CHUNK_ROWS
@@ -71,7 +73,7 @@ class ToyPlanner:
             Chunk(
                 number=number,
                 relation=table.name,
-                copy_out=json.dumps([number, count, list(table.primary_key), list(columns)]),
+                copy_out=json.dumps([number, count, list(table.primary_key), list(read.columns)]),
                 row_count=rows // count,
             )
             for number in range(count)

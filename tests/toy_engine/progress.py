@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkCounts, Mark, TablePlan
+from penstock.ports.bulk import ChunkCounts, Mark
 from penstock.ports.refusals import ActionUnknown
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
@@ -147,10 +147,9 @@ class ToyProgress:
         """See TargetReader."""
         return self
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:
+    def done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
-        mark = self.store.get("bulk table", str(plan.source), Mark)
-        return mark.done if mark is not None and mark.plan == plan.name else {}
+        return {name: mark.done for name, mark in self.store.all("bulk table", Mark).items()}
 
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts."""

@@ -10,6 +10,7 @@ import pytest
 from fix_changes import relation
 from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.load.plan import (
+    BUCKETS_MAX,
     PlanImpossible,
     RelationUse,
     SegmentView,
@@ -221,6 +222,16 @@ def test_nothing_to_do_is_an_empty_plan() -> None:
     """Segments of heartbeats alone."""
     plan = plan_batch([segment(shapes={}, end=0)], Window(gsn_after=0, gsn_upto=0))
     assert plan.is_empty
+
+
+def test_a_cluster_splits_sooner() -> None:
+    """Its executors have processors of their own; one machine has the servers on them."""
+    log = [segment(frame(1, 1, 100, size=40_000_000), shapes={1: (0, A1)})]
+    window = Window(gsn_after=0, gsn_upto=100)
+    assert len(plan_batch(log, window, buckets_max=7).tasks) == 1
+    assert len(plan_batch(log, window, buckets_max=7, on_cluster=True).tasks) == 7
+    many = plan_batch(log, window, buckets_max=99, on_cluster=True)
+    assert len(many.tasks) == BUCKETS_MAX
 
 
 def test_large_tables_are_split_and_small_ones_share() -> None:

@@ -116,7 +116,8 @@ def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> 
         source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path
     )
     load = bulk._Load(
-        *(cast(Any, SimpleNamespace()), options, [], cast(Any, None), cast(Any, None)),
+        *(cast(Any, SimpleNamespace()), options, [], cast(Any, None)),
+        cast(Any, SimpleNamespace(marks=dict)),
         *(None, lambda: False),
     )
     plans = [
@@ -136,7 +137,7 @@ def loading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, alive: bool) -> 
         return alive
 
     monkeypatch.setattr(load, "is_alive", is_alive)
-    monkeypatch.setattr(load, "chunks_left", lambda _: ["one"])
+    monkeypatch.setattr(load, "chunks_left", lambda *_: ["one"])
     return SimpleNamespace(load=load, asked=asked)
 
 

@@ -23,18 +23,18 @@ ROWS_PER_BATCH = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedRows:
-    """See `NetRows`: of a net result one of so many parts.
+    """See `NetRows`.
 
     frames: the same batches, in the same order, that were folded; a table without a key does not
-    look at them. in_key_order: all rows of the part may be in memory at once.
+    look at them. in_key_order: all rows may be in memory at once.
     """
 
     net: Net
     layout: Layout
     frames: Iterable[pa.RecordBatch]
     part: int = 0
-    parts: int = 1
     in_key_order: bool = False
+    any_unsent: bool = False
 
     @property
     def absent_columns(self) -> frozenset[int]:
@@ -55,7 +55,7 @@ class FoldedRows:
             return
         gone = self.net.gone
         order = _order(self.net.keys, gone)
-        yield from self._deletes(self._own(gone if order is None else gone[order]))
+        yield from self._deletes(gone if order is None else gone[order])
 
     def upserts(self) -> Iterator[pa.RecordBatch]:
         """See `NetRows`. Raises LogInconsistent when the frames are not the same."""
@@ -65,15 +65,10 @@ class FoldedRows:
         if order is None:
             yield from self._upserts()
         else:
-            yield from self._ordered_upserts(self._own(order))
-
-    def _own(self, values: Ints) -> Ints:
-        """Of all values those of this part: a piece of about the same length as any other."""
-        size = len(values)
-        return values[size * self.part // self.parts : size * (self.part + 1) // self.parts]
+            yield from self._ordered_upserts(order)
 
     def _counted(self, copies: Ints) -> Iterator[pa.RecordBatch]:
-        for codes in _pieces(self._own(np.flatnonzero(copies))):
+        for codes in _pieces(np.flatnonzero(copies)):
             yield self.layout.batch(copies[codes], key_values(self.net.keys, codes))
 
     def _deletes(self, gone: Ints) -> Iterator[pa.RecordBatch]:
@@ -88,23 +83,21 @@ class FoldedRows:
         """In the order of the last changes: one frame in memory is enough."""
         stash = _Stash(self.net.patches)
         for after, start, places in self._surviving(stash):
-            for some in _pieces(places[places % self.parts == self.part]):
+            for some in _pieces(places):
                 yield self._batch(after, self.net.rows[some] - start, some, stash)
 
     def _ordered_upserts(self, order: Ints) -> Iterator[pa.RecordBatch]:
         """These places of net.rows, in this order."""
         stash = _Stash(self.net.patches)
-        wanted = np.zeros(len(self.net.rows), np.bool_)
-        wanted[order] = True
-        kept = []
-        for after, start, places in self._surviving(stash):
-            chosen = places[wanted[places]]
-            kept.append(after.take(pa.array(self.net.rows[chosen] - start)))
+        kept = [
+            after.take(pa.array(self.net.rows[places] - start))
+            for after, start, places in self._surviving(stash)
+        ]
         if not len(order):
             return
-        rows, place_of = pa.concat_arrays(kept), np.cumsum(wanted) - 1
+        rows = pa.concat_arrays(kept)
         for some in _pieces(order):
-            yield self._batch(rows, place_of[some], some, stash)
+            yield self._batch(rows, some, some, stash)
 
     def _surviving(self, stash: _Stash) -> Iterator[tuple[Any, int, Ints]]:
         """Per frame its after images, the number of its first change, and the places it holds."""

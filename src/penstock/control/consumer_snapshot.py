@@ -31,7 +31,7 @@ from penstock.log.writer import Writer
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
 from penstock.ports.bulk import BulkReader, ChunkTask, bulk_source
 from penstock.ports.config import Config
-from penstock.ports.planner import Planner, Point, PointUnfit, open_planner
+from penstock.ports.planner import Planner, Point, PointUnfit, TableRead, open_planner
 from penstock.ports.registry import part
 from penstock.ports.server_pair import ReadPlan
 from penstock.ports.tables import tables_at
@@ -264,7 +264,10 @@ def reading_of(config: Config, planner: Planner, at: Point, definition: TableDef
     there = {column.name: column for column in definition.columns}
     read_plan: ReadPlan | None = part(url, "log_plan")([there[name] for name in columns])
     listed = columns if read_plan is None else read_plan.expressions
-    chunks = planner.chunks(at, definition, listed, binary=False)
+    read = TableRead(definition=definition, columns=tuple(listed))
+    chunks = planner.chunks(at, [read]).get(definition.name)
+    if chunks is None:
+        raise _unfit(definition.name, "it was rewritten, or the snapshot is gone")
     tasks = [
         ChunkTask(
             source_url=url,

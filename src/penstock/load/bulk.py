@@ -33,6 +33,7 @@ from penstock.ports.bulk import (
     ChunkOutcome,
     ChunkStatus,
     ChunkTask,
+    Mark,
     SnapshotUnreachable,
     TablePlan,
     bulk_source,
@@ -40,9 +41,9 @@ from penstock.ports.bulk import (
     open_bulk_target,
 )
 from penstock.ports.deferred_keys import DeferredTable, early_and_late
-from penstock.ports.planner import Planner, Point, PointUnfit
+from penstock.ports.planner import Planner, Point, TableRead
 from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.server_pair import ServerPair
+from penstock.ports.server_pair import ReadPlan, ServerPair
 from penstock.ports.target import target_name
 from penstock.sql.read_plan import read_plan_of
 
@@ -311,10 +312,10 @@ class _Load:
 
         Unless another snapshot of the same point lives: then they go on with that.
         """
-        alive: dict[str, bool] = {}
+        alive, marks = dict[str, bool](), self.target.marks()
         for name, step in pending.items():
             plan = self.ledger.plan_of(name)
-            if step is not Step.GO_ON or plan is None or not self.chunks_left(plan):
+            if step is not Step.GO_ON or plan is None or not self.chunks_left(plan, marks):
                 continue
             if plan.snapshot_id not in alive:
                 alive[plan.snapshot_id] = self.is_alive(plan)
@@ -376,47 +377,53 @@ class _Load:
         self, point: Point, tables: Sequence[TableName]
     ) -> tuple[list[TablePlan], list[TableName]]:
         """Plans of the tables that can be read at a point, and the tables that cannot."""
-        plans, unfit = [], []
-        for name in tables:
-            try:
-                plan = self.plan_one(point, self.definitions[name])
-            except PointUnfit:
-                unfit.append(name)
-            else:
-                plans.append(plan.renamed(self.ledger.plan_of(name)))
-        return plans, unfit
+        reads = {name: self.read_of(self.definitions[name]) for name in tables}
+        found = self.planner.chunks(point, [read for read, _ in reads.values()])
+        plans = [
+            self.plan_one(point, *reads[name], found[name]).renamed(self.ledger.plan_of(name))
+            for name in tables
+            if name in found
+        ]
+        return plans, [name for name in tables if name not in found]
 
-    def plan_one(self, point: Point, definition: TableDefinition) -> TablePlan:
-        read_plan, servers = None, self.options.servers
-        columns = tuple(c.name for c in definition.columns if not c.generated)
+    def read_of(self, definition: TableDefinition) -> tuple[TableRead, ReadPlan | None]:
+        """What is read of a table, and how, where the target is another engine."""
         binary = self.target.takes_binary(definition)
-        listed = columns
-        if servers is not None:
-            read_plan = read_plan_of(definition, servers, self.options.source_url)
-            columns = read_plan.columns
-            listed = read_plan.expressions or read_plan.columns
+        if self.options.servers is None:
+            columns = tuple(c.name for c in definition.columns if not c.generated)
+            return TableRead(definition=definition, columns=columns, binary=binary), None
+        read_plan = read_plan_of(definition, self.options.servers, self.options.source_url)
+        columns = tuple(read_plan.expressions or read_plan.columns)
+        return TableRead(definition=definition, columns=columns, binary=binary), read_plan
+
+    def plan_one(
+        self, point: Point, read: TableRead, read_plan: ReadPlan | None, chunks: Sequence[Chunk]
+    ) -> TablePlan:
+        definition = read.definition
         return TablePlan(
             source=definition.name,
             target=target_name(definition.name, self.options.namespaces),
-            columns=columns,
-            binary=binary,
+            columns=read.columns if read_plan is None else tuple(read_plan.columns),
+            binary=read.binary,
             position=str(point.position),
             settled=str(point.settled) if point.settled is not None else "",
             snapshot_id=point.snapshot_id,
             snapshot_text=point.snapshot_text,
-            chunks=tuple(self.planner.chunks(point, definition, listed, binary=binary)),
+            chunks=tuple(chunks),
             read_plan=read_plan,
         )
 
-    def chunks_left(self, plan: TablePlan) -> list[Chunk]:
+    def chunks_left(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[Chunk]:
         """The chunks that the target does not record as done."""
-        done = self.target.done(plan)
+        mark = marks.get(plan.source)
+        done = mark.done if mark and mark.plan == plan.name else {}
         return [chunk for chunk in plan.chunks if chunk.number not in done]
 
     def copy_round(self, tables: Sequence[TableName]) -> list[ChunkOutcome]:
         """One Spark job over all chunks that are left of these tables."""
         plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
-        tasks = [task for plan in plans for task in self.tasks(plan)]
+        marks = self.target.marks()
+        tasks = [task for plan in plans for task in self.tasks(plan, marks)]
         slots, threads = self.session.parallelism, self.options.max_threads
         share = partitions_beside if self.options.beside else partitions
         if not self.options.beside and not self.session.slots_are_fixed:
@@ -458,7 +465,7 @@ class _Load:
             f"{listed(plan.source for plan in plans)}, {len(tasks)} chunks, {size:,} bytes"
         )
 
-    def tasks(self, plan: TablePlan) -> list[ChunkTask]:
+    def tasks(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[ChunkTask]:
         return [
             ChunkTask(
                 source_url=self.options.source_url,
@@ -474,7 +481,7 @@ class _Load:
                 replica_role=self.replica_role,
                 read_plan=plan.read_plan,
             )
-            for chunk in self.chunks_left(plan)
+            for chunk in self.chunks_left(plan, marks)
         ]
 
     def settle(
@@ -490,6 +497,7 @@ class _Load:
             and not (isinstance(o.error, SnapshotUnreachable) and o.table in gone)
         ]
         again = gone | {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
+        marks = self.target.marks()
         for name in pending:
             plan = self.ledger.plan_of(name)
             assert plan is not None
@@ -497,7 +505,7 @@ class _Load:
                 left[name] = Step.AFRESH
                 if name in gone:
                     self.note_lost_snapshot(plan)
-            elif self.chunks_left(plan):
+            elif self.chunks_left(plan, marks):
                 left[name] = Step.GO_ON
             else:
                 self.target.finish_table(plan)

@@ -248,9 +248,10 @@ class Watch:
 
 def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
     """One reading from the target, without rates."""
-    under_way = target.under_way()
+    under_way, done = target.under_way(), target.done()
     tables = tuple(
-        table_progress(plan, target.done(plan), under_way.get(plan.target, 0)) for plan in plans
+        table_progress(plan, done.get(str(plan.source), {}), under_way.get(plan.target, 0))
+        for plan in plans
     )
     return BulkProgress(
         phase=phase,

@@ -1,8 +1,9 @@
 """The task code of the one Spark job per batch: read frames, fold, stage. Runs in the workers.
 
 One task fills one merge table (or one bucket of it) over a connection that the worker keeps.
-A task is a pipeline: its frames (here) are folded (`fold.py`), and the rows that are left
-(`net_rows.py`) are handed to the writer of the target's engine.
+A task is a pipeline: its frames (here), of which a bucket takes its own rows (`split.py`), are
+folded (`fold.py`), and the rows that are left (`net_rows.py`) are handed to the writer of the
+target's engine.
 Nothing here touches a base table: what a dying worker leaves behind is emptied before the next
 try. Not here: what tasks there are (`plan.py`), starting the job (`stage.py`).
 """
@@ -27,6 +28,7 @@ from penstock.host.files import ReadFile
 from penstock.load import chunk
 from penstock.load.plan import FrameRef, Task
 from penstock.load.shipping import Freight, Shipped
+from penstock.load.split import Bucket
 from penstock.log.frames import FrameReader, read_batch
 from penstock.log.tail import open_either
 from penstock.model import PenstockError, Retry
@@ -71,7 +73,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOutcome:
-    """What a task did. counts: of the whole table, not of the bucket. error: instead of all."""
+    """What a task did. error: instead of all."""
 
     phase: int
     staging: str
@@ -152,7 +154,9 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         if ref.path not in files:
             files[ref.path] = FrameReader(work.open(ref.path))
     frames: Iterable[pa.RecordBatch] = _Frames(task, files, work.writer)
-    are_few = sum(ref.entry.length_bytes for ref in task.frames) <= CACHE_BYTES_MAX
+    bucket = _bucket(task, frames) if task.buckets > 1 else None
+    frames = frames if bucket is None else bucket
+    are_few = task.size_bytes <= CACHE_BYTES_MAX * task.buckets
     if are_few:
         frames = list(frames)
         are_few = sum(frame.nbytes for frame in frames) <= ORDER_BYTES_MAX
@@ -162,8 +166,8 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         layout=work.writer.layout,
         frames=frames,
         part=task.bucket,
-        parts=task.buckets,
         in_key_order=are_few,
+        any_unsent=bool(net.counts.absent) if bucket is None else bucket.any_unsent,
     )
     counts, absent_columns = net.counts, rows.absent_columns
     staged = StagedRows()
@@ -179,6 +183,20 @@ def _run(work: Work, files: dict[Path, FrameReader], began: float) -> TaskOutcom
         absent_columns=absent_columns,
         staged=staged,
         seconds=time.monotonic() - began,
+    )
+
+
+def _bucket(task: Task, frames: Iterable[pa.RecordBatch]) -> Bucket:
+    """The task's own rows of its table's frames."""
+    changes_keys = any(ref.entry.updates_with_before for ref in task.frames)
+    if changes_keys and task.size_bytes <= CACHE_BYTES_MAX:
+        frames = list(frames)  # they are looked at twice
+    return Bucket(
+        task.relation,
+        frames,
+        number=task.bucket,
+        count=task.buckets,
+        changes_keys=changes_keys,
     )
 
 

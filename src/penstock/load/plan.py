@@ -25,7 +25,13 @@ NAMES_SHOWN_MAX = 5
 # What a task costs, to share tasks out: a fixed part, and bytes of frames read.
 TASK_COST_BYTES = 60_000
 PARTITION_COST_BYTES = 1_000_000
+# How much a bucket has at least. Each bucket reads the frames of all, and where the servers share
+# the machine there is no processor that would be idle otherwise.
 BUCKET_BYTES = 48 * 2**20
+CLUSTER_BUCKET_BYTES = 4 * 2**20
+# Reading a row and telling whose it is costs a sixteenth of what else is done for it. More buckets
+# would spend more than they spare: the target applies a table in one session, which is slower.
+BUCKETS_MAX = 8
 
 
 class PlanImpossible(PenstockError):
@@ -78,8 +84,8 @@ class FrameRef:
 class Task:
     """Fold and stage one table of one phase, or one bucket of it.
 
-    Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: this task writes every
-    buckets-th row of the result. overlaps: see `Fold`. staging: the merge table.
+    Rows count with gsn_after < gsn <= gsn_upto and trx >= trx_from. bucket: of the buckets into
+    which the table's keys are split, this one. overlaps: see `Fold`. staging: the merge table.
     """
 
     phase: int
@@ -99,9 +105,14 @@ class Task:
         return TableName(self.relation.schema, self.relation.name)
 
     @property
+    def size_bytes(self) -> int:
+        """Of its frames in the log, those of all buckets."""
+        return sum(frame.entry.length_bytes for frame in self.frames)
+
+    @property
     def cost_bytes(self) -> int:
         """What it costs, in bytes read: to share tasks out."""
-        return TASK_COST_BYTES + sum(f.entry.length_bytes for f in self.frames) // self.buckets
+        return TASK_COST_BYTES + self.size_bytes // self.buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +216,18 @@ class _Table:
 
 
 def plan_batch(
-    segments: Sequence[SegmentView], window: Window, *, buckets_max: int = 1
+    segments: Sequence[SegmentView],
+    window: Window,
+    *,
+    buckets_max: int = 1,
+    on_cluster: bool = False,
 ) -> BatchPlan:
-    """Plan a batch. Raises PlanImpossible when the segments are not one after the other."""
+    """Plan a batch. Raises PlanImpossible when the segments are not one after the other.
+
+    A large table is split into buckets, up to buckets_max. on_cluster: into smaller ones, because
+    the executors have processors of their own.
+    """
+    cut = (buckets_max, CLUSTER_BUCKET_BYTES if on_cluster else BUCKET_BYTES)
     _check_chain(segments)
     places = _Places(segments)
     stories = _stories(segments, window, places)
@@ -228,7 +248,7 @@ def plan_batch(
         phase = Phase(gsn_after=after, gsn_upto=upto)
         for table, story in sorted(stories.items()):
             phase = _tell(phase, table, story, first=number == 0, last=last)
-            tasks += _tasks(number, phase, table, story, window, places, buckets_max)
+            tasks += _tasks(number, phase, table, story, window, places, cut)
         phases.append(phase)
     return BatchPlan(phases=tuple(phases), tasks=tuple(tasks))
 
@@ -349,7 +369,7 @@ def _tasks(
     story: _Table,
     window: Window,
     places: _Places,
-    buckets_max: int,
+    cut: tuple[int, int],
 ) -> list[Task]:
     void = [gsn for gsn, _ in story.emptied if phase.gsn_after <= gsn <= phase.gsn_upto]
     after = max([phase.gsn_after, *void])
@@ -365,7 +385,8 @@ def _tasks(
         raise PlanImpossible(f"rows of two shapes of {table} in one phase")
     frames = tuple(ref for ref, _ in chosen)
     size = sum(ref.entry.length_bytes for ref in frames)
-    buckets = max(1, min(buckets_max, size // BUCKET_BYTES))
+    buckets_max, bucket_bytes = cut
+    buckets = max(1, min(buckets_max, BUCKETS_MAX, size // bucket_bytes))
     first = min(ref.entry.trx_first for ref in frames)
     # For a table that catches up alone it is not known which changes its copy has already.
     overlaps = window.only is not None or first < places.trx_from(window.settled_at(table))

@@ -8,7 +8,7 @@ Not here: which segments and when (`prefetch.py`), applying what is staged (`sql
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -171,12 +171,12 @@ class Stager:
             ]
             window = self._window(applied.gsn, after.gsn, before)
             is_cut = before != POSITION_MAX
-            plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+            plan = self._plan(views, window, session)
             if self._engine.ddl_commits and len(plan.phases) > 1:
                 found = cut_at_alteration(segments, window, plan, applied=applied)
                 if found is not None:
                     window, after = found
-                    plan = plan_batch(views, window, buckets_max=self._options.threads_max)
+                    plan = self._plan(views, window, session)
                     is_cut = True
         steps.done("plan")
         faults.point("load.prepare.before")
@@ -202,11 +202,19 @@ class Stager:
                 for number, phase in enumerate(plan.phases)
             ),
             extra=tuple(extra),
-            counts=sum((buckets[0].counts for buckets in outcomes.values()), Counts()),
+            counts=sum(map(_counts, outcomes.values()), Counts()),
             tables=len({task.table for task in tasks}),
             heartbeats=_heartbeats(views, applied, after),
             source_engine=source_engine,
             seconds=steps.seconds,
+        )
+
+    def _plan(self, views: Sequence[SegmentView], window: Window, session: Session) -> BatchPlan:
+        return plan_batch(
+            views,
+            window,
+            buckets_max=self._options.threads_max,
+            on_cluster=not session.slots_are_fixed,
         )
 
     def _begin_files(self, segments: Sequence[SegmentView], applied: Applied) -> None:
@@ -331,7 +339,7 @@ class Stager:
             found.setdefault(outcome.staging, []).append(outcome)
         for name, buckets in found.items():
             staged = sum(one.staged.row_count for one in buckets)
-            counts = buckets[0].counts
+            counts = _counts(buckets)
             if staged != counts.upserts + counts.deletes:
                 raise SparkJobFailed(
                     f"{staged} rows were staged in {name}, expected "
@@ -379,8 +387,10 @@ class Stager:
                     table=target_name(task.table, names),
                     staging=task.staging,
                     stamp=writers[task.staging].stamp,
-                    counts=outcomes[task.staging][0].counts,
-                    absent_columns=outcomes[task.staging][0].absent_columns,
+                    counts=_counts(outcomes[task.staging]),
+                    absent_columns=frozenset().union(
+                        *(one.absent_columns for one in outcomes[task.staging])
+                    ),
                     staged=tuple(one.staged for one in outcomes[task.staging]),
                 )
                 for task in tasks
@@ -407,6 +417,11 @@ def figures(tasks: Sequence[Task], outcomes: Sequence[TaskOutcome]) -> list[Task
         )
         for one in outcomes
     ]
+
+
+def _counts(buckets: Iterable[TaskOutcome]) -> Counts:
+    """Of a whole table: each row is in one of its buckets."""
+    return sum((one.counts for one in buckets), Counts())
 
 
 def _source_engine(source: Mapping[str, str]) -> str:

@@ -279,8 +279,10 @@ class Found:
 class ChunkCounts(Protocol):
     """What the target knows of chunks."""
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:
-        """Chunk number to rows, of the chunks of a table that the target records as done."""
+    def done(self) -> Mapping[str, Mapping[int, int]]:
+        """Per source table, by its name as text: chunk number to rows, of the chunks that the
+        target records as done.
+        """
         ...
 
     def under_way(self) -> Mapping[TableName, int]:

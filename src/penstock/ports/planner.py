@@ -5,7 +5,7 @@ Not here: copying them (`penstock.load.bulk`), the handover's own point (`ports/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -40,6 +40,15 @@ class Point:
     settled: Position | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableRead:
+    """A table that is to be read, and what of it, in order. binary: in COPY's binary format."""
+
+    definition: TableDefinition
+    columns: tuple[str, ...]
+    binary: bool = False
+
+
 class Planner(Protocol):
     """What the bulk load needs to know of the source."""
 
@@ -66,12 +75,13 @@ class Planner(Protocol):
         ...
 
     def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
-        """Cut a table into chunks which together hold each of its rows once.
+        self, point: Point, wanted: Sequence[TableRead]
+    ) -> Mapping[TableName, Sequence[Chunk]]:
+        """Cut tables into chunks which together hold each of their rows once.
 
-        Each copy_out gives `columns` in order; for MySQL these are expressions. Raises PointUnfit
-        when the table's rows cannot be read at this point any more.
+        Each copy_out gives the columns in order; for MySQL these are expressions. A table whose
+        rows cannot be read at this point any more is left out. The source is asked for all tables
+        together: how often does not depend on how many they are.
         """
         ...
 

@@ -231,12 +231,17 @@ class Layout(Protocol):
 class NetRows(Protocol):
     """The rows of one task, in batches of the writer's layout; as often as asked for.
 
-    counts: of the whole table. part: which of the table's parts these are, from 0.
+    A table may have several tasks: counts are of this one. part: which it is, from 0.
     """
 
     @property
     def counts(self) -> Counts:
-        """What became of the whole table's changes."""
+        """What became of the task's changes."""
+        ...
+
+    @property
+    def any_unsent(self) -> bool:
+        """Whether rows of the table may have columns to be filled: the same for all its tasks."""
         ...
 
     @property

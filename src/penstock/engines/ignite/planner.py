@@ -40,7 +40,7 @@ from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
-from penstock.ports.planner import Point, PointUnfit
+from penstock.ports.planner import Point, TableRead
 from penstock.ports.registry import is_list
 
 CHUNK_ROWS = 50_000
@@ -103,26 +103,33 @@ class IgnitePlanner:
         found = [shapes.known(one.name, one.cache_id) for one in caches]
         return [definition_of(one) for one in found if one is not None]
 
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
+    def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
+        """See Planner. Ranges of partitions; columns are texts of ColumnRead."""
+        kept = known_shapes(self._config, self._directory).kept()
+        with open_thin(self._url) as client:
+            return {
+                read.definition.name: self._chunks(client, point, read, shape)
+                for read in wanted
+                if (shape := _cut(kept.get(read.definition.name.name), read.definition)) is not None
+            }
+
+    def _chunks(
+        self, client: ThinClient, point: Point, read: TableRead, shape: KeptShape
     ) -> list[Chunk]:
-        """See Planner. Ranges of partitions; `columns` are texts of ColumnRead."""
-        assert not binary, "there is no binary form"
-        cache = table.name.name
-        shape = _cut(known_shapes(self._config, self._directory).kept().get(cache), table)
+        assert not read.binary, "there is no binary form"
+        table, cache = read.definition, read.definition.name.name
         scan = ChunkScan(
             cache=cache,
             cache_id=cache_id(cache),
             partitions=(),
             shape=shape,
             order=tuple(one.name for one in table.columns),
-            reads=tuple(msgspec.json.decode(text, type=ColumnRead) for text in columns),
+            reads=tuple(msgspec.json.decode(text, type=ColumnRead) for text in read.columns),
             zone=self._config.source.time_zone,
             backups=self._config.source.include_backups,
             skips=point.snapshot_text.startswith(LEARNED),
         )
-        with open_thin(self._url) as client:
-            count, parts = self._parts(client, cache)
+        count, parts = self._parts(client, cache)
         return [
             Chunk(
                 number=number,
@@ -156,18 +163,14 @@ def _ranges(partitions: int, count: int) -> Iterator[tuple[int, ...]]:
         yield tuple(range(begin, end))
 
 
-def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape:
+def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape | None:
     """What is known of a cache, as its definition has it; the log may know more by now.
 
-    Raises PointUnfit where the cache was made again meanwhile.
+    None where the cache was made again meanwhile: the definition must be read anew.
     """
     sides = {one.name: one for one in kept.columns} if kept is not None else {}
-    lacking = [one.name for one in table.columns if one.name not in sides]
-    if kept is None or lacking:
-        raise PointUnfit(
-            f"{table.name} has no column {', '.join(lacking)} any more: its cache was made again",
-            hint="Run the same command again: it reads the definition anew.",
-        )
+    if kept is None or any(one.name not in sides for one in table.columns):
+        return None
     return KeptShape(
         version=1,
         columns=[_column(sides[one.name], one) for one in table.columns],

@@ -17,7 +17,7 @@ import structlog
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
-from penstock.engines.mysql.source.chunks import plan_chunks, rows_per_chunk
+from penstock.engines.mysql.source.chunks import KeyChunk, plan_all_chunks, rows_per_chunk
 from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.source.strategies import Choice
@@ -26,7 +26,7 @@ from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
-from penstock.ports.planner import Point, PointUnfit
+from penstock.ports.planner import Point, TableRead
 from penstock.ports.snapshot_address import snapshot_address
 
 logger = structlog.get_logger()
@@ -115,33 +115,40 @@ class MySQLPlanner:
         with open_catalog(self._url) as connection:
             return captured_tables(connection, self._patterns)
 
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
+    def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. By ranges of the key, which hold every row once in every snapshot."""
-        if binary:
-            raise ValueError(f"rows at {point.position} are not in COPY's binary format")
-        known = self._at_point.get(table.name, table)
-        if known.columns != table.columns:
-            raise PointUnfit(
-                f"{table.name} was altered after its definition had been read",
-                hint="Run the same command again: it reads the definition anew.",
-            )
-        even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
-        rows_target = rows_per_chunk(table, min(self._chunk_bytes, even))
+        del point
+        fit = [read for read in wanted if self._is_as_defined(read.definition)]
         with open_catalog(self._url) as connection:
-            pieces = plan_chunks(connection, table, row_count_target=rows_target)
-        row_bytes = table.size_bytes / table.row_estimate if table.row_estimate else 0.0
-        return [
-            Chunk(
-                number=piece.number,
-                relation=piece.table,
-                copy_out=piece.query(columns),
-                size_bytes=int(piece.row_estimate * row_bytes),
-                row_count=piece.row_estimate,
+            pieces = plan_all_chunks(
+                connection, [(read.definition, self._row_target(read.definition)) for read in fit]
             )
-            for piece in pieces
-        ]
+        return {
+            read.definition.name: [_chunk(piece, read) for piece in pieces[read.definition.name]]
+            for read in fit
+        }
+
+    def _is_as_defined(self, table: TableDefinition) -> bool:
+        """Whether a table is what it was when its definition was read."""
+        return self._at_point.get(table.name, table).columns == table.columns
+
+    def _row_target(self, table: TableDefinition) -> int:
+        even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
+        return rows_per_chunk(table, min(self._chunk_bytes, even))
+
+
+def _chunk(piece: KeyChunk, read: TableRead) -> Chunk:
+    if read.binary:
+        raise ValueError(f"rows of {piece.table} are not in COPY's binary format")
+    table = read.definition
+    row_bytes = table.size_bytes / table.row_estimate if table.row_estimate else 0.0
+    return Chunk(
+        number=piece.number,
+        relation=piece.table,
+        copy_out=piece.query(read.columns),
+        size_bytes=int(piece.row_estimate * row_bytes),
+        row_count=piece.row_estimate,
+    )
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> MySQLPlanner:

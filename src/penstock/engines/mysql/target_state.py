@@ -9,7 +9,7 @@ from penstock.engines.mysql.connect import Connection, connect, rows
 from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.sync_rows import read_table_syncs
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkCounts, TablePlan
+from penstock.ports.bulk import ChunkCounts
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import SCHEMA, Applied
 from penstock.sql.progress_queries import ProgressQueries
@@ -21,9 +21,9 @@ class MySQLCounts:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:
+    def done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
-        return progress.finished_chunks(self._connection, plan.source)
+        return progress.all_finished_chunks(self._connection)
 
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts. These servers do not show it."""

@@ -6,10 +6,11 @@ Not here: the handover's own point (`handover.py` makes and keeps it, in the ext
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import Self
 
+import psycopg
 import structlog
 
 from penstock.codec.postgres.lsn import Lsn
@@ -17,13 +18,13 @@ from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import Blocker, Watch
 from penstock.engines.postgres.source.snapshot import (
+    Cut,
     SnapshotGone,
-    TableRewritten,
-    check_not_rewritten,
     copy_sql,
     lock_tables,
     open_snapshot,
-    plan_chunks,
+    plan_all_chunks,
+    rewritten_tables,
     temporary_consistent_point,
 )
 from penstock.engines.postgres.standby import paused_point
@@ -31,12 +32,13 @@ from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode
-from penstock.ports.planner import HeldPoint, Point, PointUnfit
+from penstock.ports.planner import HeldPoint, Point, TableRead
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all streams to end at about the same time.
 CHUNKS_PER_STREAM = 4
 CHUNK_BYTES_MIN = 8 * 2**20
+TABLES_AT_ONCE = 200  # that are locked while they are cut: well below what the server has room for
 
 
 class PostgresPlanner:
@@ -106,32 +108,44 @@ class PostgresPlanner:
             found = captured_tables(connection, self._patterns)
         return [definition for definition in found if definition.name in set(tables)]
 
-    def chunks(
-        self, point: Point, table: TableDefinition, columns: Sequence[str], *, binary: bool
-    ) -> list[Chunk]:
+    def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. By ranges of heap blocks of each storage."""
-        try:
-            connection = open_snapshot(self._url, point.snapshot_id)
-        except SnapshotGone as error:
-            raise PointUnfit(error.message, hint=error.hint) from error
-        with connection:
-            lock_tables(connection, [table])
+        found: dict[TableName, list[Chunk]] = {}
+        for at in range(0, len(wanted), TABLES_AT_ONCE):
             try:
-                check_not_rewritten(connection, [table])
-            except TableRewritten as error:
-                raise PointUnfit(error.message, hint=error.hint) from error
-            even = max(table.size_bytes // (CHUNKS_PER_STREAM * self._threads), CHUNK_BYTES_MIN)
-            pieces = plan_chunks(connection, table, size_bytes_target=min(self._chunk_bytes, even))
-        return [
-            Chunk(
-                number=piece.number,
-                relation=piece.storage,
-                copy_out=copy_sql(piece, columns, binary=binary),
-                size_bytes=piece.size_bytes,
-                row_count=piece.row_estimate,
-            )
-            for piece in pieces
-        ]
+                connection = open_snapshot(self._url, point.snapshot_id)
+            except SnapshotGone:
+                break
+            with closing(connection):
+                found |= self._chunks(connection, wanted[at : at + TABLES_AT_ONCE])
+        return found
+
+    def _chunks(
+        self, connection: psycopg.Connection, wanted: Sequence[TableRead]
+    ) -> dict[TableName, list[Chunk]]:
+        lock_tables(connection, [read.definition for read in wanted])
+        changed = rewritten_tables(connection, [read.definition for read in wanted])
+        reads = {one.definition.name: one for one in wanted if one.definition.name not in changed}
+        pieces = plan_all_chunks(
+            connection, {name: self._cut(read.definition) for name, read in reads.items()}
+        )
+        return {
+            name: [
+                Chunk(
+                    number=piece.number,
+                    relation=piece.storage,
+                    copy_out=copy_sql(piece, read.columns, binary=read.binary),
+                    size_bytes=piece.size_bytes,
+                    row_count=piece.row_estimate,
+                )
+                for piece in pieces[name]
+            ]
+            for name, read in reads.items()
+        }
+
+    def _cut(self, table: TableDefinition) -> Cut:
+        even = max(table.size_bytes // (CHUNKS_PER_STREAM * self._threads), CHUNK_BYTES_MIN)
+        return Cut(source_id=table.source_id, size_bytes=min(self._chunk_bytes, even))
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> PostgresPlanner:

@@ -23,7 +23,7 @@ from penstock.engines.sqlite.progress_file import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import StatementFailed
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkCounts, TablePlan
+from penstock.ports.bulk import ChunkCounts
 from penstock.ports.refusals import ActionUnknown
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
@@ -268,7 +268,7 @@ class SQLiteProgress(ProgressQueries):
         """See TargetReader."""
         return self
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:  # noqa: ARG002 - the port's signature
+    def done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         return {}
 

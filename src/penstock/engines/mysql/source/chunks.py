@@ -8,8 +8,9 @@ trailing blanks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.connect import Connection, literal, quoted, rows
@@ -17,6 +18,7 @@ from penstock.model import ColumnDefinition, Identity, TableDefinition, TableNam
 
 CHUNK_SIZE_BYTES = 64 * 2**20
 CHUNK_ROWS_MIN = 1_000
+SELECTS_AT_ONCE = 100  # of one statement
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _NUMBERS = _INTEGERS | {"decimal", "year"}
 _BY_NUMBER = frozenset({"bit", "enum", "set"})  # ordered by it, though they print otherwise
@@ -25,6 +27,7 @@ _BYTES = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "lo
 _QUOTED = frozenset({"date", "time", "datetime", "timestamp", "uuid", "inet4", "inet6"})
 
 Bound = tuple[str, ...]
+_Found = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,30 +94,90 @@ def plan_chunks(
     have no exact text, is one chunk.
     """
     target = row_count_target or rows_per_chunk(definition)
-    if target < 1:
-        raise ValueError(f"not a number of rows: {target}")
-    key = _usable_key(definition)
+    return plan_all_chunks(connection, [(definition, target)])[definition.name]
+
+
+def plan_all_chunks(
+    connection: Connection, wanted: Sequence[tuple[TableDefinition, int]]
+) -> dict[TableName, list[KeyChunk]]:
+    """Cut several tables, see `plan_chunks`, each into chunks of about so many rows.
+
+    One statement asks for what is needed next of all of them, so the number of statements depends
+    on the largest table, not on how many there are.
+    """
+    for _, target in wanted:
+        if target < 1:
+            raise ValueError(f"not a number of rows: {target}")
+    keyed = [
+        _Keyed(definition, tuple(key), target)
+        for definition, target in wanted
+        if (key := _usable_key(definition))
+    ]
+    bounds = _numeric(connection, [one for one in keyed if one.is_integer])
+    bounds |= _sampled(connection, [one for one in keyed if not one.is_integer])
+    keys = {one.table: one for one in keyed}
+    return {
+        definition.name: _chunks(definition, keys.get(definition.name), bounds, target)
+        for definition, target in wanted
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    """A table that can be cut by its key, into chunks of about `target` rows."""
+
+    definition: TableDefinition
+    key: tuple[ColumnDefinition, ...]
+    target: int
+
+    @property
+    def table(self) -> TableName:
+        return self.definition.name
+
+    @property
+    def is_integer(self) -> bool:
+        return len(self.key) == 1 and _base(self.key[0]) in _INTEGERS
+
+
+def _chunks(
+    definition: TableDefinition,
+    keyed: _Keyed | None,
+    bounds: Mapping[TableName, Sequence[tuple[Bound, int]]],
+    target: int,
+) -> list[KeyChunk]:
     whole = KeyChunk(table=definition.name, number=1, row_estimate=definition.row_estimate)
-    if not key:
+    if keyed is None:
         return [whole]
-    if len(key) == 1 and _base(key[0]) in _INTEGERS:
-        found = _numeric(connection, definition, key[0], target)
-    else:
-        found = _sampled(connection, definition, key, target)
-    names = tuple(column.name for column in key)
-    bounds: list[Bound | None] = [None, *(bound for bound, _ in found), None]
+    found = bounds.get(definition.name, ())
+    names = tuple(column.name for column in keyed.key)
+    ends: list[Bound | None] = [None, *(bound for bound, _ in found), None]
     estimates = [estimate for _, estimate in found]
     return [
         replace(
             whole,
             number=place + 1,
             key=names,
-            lower=bounds[place],
-            upper=bounds[place + 1],
+            lower=ends[place],
+            upper=ends[place + 1],
             row_estimate=estimates[place] if place < len(estimates) else target,
         )
-        for place in range(len(bounds) - 1)
+        for place in range(len(ends) - 1)
     ]
+
+
+def _together(connection: Connection, selects: Sequence[str], *, explain: bool = False) -> _Found:
+    """The rows of many selects, by statements of many each. explain: what EXPLAIN says instead.
+
+    Rows tell by `place` which select they are of, those of EXPLAIN by `id`, which counts from 1.
+    """
+    found: _Found = []
+    for at in range(0, len(selects), SELECTS_AT_ONCE):
+        some = selects[at : at + SELECTS_AT_ONCE]
+        statement = " union all ".join(some)
+        if explain:
+            statement = f"explain format = traditional {statement}"
+        found += rows(connection, statement, doing="planning the chunks of tables")
+    return found
 
 
 def _base(column: ColumnDefinition) -> str:
@@ -151,40 +214,64 @@ def _read_and_write(column: ColumnDefinition) -> tuple[str, Callable[[str], str]
 
 
 def _numeric(
-    connection: Connection, definition: TableDefinition, column: ColumnDefinition, target: int
-) -> list[tuple[Bound, int]]:
+    connection: Connection, tables: Sequence[_Keyed]
+) -> dict[TableName, list[tuple[Bound, int]]]:
     """Bounds between the least and the greatest value, each with the estimate below it."""
-    name, doing = quoted(column.name), f"planning the chunks of {definition.name}"
-    table = quoted(*definition.name)
-    ends = rows(
-        connection,
-        f"select cast(min({name}) as char) as low, cast(max({name}) as char) as high from {table}",
-        doing=doing,
-    )[0]
-    if ends["low"] is None:
-        return []
+    open_ranges = [
+        _Range(tables[int(row["place"])], int(row["low"]), int(row["high"]))
+        for row in _together(connection, [_ends(place, one) for place, one in enumerate(tables)])
+        if row["low"] is not None
+    ]
+    pieces: dict[TableName, list[tuple[int, int]]] = {}  # first value, estimate
+    while open_ranges:
+        counts = _estimates(connection, open_ranges)
+        halved: list[_Range] = []
+        for one, count in zip(open_ranges, counts, strict=True):
+            if count <= one.of.target or one.low == one.high:
+                pieces.setdefault(one.of.table, []).append((one.low, count))
+                continue
+            middle = (one.low + one.high) // 2
+            halved += [_Range(one.of, one.low, middle), _Range(one.of, middle + 1, one.high)]
+        open_ranges = halved
+    targets = {one.table: one.target for one in tables}
+    return {table: _gathered(sorted(found), targets[table]) for table, found in pieces.items()}
 
-    def estimate(low: int, high: int) -> int:
-        explained = rows(
-            connection,
-            f"explain format = traditional select {name} from {table} "
-            f"where {name} between {low} and {high}",
-            doing=doing,
-        )
-        return int(explained[0]["rows"] or 0)
 
-    pieces: list[tuple[int, int]] = []  # first value, estimate
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Values of a key, from low to high, both included."""
 
-    def cut(low: int, high: int) -> None:
-        count = estimate(low, high)
-        if count <= target or low == high:
-            pieces.append((low, count))
-            return
-        middle = (low + high) // 2
-        cut(low, middle)
-        cut(middle + 1, high)
+    of: _Keyed
+    low: int
+    high: int
 
-    cut(int(ends["low"]), int(ends["high"]))
+
+def _ends(place: int, one: _Keyed) -> str:
+    name = quoted(one.key[0].name)
+    return (
+        f"select {place} as place, cast(min({name}) as char) as low,"
+        f" cast(max({name}) as char) as high from {quoted(*one.table)}"
+    )
+
+
+def _estimates(connection: Connection, ranges: Sequence[_Range]) -> list[int]:
+    """How many rows the server believes to be in each range."""
+    counts = []
+    for at in range(0, len(ranges), SELECTS_AT_ONCE):
+        some = ranges[at : at + SELECTS_AT_ONCE]
+        selects = [
+            f"select {quoted(one.of.key[0].name)} from {quoted(*one.of.table)}"
+            f" where {quoted(one.of.key[0].name)} between {one.low} and {one.high}"
+            for one in some
+        ]
+        explained = _together(connection, selects, explain=True)
+        by_select = {int(row["id"]): int(row["rows"] or 0) for row in explained if row["id"]}
+        counts += [by_select[number] for number in range(1, len(some) + 1)]
+    return counts
+
+
+def _gathered(pieces: Sequence[tuple[int, int]], target: int) -> list[tuple[Bound, int]]:
+    """Neighbours that are small enough together become one."""
     bounds: list[tuple[Bound, int]] = []
     gathered = pieces[0][1]
     for low, count in pieces[1:]:
@@ -199,27 +286,37 @@ def _numeric(
 
 
 def _sampled(
-    connection: Connection,
-    definition: TableDefinition,
-    key: Sequence[ColumnDefinition],
-    target: int,
-) -> list[tuple[Bound, int]]:
+    connection: Connection, tables: Sequence[_Keyed]
+) -> dict[TableName, list[tuple[Bound, int]]]:
     """Every target-th key, found from the last one on."""
-    names = tuple(column.name for column in key)
-    forms = [_read_and_write(column) for column in key]
-    listed = ", ".join(f"{expression} as c{place}" for place, (expression, _) in enumerate(forms))
+    bounds: dict[TableName, list[tuple[Bound, int]]] = {one.table: [] for one in tables}
+    width = max((len(one.key) for one in tables), default=0)
+    waiting = list(range(len(tables)))
+    while waiting:
+        selects = [_next(place, tables[place], bounds, width) for place in waiting]
+        waiting = []
+        for row in sorted(_together(connection, selects), key=lambda row: int(row["place"])):
+            place = int(row["place"])
+            one = tables[place]
+            writers = [_read_and_write(column)[1] for column in one.key]
+            bound = tuple(write(str(row[f"c{at}"])) for at, write in enumerate(writers))
+            bounds[one.table].append((bound, one.target))
+            waiting.append(place)
+    return bounds
+
+
+def _next(
+    place: int, one: _Keyed, bounds: Mapping[TableName, Sequence[tuple[Bound, int]]], width: int
+) -> str:
+    """The select of the key that is `target` rows behind the last bound."""
+    names = tuple(column.name for column in one.key)
+    texts = [_read_and_write(column)[0] for column in one.key]
+    texts += ["null"] * (width - len(texts))
+    listed = ", ".join(f"{text} as c{at}" for at, text in enumerate(texts))
+    found = bounds[one.table]
+    condition = _from(names, found[-1][0]) if found else "true"
     order = ", ".join(quoted(name) for name in names)
-    bounds: list[tuple[Bound, int]] = []
-    while True:
-        condition = _from(names, bounds[-1][0]) if bounds else "true"
-        found = rows(
-            connection,
-            f"select {listed} from {quoted(*definition.name)} where {condition} "
-            f"order by {order} limit 1 offset {target}",
-            doing=f"planning the chunks of {definition.name}",
-        )
-        if not found:
-            return bounds
-        texts = [str(found[0][f"c{place}"]) for place in range(len(forms))]
-        bound = tuple(write(text) for text, (_, write) in zip(texts, forms, strict=True))
-        bounds.append((bound, target))
+    return (
+        f"(select {place} as place, {listed} from {quoted(*one.table)} where {condition} "
+        f"order by {order} limit 1 offset {one.target})"
+    )

@@ -184,7 +184,7 @@ class MySQLBulk:
     def marks(self) -> dict[TableName, Mark]:
         """See BulkTarget."""
         found = rows(self._connection, READ_MARKS, doing="reading what is loaded")
-        marks = {}
+        marks, done = {}, progress.all_finished_chunks(self._connection)
         for row in found:
             table = TableName(row["source_schema"], row["source_name"])
             marks[table] = Mark(
@@ -192,13 +192,13 @@ class MySQLBulk:
                 position=row["position"],
                 row_count=row["row_count"],
                 finished=bool(row["finished"]),
-                done=progress.finished_chunks(self._connection, table),
+                done=done.get(str(table), {}),
             )
         return marks
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:
+    def done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
-        return progress.finished_chunks(self._connection, plan.source)
+        return progress.all_finished_chunks(self._connection)
 
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts. These servers do not show it."""

@@ -435,6 +435,20 @@ def finished_chunks(connection: Connection, table: TableName) -> dict[int, int]:
     return {int(row["source"].rpartition(".")[2]): int(row["mark"]) for row in found}
 
 
+def all_finished_chunks(connection: Connection) -> dict[str, dict[int, int]]:
+    """`finished_chunks` of all tables at once, by the table's name as text."""
+    found: dict[str, dict[int, int]] = {}
+    for row in rows(
+        connection,
+        f"select table_name, source, mark from {SCHEMA}.wirekite_progress"
+        " where operation = 'DL' and finish_time is not null",
+        doing="reading progress rows",
+    ):
+        chunks = found.setdefault(row["table_name"], {})
+        chunks[int(row["source"].rpartition(".")[2])] = int(row["mark"])
+    return found
+
+
 def forget_chunks(connection: Connection, table: TableName) -> None:
     """Delete the DL rows of a table that is loaded afresh."""
     run(

@@ -40,7 +40,7 @@ class MySQLStagingWriter:
 
     def write(self, rows: NetRows) -> StagedRows:
         """See `StagingWriter`. What is missing in a row is filled in the merge table."""
-        file = None if rows.counts.absent else self._write_file(rows)
+        file = None if rows.any_unsent else self._write_file(rows)
         if file is None:
             return StagedRows(in_table=send(self.place, chain(rows.deletes(), rows.upserts())))
         is_all = file.events is not None or not rows.counts.deletes

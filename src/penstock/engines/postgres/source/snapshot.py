@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,7 +75,8 @@ REWRITTEN = """
 """
 
 STORAGES = """
-    select c.oid::bigint as id,
+    select s.root::bigint as root,
+           c.oid::bigint as id,
            n.nspname as schema,
            c.relname as name,
            c.relkind::text as kind,
@@ -84,17 +85,17 @@ STORAGES = """
            case when c.relkind = 'r' then pg_table_size(c.oid) else 0 end as table_bytes,
            greatest(c.reltuples, 0)::bigint as row_estimate,
            current_setting('block_size')::int as block_bytes
-      from (select t.relid
+      from (select r.oid, t.relid
               from pg_class as r
              cross join lateral pg_partition_tree(r.oid) as t
-             where r.oid = %(id)s::bigint::oid
+             where r.oid = any(%(ids)s::bigint[]::oid[])
                and r.relkind = 'p'
                and t.isleaf
              union all
-            select r.oid
+            select r.oid, r.oid
               from pg_class as r
-             where r.oid = %(id)s::bigint::oid
-               and r.relkind <> 'p') as s(id)
+             where r.oid = any(%(ids)s::bigint[]::oid[])
+               and r.relkind <> 'p') as s(root, id)
       join pg_class as c on c.oid = s.id
       join pg_namespace as n on n.oid = c.relnamespace
       left join pg_am as a on a.oid = c.relam
@@ -139,6 +140,14 @@ class StorageChunk:
     condition: str = ""
     size_bytes: int = 0
     row_estimate: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A table that is to be cut, by its oid, into chunks of about this size."""
+
+    source_id: int
+    size_bytes: int
 
 
 # -- snapshots -----------------------------------------------------------------------------------
@@ -222,18 +231,25 @@ def check_not_rewritten(connection: psycopg.Connection, tables: Sequence[TableDe
     TRUNCATE or a rewriting ALTER committed between snapshot and lock shows as an empty table.
     Raises TableRewritten with the names in `fields["tables"]`.
     """
-    if not tables:
-        return
-    names = {table.source_id: str(table.name) for table in tables}
-    with server_errors("checking that tables were not rewritten"):
-        rows = connection.execute(REWRITTEN, {"ids": sorted(names)}).fetchall()
-    changed = sorted(names[row[0]] for row in rows)
+    changed = sorted(map(str, rewritten_tables(connection, tables)))
     if changed:
         raise TableRewritten(
             f"{', '.join(changed)} changed behind the snapshot",
             hint="Nothing to do: the tables are read at a later point.",
             tables=changed,
         )
+
+
+def rewritten_tables(
+    connection: psycopg.Connection, tables: Sequence[TableDefinition]
+) -> set[TableName]:
+    """Those whose rows the snapshot does not show; see check_not_rewritten."""
+    if not tables:
+        return set()
+    names = {table.source_id: table.name for table in tables}
+    with server_errors("checking that tables were not rewritten"):
+        rows = connection.execute(REWRITTEN, {"ids": sorted(names)}).fetchall()
+    return {names[row[0]] for row in rows}
 
 
 # -- chunks --------------------------------------------------------------------------------------
@@ -253,19 +269,46 @@ def plan_chunks(
     """
     if size_bytes_target < 1:
         raise ValueError(f"not a chunk size: {size_bytes_target}")
-    chunks: list[StorageChunk] = []
-    with server_errors(f"planning the chunks of {definition.name}"):
+    cut = Cut(source_id=definition.source_id, size_bytes=size_bytes_target)
+    return plan_all_chunks(connection, {definition.name: cut})[definition.name]
+
+
+def plan_all_chunks(
+    connection: psycopg.Connection, cuts: Mapping[TableName, Cut]
+) -> dict[TableName, list[StorageChunk]]:
+    """Cut several tables, see `plan_chunks`, by one look at the catalogue.
+
+    Only of a storage that is no heap a sample is read besides, if it is larger than a chunk.
+    """
+    with server_errors("planning the chunks of tables"):
         with connection.cursor(row_factory=dict_row) as cursor:
-            storages = cursor.execute(STORAGES, {"id": definition.source_id}).fetchall()
-        for storage in storages:
-            if storage["access_method"] in ("heap", ""):
-                pieces = _by_blocks(definition.name, storage, size_bytes_target)
-            else:
-                pieces = _by_key(connection, definition.name, storage, size_bytes_target)
-            chunks.extend(
-                replace(piece, number=number)
-                for number, piece in enumerate(pieces, start=len(chunks) + 1)
-            )
+            ids = [cut.source_id for cut in cuts.values()]
+            found = cursor.execute(STORAGES, {"ids": ids}).fetchall()
+        storages: dict[int, list[dict[str, Any]]] = {}
+        for storage in found:
+            storages.setdefault(storage["root"], []).append(storage)
+        return {
+            name: _cut_storages(connection, name, storages.get(cut.source_id, []), cut.size_bytes)
+            for name, cut in cuts.items()
+        }
+
+
+def _cut_storages(
+    connection: psycopg.Connection,
+    table: TableName,
+    storages: Sequence[dict[str, Any]],
+    size_bytes: int,
+) -> list[StorageChunk]:
+    chunks: list[StorageChunk] = []
+    for storage in storages:
+        if storage["access_method"] in ("heap", ""):
+            pieces = _by_blocks(table, storage, size_bytes)
+        else:
+            pieces = _by_key(connection, table, storage, size_bytes)
+        chunks.extend(
+            replace(piece, number=number)
+            for number, piece in enumerate(pieces, start=len(chunks) + 1)
+        )
     return chunks
 
 

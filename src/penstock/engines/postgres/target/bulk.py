@@ -47,10 +47,10 @@ class PostgresCounts:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 
-    def done(self, plan: TablePlan) -> Mapping[int, int]:
+    def done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         with server_errors("reading the bulk load's progress"):
-            return progress.finished_chunks(self._connection, plan.source)
+            return progress.all_finished_chunks(self._connection)
 
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts."""

@@ -69,13 +69,14 @@ def ensure_marks(connection: psycopg.Connection) -> None:
 
 def read_marks(connection: psycopg.Connection) -> dict[TableName, Mark]:
     """The marks of all tables, by source name."""
+    done = progress.all_finished_chunks(connection)
     return {
         (table := TableName(schema, name)): Mark(
             plan=plan,
             position=position,
             row_count=row_count,
             finished=finished,
-            done=progress.finished_chunks(connection, table),
+            done=done.get(str(table), {}),
         )
         for schema, name, plan, position, row_count, finished in connection.execute(
             READ_MARKS

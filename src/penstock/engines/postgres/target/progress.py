@@ -376,6 +376,17 @@ def finished_chunks(connection: psycopg.Connection, table: TableName) -> dict[in
     return {int(source.rpartition(".")[2]): int(mark) for source, mark in rows}
 
 
+def all_finished_chunks(connection: psycopg.Connection) -> dict[str, dict[int, int]]:
+    """`finished_chunks` of all tables at once, by the table's name as text."""
+    found: dict[str, dict[int, int]] = {}
+    for table, source, mark in connection.execute(
+        "select table_name, source, mark from wirekite.wirekite_progress"
+        " where operation = 'DL' and finish_time is not null"
+    ).fetchall():
+        found.setdefault(table, {})[int(source.rpartition(".")[2])] = int(mark)
+    return found
+
+
 def forget_chunks(connection: psycopg.Connection, table: TableName) -> None:
     """Delete the DL rows of a table that is loaded afresh."""
     connection.execute(

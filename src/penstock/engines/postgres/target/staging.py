@@ -8,7 +8,7 @@ filling them (`load/job.py`) and applying them (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
 
@@ -20,6 +20,9 @@ from penstock.engines.postgres.target.types import same_type
 from penstock.host.errors import StatementFailed
 from penstock.ports.refusals import StagingChanged
 
+# Emptied in one transaction: each takes five places of the server's lock table, which has 64 for a
+# connection by default. The transaction that applies the batch needs them at the same time.
+TABLES_AT_ONCE = 100
 MADE_MEANWHILE = ("42P07", "23505")  # a table of this name, or its row in a catalogue, is there
 
 SHAPES = """
@@ -54,11 +57,11 @@ class StagingArea:
         Returns a stamp per name: whoever makes or empties the table again changes it. Raises
         StagingChanged when another loader makes them at the same moment.
         """
-        if not wanted:
-            return {}
+        stamps: dict[str, int] = {}
         try:
-            with server_errors("preparing merge tables"), self._connection.transaction():
-                stamps = self._prepare(wanted)
+            for names in _pieces(list(wanted)):
+                with server_errors("preparing merge tables"), self._connection.transaction():
+                    stamps |= self._prepare({name: wanted[name] for name in names})
         except StatementFailed as error:
             if error.fields.get("sqlstate") not in MADE_MEANWHILE:
                 raise
@@ -75,12 +78,11 @@ class StagingArea:
     def empty_ahead(self) -> None:
         """Empty those that earlier batches used, so that the next batch need not wait for it."""
         used, self._used = sorted(self._used & self._shapes.keys()), set()
-        if not used:
-            return
-        listed = ", ".join(quoted(SCHEMA, name) for name in used)
-        with server_errors("emptying merge tables"), self._connection.transaction():
-            self._connection.execute(f"truncate {listed}")
-            self._emptied |= _stamps(self._connection, used)
+        for names in _pieces(used):
+            listed = ", ".join(quoted(SCHEMA, name) for name in names)
+            with server_errors("emptying merge tables"), self._connection.transaction():
+                self._connection.execute(f"truncate {listed}")
+                self._emptied |= _stamps(self._connection, names)
 
     def _prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
         # Nobody has the stamps of those that were emptied ahead: no late worker writes into them.
@@ -137,21 +139,26 @@ def check_staged(connection: psycopg.Connection, expected: Mapping[str, tuple[in
     crash of the server empties unlogged tables, and another loader may use the same ones. Call in
     the transaction that applies them; raises StagingChanged.
     """
-    if not expected:
-        return
-    tables = {name: quoted(SCHEMA, name) for name in expected}
-    connection.execute(f"lock table {', '.join(tables.values())} in share mode")
-    stamps = _stamps(connection, expected)
-    found = " union all ".join(
-        f"select {literal(name)}, count(*) from {table}" for name, table in tables.items()
-    )
-    for name, count in connection.execute(found).fetchall():
-        stamp, rows = expected[name]
-        if count != rows or stamps.get(name) != stamp:
-            what = f"holds {count} rows, {rows} were staged" if count != rows else "was emptied"
-            raise StagingChanged(
-                f"merge table {tables[name]} {what}", hint="The batch is staged again by itself."
-            )
+    for names in _pieces(list(expected)):
+        tables = {name: quoted(SCHEMA, name) for name in names}
+        connection.execute(f"lock table {', '.join(tables.values())} in share mode")
+        stamps = _stamps(connection, names)
+        found = " union all ".join(
+            f"select {literal(name)}, count(*) from {table}" for name, table in tables.items()
+        )
+        for name, count in connection.execute(found).fetchall():
+            stamp, rows = expected[name]
+            if count != rows or stamps.get(name) != stamp:
+                what = f"holds {count} rows, {rows} were staged" if count != rows else "was emptied"
+                raise StagingChanged(
+                    f"merge table {tables[name]} {what}",
+                    hint="The batch is staged again by itself.",
+                )
+
+
+def _pieces(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(names), TABLES_AT_ONCE):
+        yield names[at : at + TABLES_AT_ONCE]
 
 
 def _stamps(connection: psycopg.Connection, names: Iterable[str]) -> dict[str, int]:

@@ -1,0 +1,104 @@
+"""A thousand tables in one batch: within the lock table of a server that nobody has configured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fix_changes import relation
+from fix_loader import LogMaker
+from fix_merge import ITEM, Start, insert
+from penstock.engines.postgres.target import staging
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.staging import StagingArea
+from penstock.host import faults
+from penstock.load.sql_target import apply_batch
+from penstock.load.stage import StagedBatch
+
+TABLES = 1_000
+TABLE = "create table t{0} (id int primary key, v text, w text); create index on t{0} (v);"
+TABLE += "create index on t{0} (w);"
+# Places that the server makes for sure, with its defaults: locks for a connection, connections.
+LOCKS_MAX = 64 * 100
+LOCKS = """
+    select count(distinct (locktype, l.database, relation, transactionid::text, objid))
+      from pg_locks as l
+      join pg_stat_activity as a using (pid)
+     where a.application_name like 'penstock %' and a.datname = current_database()
+"""
+
+
+OWN_LOCKS = "select count(*) from pg_locks where pid = pg_backend_pid()"
+
+
+def test_merge_tables_are_prepared_some_at_a_time(
+    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, no transaction has the locks of more than a few."""
+    monkeypatch.setattr(staging, "TABLES_AT_ONCE", 5)
+    target = start("".join(TABLE.format(number) for number in range(40)))
+    seen: list[int] = []
+    read_stamps = staging._stamps
+
+    def counted(connection: Any, names: Any) -> dict[str, int]:
+        seen.extend(row[0] for row in connection.execute(OWN_LOCKS))
+        return read_stamps(connection, names)
+
+    stager = StagingArea(target.target.connection)
+    monkeypatch.setattr(staging, "_stamps", counted)
+    layouts = {f"t{number}_wkm": MergeLayout(ITEM) for number in range(40)}
+    for _ in range(2):
+        stamps = stager.prepare(layouts)
+        assert set(stamps) == set(layouts)
+        stager.empty_ahead()
+    assert max(seen) < 60, "of 40 tables they are 200"
+
+
+@pytest.mark.long
+def test_a_thousand_tables_within_the_lock_table(
+    start: Start, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is applied while the next is staged, and used merge tables are emptied: all fits."""
+    target = start("".join(TABLE.format(number) for number in range(TABLES)))
+    shapes = [
+        relation(
+            ("id", "integer", "int32"),
+            ("v", "text", "string"),
+            ("w", "text", "string"),
+            name=f"t{number}",
+        )
+        for number in range(TABLES)
+    ]
+    seen: list[int] = []
+    read_stamps = staging._stamps
+
+    def counted(connection: Any, names: Any) -> dict[str, int]:
+        stamps = read_stamps(connection, names)  # the last statement of what stages
+        seen.extend(row[0] for row in connection.execute(LOCKS))
+        return stamps
+
+    def stage(key: int, *, place: int) -> StagedBatch:
+        log.transaction(*(insert(shape, key, "a", "b") for shape in shapes))
+        log.close_segment()
+        staged = target.stage(place=place)
+        target.applied = staged.after
+        return staged
+
+    monkeypatch.setattr(staging, "_stamps", counted)
+    reached, beside = faults.point, []
+
+    def point(name: str) -> None:
+        if name == "load.progress.before" and not beside:
+            beside.append(stage(3, place=1))
+        reached(name)
+
+    apply_batch(target.target, first := stage(1, place=0), log_id="test-log")
+    monkeypatch.setattr(faults, "point", point)
+    apply_batch(target.target, stage(2, place=0), log_id="test-log")
+    apply_batch(target.target, beside[0], log_id="test-log")
+    target.empty_ahead()
+    assert target.rows("select count(*) from public.t999") == [(3,)]
+    assert first.tables == TABLES
+    assert len(beside) == 1
+    assert 4 * TABLES < max(seen) <= LOCKS_MAX, "of the batch that is applied, at least"
