@@ -105,7 +105,8 @@ def build_sanitized() -> Path:
         "PENSTOCK_LDFLAGS": "-fsanitize=address,undefined",
     }
     folder = WORK / "lib"
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--force"]
+    # All that is in these folders has these flags, and what is as its sources are is kept.
+    command = [sys.executable, "setup.py", "-q", "build_ext"]
     command += ["--build-lib", str(folder), "--build-temp", str(WORK / "temp")]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
     return folder

@@ -18,7 +18,7 @@ from fix_pipeline import penstock, write_pipeline
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def state_of(path: Path, cache: str) -> str:
@@ -41,6 +41,7 @@ def cities_in(url: str) -> list[tuple[Any, ...]]:
         return sql.execute('select * from public."SQL_PUBLIC_CITY" order by 1').fetchall()
 
 
+@pytest.mark.long
 def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
     """One of objects and one of SQL get tables, rows and changes, and those before go on."""
     live_node.create("first")
@@ -92,6 +93,7 @@ def test_caches_that_are_made_later(live_node: LiveNode, target_url: str, tmp_pa
         run.stop()
 
 
+@pytest.mark.long
 def test_commands_for_single_caches(live_node: LiveNode, target_url: str, tmp_path: Path) -> None:
     """Add, pause, resume, resync and remove, as of a table of any other source."""
     for cache in ("kept", "audit"):
