@@ -295,7 +295,7 @@ class Running:
 def holder(root: Path) -> Holder:
     """Of states of the base in `root/base`."""
     links = (root / "cdc" / "base", root / "cdc" / "serve")
-    return Holder(root / "base", log=root / "log", links=links)
+    return Holder(root / "base", owner="serve", log=root / "log", links=links)
 
 
 def write_base(root: Path, rows: Mapping[Relation, Sequence[tuple[Any, ...]]], log_id: str) -> None:

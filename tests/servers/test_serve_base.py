@@ -3,80 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fix_based import ITEM, OTHER, Based, fill, followed, rows
 from fix_end_to_end import Process
 from fix_engines import ENGINES, Place, insert, new_place
 from fix_postgres import Server
 from fix_shared import SharedServers
-from fix_subscribers import Served, Subscriber
-
-ITEM = "create table {}item (id int primary key, n int, note varchar(200))"
-OTHER = "create table {}other (k varchar(40) primary key, v bigint)"
-
-
-class Based(Served):
-    """Served with a base: the load process runs, too."""
-
-    def __init__(self, place: Place, folder: Path, **more: Any) -> None:
-        super().__init__(place, folder, **more)
-        text = self.path.read_text().replace("[pipeline]", '[pipeline]\nmode = "data+change"', 1)
-        self.path.write_text(text + '\n[spark]\nmaster = "local[2]"\n')
-        self.loader: Process | None = None
-
-    @property
-    def manifest(self) -> Path:
-        """Of the base."""
-        return self.folder / "shop" / "base" / "BASE.json"
-
-    def load(self) -> Process:
-        """Start the load process, and wait until it has a base."""
-        self.loader = Process(self.path, "load")
-        self.loader.until(self.manifest.exists, "the base is read")
-        return self.loader
-
-    def close(self) -> None:
-        """End all."""
-        if self.loader is not None:
-            self.loader.__exit__()
-        super().close()
-
-
-def fill(place: Place, first: int, count: int) -> None:
-    """Rows inserted, updated, moved and deleted, in several transactions."""
-    insert(place, "item", [(n, n * n, f"note\t{n}") for n in range(first, first + count)])
-    insert(place, "other", [(f"k{n}", n * 10_000_000_000) for n in range(first, first + count)])
-    place.run(
-        f"update item set note = null where id = {first}",
-        f"update item set id = id + 1000000 where id = {first + 1}",
-        f"delete from item where id = {first + 2}",
-        f"update other set v = v + 1 where k = 'k{first + 3}'",
-        f"delete from other where k = 'k{first + 4}'",
-    )
-
-
-def rows(place: Place, table: str) -> list[tuple[object, ...]]:
-    """The rows of a source's table."""
-    return sorted(place.run(f"select * from {table}"), key=repr)
-
-
-def followed(subscriber: Subscriber, *tables: str) -> None:
-    """Wait until the subscriber has what the source has, and no copy is under way."""
-    place = subscriber.served.place
-
-    def equal() -> bool:
-        copied = subscriber.run("select count(*) from pg_subscription_rel where srsubstate <> 'r'")
-        return copied == [(0,)] and all(
-            rows(place, table)
-            == sorted(subscriber.run(f"select * from {place.namespace}.{table}"), key=repr)
-            for table in tables
-        )
-
-    subscriber.until(equal, "tables are equal")
+from fix_subscribers import Subscriber
+from penstock.consume import CdcConsumer, run
+from penstock.host.server_process import free_port
 
 
 @pytest.fixture(params=ENGINES)
@@ -100,10 +41,13 @@ def based(
 
 
 def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None:
-    """With writes meanwhile; and a table that is made later, with REFRESH."""
+    """With writes meanwhile, of files that were moved forward; a table made later, with REFRESH."""
     place = based.place
     prefix = f"{place.namespace}."
-    subscriber = Subscriber(postgres, based, ITEM.format(prefix), OTHER.format(prefix))
+    late = "create table {}late (id int primary key, at timestamp)"
+    subscriber = Subscriber(
+        postgres, based, ITEM.format(prefix), OTHER.format(prefix), late.format(prefix)
+    )
     ended = threading.Event()
 
     def write() -> None:
@@ -118,17 +62,112 @@ def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None
         subscriber.run(
             f"create subscription {subscriber.name} connection '{based.connection()}' publication p"
         )
-        subscriber.until(
-            lambda: (
-                subscriber.run("select count(*) from pg_subscription_rel where srsubstate <> 'r'")
-                == [(0,)]
-            ),
-            "all tables are copied",
-        )
+        copied(subscriber)
+        based.moved_on()
         ended.set()
         writer.join()
         followed(subscriber, "item", "other")
+        place.run(late.format(""))
+        insert(place, "late", [(n, "2024-02-29 12:00:00") for n in range(5)])
+        subscriber.until(
+            lambda: based.asked("select 1 from pg_publication_tables where tablename = 'late'"),
+            "the new table is published",
+        )
+        subscriber.run(f"alter subscription {subscriber.name} refresh publication")
+        insert(place, "late", [(9, "2001-01-01 00:00:00")])
+        followed(subscriber, "item", "other", "late")
     finally:
         ended.set()
         writer.join()
         subscriber.drop()
+
+
+def copied(subscriber: Subscriber) -> None:
+    """Wait until all tables are copied."""
+    left = "select count(*) from pg_subscription_rel where srsubstate <> 'r'"
+    subscriber.until(lambda: subscriber.run(left) == [(0,)], "all tables are copied")
+
+
+class Seen(CdcConsumer):
+    """Keeps rows by key; a creation comes for each row once."""
+
+    def __init__(self) -> None:
+        """Nothing came yet."""
+        self.rows: dict[Any, dict[str, Any]] = {}
+
+    def on_events(self, events: Any) -> bool:
+        """Apply each as it is."""
+        for event in events:
+            if event.value is None:
+                del self.rows[event.key]
+                continue
+            assert (event.key in self.rows) is (event.op != "I")
+            self.rows[event.key] = {**self.rows.get(event.key, {}), **event.value}
+        return True
+
+
+def test_a_new_consumer_begins_with_the_rows_of_the_base(
+    based: Based, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source is not read again; changes before and behind come once."""
+    place = based.place
+    consumer = (
+        "\n[consumers.seen]\n"
+        'class = "shop_app:Seen"\nstart = "snapshot"\nkeepBinary = false\ncheckFrequency = 50\n'
+        f'tables = ["{place.namespace}.item"]\n'
+    )
+    based.path.write_text(based.path.read_text() + consumer)
+    fill(place, 200, 20)
+
+    def unread(*_: Any) -> None:
+        raise AssertionError("the source is read")
+
+    monkeypatch.setattr("penstock.control.consumer_snapshot._read", unread)
+    seen = Seen()
+
+    def wanted() -> dict[Any, Any]:
+        names = ("id", "n", "note")
+        return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
+
+    until = time.monotonic() + 90
+
+    def done() -> bool:
+        assert time.monotonic() < until, "not in time"
+        return bool(seen.rows) and seen.rows == wanted()
+
+    run(based.path, "seen", seen, stop=done)
+    fill(place, 300, 20)
+    run(based.path, "seen", seen, stop=done)
+
+
+@pytest.fixture(params=[kind for kind in ENGINES if kind.startswith("pg")])
+def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iterator[Place]:
+    """A source with rows of before."""
+    with new_place(shared_servers, request.param) as found:
+        found.run(ITEM.format(""), OTHER.format(""))
+        fill(found, 1, 50)
+        yield found
+        found.forget_log()
+
+
+@pytest.mark.parametrize("with_target", [False, True])
+def test_run_keeps_the_base(
+    place: Place, postgres: Server, tmp_path: Path, with_target: bool
+) -> None:
+    """`penstock run` reads it and moves it on, beside a target and without one."""
+    target = postgres.make_database("target") if with_target else ""
+    made = Based(place, tmp_path, target=target)
+    made.listen_at(free_port())
+    try:
+        with Process(made.path, "run") as process:
+            process.until(made.manifest.exists, "the base is read", 300)
+            fill(place, 100, 20)
+            segment = made.based().segment
+            process.until(lambda: made.based().segment > segment, "it moves on", 300)
+            fill(place, 200, 20)
+            made.equal("item", "other")
+            process.stop()
+    finally:
+        made.close()
+        if with_target:
+            postgres.drop_database(target)

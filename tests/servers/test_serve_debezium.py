@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fix_based import Based
 from fix_engines import Place, insert, new_place
 from fix_shared import SharedServers
 from fix_subscribers import PASSWORD, WAIT_S, Served
@@ -50,9 +51,11 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
 class Connector:
     """One run of the connector, which goes on where the last one ended; so many events end it."""
 
-    def __init__(self, classes: str, served: Served, folder: Path, count: int) -> None:
+    def __init__(
+        self, classes: str, served: Served, folder: Path, count: int, mode: str = "no_data"
+    ) -> None:
         arguments = ["127.0.0.1", str(served.port), "repl", PASSWORD, "shop", "made", "dbz"]
-        arguments += ["no_data", "filtered", str(count), str(folder / "offsets")]
+        arguments += [mode, "filtered", str(count), str(folder / "offsets")]
         arguments.append(rf"{served.place.namespace}\.item")
         self._process = subprocess.Popen(
             ["java", "-cp", classes, "Follow", *arguments],
@@ -114,3 +117,33 @@ def test_debezium(classes: str, place: Place, tmp_path: Path) -> None:
         3: {"id": 3, "n": 3, "note": "c"},
     }
     assert len(events) == 5
+
+
+@pytest.mark.long
+def test_debezium_with_a_snapshot(classes: str, place: Place, tmp_path: Path) -> None:
+    """It makes its slot, reads the rows of that moment from the base, and goes on with changes."""
+    insert(place, "item", [(n, n, f"note {n}") for n in range(1, 21)])
+    served = Based(place, tmp_path)
+    try:
+        served.extract()
+        served.load()
+        insert(place, "item", [(n, n, None) for n in range(21, 31)])
+        place.run("update item set n = -1 where id <= 5", "delete from item where id = 6")
+        served.serve()
+        served.equal("item")
+        connector = Connector(classes, served, tmp_path, 31, "initial")
+        connector.begun()
+        place.run("update item set note = 'b' where id = 1", "delete from item where id = 2")
+        events = connector.events()
+    finally:
+        served.close()
+        place.forget_log()
+    read = [event for event in events if event["op"] == "r"]
+    rows = {event["after"]["id"]: event["after"] for event in read}
+    wanted = {n: {"id": n, "n": n, "note": f"note {n}"} for n in range(1, 21) if n != 6}
+    wanted |= {n: {"id": n, "n": n, "note": None} for n in range(21, 31)}
+    for n in range(1, 6):
+        wanted[n]["n"] = -1
+    assert rows == wanted
+    assert len(read) == len(rows)
+    assert [event["op"] for event in events[len(read) :]] == ["u", "d"]

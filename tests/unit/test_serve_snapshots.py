@@ -58,7 +58,7 @@ def copied(connection: psycopg.Connection, query: str) -> list[bytes]:
 
 def held(running: Running) -> list[Path]:
     """What is held on the disk."""
-    return list((running.root / "base" / "held").glob("*"))
+    return list((running.root / "base" / "held" / "serve").glob("*"))
 
 
 def more(running: Running, first: int) -> None:

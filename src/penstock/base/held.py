@@ -16,9 +16,11 @@ from penstock.base.changes import Window, changes_of, first_trx
 from penstock.base.manifest import HELD, BaseTable, Manifest, load_manifest, read_file
 from penstock.base.state import Piece, state
 from penstock.host.files import REAL_FILES, FileMissing, Files, remove_tree
+from penstock.log.durable import read_durable
 from penstock.log.layout import EXTENSION_DEFAULT, open_name, segment_name
 from penstock.log.segment import open_segment
-from penstock.model import FlushPoint, PenstockError, TableName
+from penstock.log.state import load_state
+from penstock.model import FlushPoint, PenstockError, Relation, TableName
 
 _ATTEMPTS_MAX = 20
 
@@ -95,19 +97,47 @@ class Holder:
         self,
         base: Path,
         *,
+        owner: str,
         log: Path,
         links: tuple[Path, ...],
         extension: str = EXTENSION_DEFAULT,
         files: Files = REAL_FILES,
     ) -> None:
-        """links: directories that have names of segments, beside the log's own."""
+        """owner: a name that no other process has. links: directories that have names of segments,
+        beside the log's own.
+        """
         self._base, self._log, self._links = base, log, links
+        self._held = base / HELD / owner
+        self._seen = -1
         self._extension, self._files = extension, files
 
     def clear(self) -> None:
-        """Remove what a process that is gone has held."""
-        if self._files.exists(self._base / HELD):
-            remove_tree(self._base / HELD)
+        """Remove what an earlier process of this owner has held."""
+        if self._files.exists(self._held):
+            remove_tree(self._held)
+
+    def shapes(self) -> list[Relation] | None:
+        """The tables' newest shapes, where the base is another than at the last call."""
+        manifest = load_manifest(self._base, self._files)
+        number = -1 if manifest is None else manifest.number
+        if number == self._seen:
+            return None
+        self._seen = number
+        return [] if manifest is None else [table.relations[-1] for table in manifest.tables]
+
+    def hold_now(self) -> tuple[HeldState, int]:
+        """The state at the log's end as its files say it, and the segment that the end is in.
+
+        Raises BaseNotReady, FileFailed.
+        """
+        durable, log = read_durable(self._log, self._files), load_state(self._log, self._files)
+        if log is None:
+            raise _not_ready("there is no log yet")
+        is_open = durable is not None and durable.number >= log.number_next
+        number, end = log.number_next, log.end
+        if durable is not None and is_open:
+            number, end = durable.number, durable.end
+        return self.hold(log.log_id, number, end, is_open=is_open), number
 
     def hold(self, log_id: str, number: int, end: FlushPoint, *, is_open: bool) -> HeldState:
         """The state at the end of what is durable. number: of the segment that it is in, or next.
@@ -120,7 +150,7 @@ class Holder:
                 raise _not_ready("there is no base of the log's tables yet")
             if end.position < manifest.complete_at:
                 raise _not_ready("the log is not as far yet as the point of its base")
-            directory = self._base / HELD / secrets.token_hex(8)
+            directory = self._held / secrets.token_hex(8)
             self._files.make_directory(directory)
             try:
                 for table in manifest.tables:

@@ -21,7 +21,8 @@ from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
 from penstock.base.shapes import converted
-from penstock.model import Relation
+from penstock.codec.columns import batch_schema
+from penstock.model import Op, Relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,18 @@ def state(
     for piece in found:
         rows = converted(piece.rows, piece.relation, last)
         yield Piece(relation=last, rows=rows, is_old=piece.is_old)
+
+
+def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
+    """The rows as inserts of one transaction, as the log has them. gsn: of the first."""
+    count = piece.rows.num_rows
+    schema = batch_schema(piece.relation)
+    after = pa.StructArray.from_arrays(piece.rows.columns, fields=list(schema.field("after").type))
+    numbers = pa.array(np.arange(gsn, gsn + count, dtype=np.int64))
+    trxs = pa.array(np.full(count, trx, np.int64))
+    ops = pa.array(np.full(count, int(Op.INSERT), np.uint8))
+    absent, before = (pa.nulls(count, schema.field(name).type) for name in ("absent", "before"))
+    return pa.RecordBatch.from_arrays([numbers, trxs, ops, absent, after, before], schema=schema)
 
 
 def needs_old_rows(changes: TableChanges) -> bool:

@@ -17,12 +17,12 @@ import structlog
 from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
 from penstock.control.base_place import base_place
 from penstock.control.consumer_snapshot import reading_of
-from penstock.control.new_tables import without_new
+from penstock.control.followed import followed_tables
 from penstock.control.servers import source_tables
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
-from penstock.load.base import Compaction, read_tables, table_of
+from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
 from penstock.load.session import Session, SessionKeeper, SparkLost
 from penstock.log import links
@@ -101,11 +101,22 @@ class BaseKeeper:
         if manifest is None:
             manifest = self._begun(log)
         session = self._sessions.get().named("base")
-        missing = self._missing(manifest)
-        if missing:
-            self._read(session, manifest, missing)
+        if self._looks(manifest):
+            followed = self._followed()
+            kept = tuple(t for t in manifest.tables if t.table in {one.name for one in followed})
+            if kept != manifest.tables:  # captured again it would lack what came in between
+                manifest = replace(manifest, number=manifest.number + 1, tables=kept)
+                save_manifest(self._place.directory, manifest)
+            missing = [one for one in followed if manifest.of(one.name) is None]
+            if missing:
+                self._read(session, manifest, missing)
+                return True
+        try:
+            due = self._compaction.due(manifest) if manifest.tables else []
+        except BaseHole as error:
+            logger.warning("base is read anew", reason=error.message)
+            save_manifest(self._place.directory, self._begun(log))
             return True
-        due = self._compaction.due(manifest) if manifest.tables else []
         if due:
             self._compaction.step(session, manifest, due)
         return bool(due)
@@ -116,13 +127,21 @@ class BaseKeeper:
         now = load_state(self._config.layout.log) or log
         return Manifest(log_id=log.log_id, number=0, segment=now.number_next, gsn=0)
 
-    def _missing(self, manifest: Manifest) -> list[TableDefinition]:
+    def _looks(self, manifest: Manifest) -> bool:
+        """Whether the source is asked for its tables now."""
         now_s = REAL_CLOCK.monotonic_s()
         if manifest.tables and now_s - self._tables_s < TABLES_S:
-            return []
-        found = without_new(self._config, source_tables(self._config))
+            return False
         self._tables_s = now_s
-        return [one for one in found if manifest.of(one.name) is None]
+        return True
+
+    def _followed(self) -> list[TableDefinition]:
+        """The tables whose changes are in the log: one that is read before that would lack some."""
+        known = followed_tables(self._config)
+        if known is None:
+            return []
+        found = source_tables(self._config)
+        return [table for table in found if known.has(table.name, table.source_id)]
 
     def _read(
         self, session: Session, manifest: Manifest, tables: Sequence[TableDefinition]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from penstock.base.held import Holder
 from penstock.base.manifest import NAME, BasePlace
 from penstock.ports.config import Config
 
@@ -9,7 +12,22 @@ from penstock.ports.config import Config
 def base_place(config: Config) -> BasePlace:
     """Its directory, and the links of segments that it needs."""
     return BasePlace(
-        directory=config.directory / NAME,
+        directory=config.layout.base,
         links=config.layout.consumers / NAME,
         extension=config.change_loader.change_file_extension,
+    )
+
+
+def base_holder(config: Config, owner: str, *links: Path) -> Holder:
+    """Holds states of it. owner: a name that no other process has.
+
+    links: directories with names of segments, beside those that are known.
+    """
+    place = base_place(config)
+    return Holder(
+        place.directory,
+        owner=owner,
+        log=config.layout.log,
+        links=(place.links, *links),
+        extension=place.extension,
     )

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from typing import Any
 
+from penstock.base.manifest import NAME as BASE
 from penstock.control.config_errors import ConfigPatternInvalid, ConfigValueInvalid, invalid
 from penstock.control.config_text import ConfigText, Substituted
 from penstock.model import PenstockError
@@ -38,11 +39,12 @@ def check_serve(text: ConfigText, config: Config) -> None:
     section = config.serve
     if section is None:
         return
-    if SERVE in config.consumers:
-        raise ConfigValueInvalid(
-            f"{text.place(CONSUMERS, SERVE)}: what is served holds its segments under this name",
-            hint="Give the consumer another name.",
-        )
+    for name in (SERVE, BASE):
+        if name in config.consumers:
+            raise ConfigValueInvalid(
+                f"{text.place(CONSUMERS, name)}: what is served holds its segments under this name",
+                hint="Give the consumer another name.",
+            )
     if not config.pipeline.mode.has_change:
         raise ConfigValueInvalid(
             f"{text.place(SERVE)}: mode data has no changes to serve",

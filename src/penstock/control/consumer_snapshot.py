@@ -13,22 +13,34 @@ from pathlib import Path
 
 import structlog
 
+from penstock.base.held import BaseNotReady, HeldState
+from penstock.base.state import Piece, as_inserts
 from penstock.codec.columns import transactions_batch
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.consume.lock import take_lock
-from penstock.consume.pieces import SNAPSHOT_KEY
+from penstock.consume.pieces import SNAPSHOT_KEY, TOLD
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Made, Snapshot, place_behind
+from penstock.control.base_place import base_holder
 from penstock.control.servers import source_tables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
+from penstock.log.segment import open_segment
 from penstock.log.state import LogState, load_state
 from penstock.log.writer import Writer
-from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
+from penstock.model import (
+    FlushPoint,
+    PenstockError,
+    Relation,
+    Rows,
+    Run,
+    TableDefinition,
+    TableName,
+)
 from penstock.ports.bulk import BulkReader, ChunkTask, bulk_source
 from penstock.ports.config import Config
 from penstock.ports.planner import Planner, Point, PointUnfit, TableRead, open_planner
@@ -41,6 +53,7 @@ declare("consume.snapshot.rows")
 logger = structlog.get_logger(__name__)
 ATTEMPTS_MAX = 5
 WAIT_S = 0.2
+ROWS_PER_TRANSACTION = 20_000
 
 
 class SnapshotUnread(PenstockError):
@@ -95,7 +108,9 @@ def _make_ready(
         log = _begun_log(place, stop, clock)
         if log is None:
             return
-        made = _read(config, snapshot, log, takes, stop, clock)
+        made = _of_base(config, snapshot, place, log, takes, stop, clock)
+        if made is None and not stop():
+            made = _read(config, snapshot, log, takes, stop, clock)
         if made is None:
             return
         snapshot.save_made(made)
@@ -131,6 +146,63 @@ def _begun_log(place: LogPlace, stop: Callable[[], bool], clock: Clock) -> LogSt
             told = True
         clock.sleep(WAIT_S)
     return None
+
+
+def _of_base(
+    config: Config,
+    snapshot: Snapshot,
+    place: LogPlace,
+    log: LogState,
+    takes: Callable[[TableName], bool],
+    stop: Callable[[], bool],
+    clock: Clock,
+) -> Made | None:
+    """All rows from the log's base, at its end now; None: it has no base yet, or stopped."""
+    if not config.has_base:
+        return None
+    holder = base_holder(config, f"consume-{snapshot.folder.parent.name}")
+    holder.clear()
+    try:
+        held, number = holder.hold_now()
+    except BaseNotReady as error:
+        logger.info("rows are read from the source", reason=error.message)
+        return None
+    try:
+        snapshot.clear()
+        end = held.end
+        source = {**log.source, SNAPSHOT_KEY: str(end.position)}
+        with Writer.open(snapshot.folder, log_id=None, source=source) as writer:
+            rows = _RowWriter(writer, end.position, clock)
+            for table in held.manifest.tables:
+                if not takes(table.table):
+                    continue
+                for piece in held.pieces(table.table):
+                    if stop():
+                        return None
+                    rows.add(piece)
+                    point("consume.snapshot.rows")
+            writer.rotate()
+            made = Made(
+                log_id=writer.log_id,
+                ordinal=str(end.position),
+                begin=_behind(held, number, place.extension),
+            )
+        logger.info("snapshot read", position=str(end.position), row_count=rows.gsn)
+        return made
+    finally:
+        held.release()
+
+
+def _behind(held: HeldState, number: int, extension: str) -> Position:
+    """The place behind a held state."""
+    end, done = held.end, 0
+    if held.segments and held.segments[-1].name.startswith(f"{number}."):
+        with open_segment(held.segments[-1], extension=extension) as segment:
+            done = sum(
+                marker.kind in TOLD and marker.gsn == end.gsn and marker.trx <= end.trx
+                for marker in segment.markers()
+            )
+    return Position(segment=number, gsn=end.gsn, markers=done, log_id=held.manifest.log_id)
 
 
 def _read(
@@ -203,7 +275,20 @@ class _RowWriter:
             return relation
         self._trx += 1
         rows = inserts(relation, columns, count, gsn=self.gsn + 1, trx=self._trx, dialect=dialect)
-        self.gsn += count
+        self._put(rows)
+        return rows.relation
+
+    def add(self, piece: Piece) -> None:
+        """Rows of a table as they are."""
+        count = piece.rows.num_rows
+        for at in range(0, count, ROWS_PER_TRANSACTION):
+            some = replace(piece, rows=piece.rows.slice(at, ROWS_PER_TRANSACTION))
+            self._trx += 1
+            batch = as_inserts(some, gsn=self.gsn + 1, trx=self._trx)
+            self._put(Rows(relation=piece.relation, batch=batch))
+
+    def _put(self, rows: Rows) -> None:
+        self.gsn += rows.batch.num_rows
         now_us = self._clock.now_us()
         end = FlushPoint(
             position=self._position, gsn=self.gsn, trx=self._trx, commit_time_us=now_us
@@ -212,7 +297,6 @@ class _RowWriter:
         self._writer.write(Run(rows=(rows,), transactions=told, end=end))
         if self._writer.due():
             self._writer.rotate()
-        return rows.relation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -169,7 +169,7 @@ def _unsure(config: Config, owner: str, log_id: str) -> str:
 
 def _paths(config: Config) -> Iterator[Path]:
     layout = config.layout
-    ours = (layout.state, layout.log, layout.spill, layout.consumers, layout.run)
+    ours = (layout.state, layout.log, layout.spill, layout.consumers, layout.run, layout.base)
     for path in (*ours, config.directory / REMOVED):
         if path.exists():
             yield path

@@ -14,7 +14,7 @@ import structlog
 from penstock.base.held import Holder
 from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
-from penstock.control.base_place import base_place
+from penstock.control.base_place import base_holder
 from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES, DirectoryLocked
@@ -244,13 +244,7 @@ class _Served:
         """Of states of the base, where the pipeline has one."""
         if not self._config.has_base:
             return None
-        place = base_place(self._config)
-        return Holder(
-            place.directory,
-            log=self._config.layout.log,
-            links=(place.links, self._log.links),
-            extension=place.extension,
-        )
+        return base_holder(self._config, NAME, self._log.links)
 
     async def _until_stopped(self, failed: asyncio.Future[None]) -> None:
         while not self._stop():

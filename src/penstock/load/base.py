@@ -33,7 +33,7 @@ from penstock.load.session import Session
 from penstock.log import links
 from penstock.log.layout import SegmentFile, list_segments
 from penstock.log.segment import open_segment
-from penstock.model import FlushPoint, Relation, TableName
+from penstock.model import FlushPoint, PenstockError, Relation, TableName
 
 _T = TypeVar("_T")
 logger = structlog.get_logger(__name__)
@@ -86,6 +86,13 @@ def table_of(
     )
 
 
+class BaseHole(PenstockError):
+    """A segment is gone that the base does not have yet: somebody took its link."""
+
+    code = "BA06"
+    retry = "backoff"
+
+
 class Compaction:
     """Moves the base of one log forward. For one thread, the base's only writer."""
 
@@ -110,7 +117,13 @@ class Compaction:
             for file in list_segments(place.links, place.extension)
             if file.number >= manifest.segment
         ]
-        return found[:SEGMENTS_MAX]
+        if found and found[0].number != manifest.segment:
+            raise BaseHole(
+                f"segment {manifest.segment}, which the base needs, is not there any more",
+                hint="Nothing to do: the base is read anew from the source.",
+                segment=manifest.segment,
+            )
+        return list(_without_hole(found))[:SEGMENTS_MAX]
 
     def step(self, session: Session, manifest: Manifest, files: Sequence[SegmentFile]) -> Manifest:
         """Add some segments to it; the new base. Raises what tasks and job raise.
@@ -125,7 +138,6 @@ class Compaction:
                 stack.enter_context(open_segment(file.path, extension=self._place.extension))
                 for file in files
             ]
-            _check_chain(manifest, segments)
             end = segments[-1].end
             tasks: list[CompactTask] = []
             moved: list[BaseTable] = []
@@ -140,7 +152,7 @@ class Compaction:
                 if shaped is not None:
                     moved.append(shaped)
                     if not changes.is_empty:
-                        tasks += self._tasks(manifest, table, files, end, changes.is_emptied)
+                        tasks += self._tasks(manifest, table, files, end, changes)
         outcomes = self._run(session, tasks)
         tables = [_moved(_past(one, end), tasks, outcomes) for one in moved]
         made = replace(
@@ -174,16 +186,18 @@ class Compaction:
         table: BaseTable,
         files: Sequence[SegmentFile],
         end: FlushPoint,
-        is_emptied: bool,
+        changes: TableChanges,
     ) -> Iterator[CompactTask]:
+        shapes = [table.relations[-1], *(layer.relation for layer in changes.layers)]
+        has_key = all(shape.key for shape in shapes)
         changed = sum(file.path.stat().st_size for file in files)
-        if is_emptied:
+        if changes.is_emptied:
             groups: list[tuple[int, ...]] = []
-        elif table.relations[-1].key:
+        elif has_key:
             groups = list(_groups(table))
         else:
             groups = [tuple(range(len(table.files)))]  # equal rows are counted over all files
-        is_whole = bool(groups) and not table.relations[-1].key
+        is_whole = bool(groups) and not has_key
         for group, places in enumerate(groups):
             yield CompactTask(
                 table=table,
@@ -229,10 +243,12 @@ def _groups(table: BaseTable) -> Iterator[tuple[int, ...]]:
         yield tuple(waiting)
 
 
-def _check_chain(manifest: Manifest, segments: Sequence[object]) -> None:
-    """The base's links have no hole: they are made while it is the base."""
-    first = segments[0]
-    assert getattr(first, "number", None) == manifest.segment, "a link of the base is missing"
+def _without_hole(files: Sequence[SegmentFile]) -> Iterator[SegmentFile]:
+    """Those that follow one another; what is behind a hole is met when it is the next."""
+    for place, file in enumerate(files):
+        if file.number != files[0].number + place:
+            return
+        yield file
 
 
 def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:

@@ -28,6 +28,7 @@ from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.host.faults import declare, point
 from penstock.host.retry import Backoff, retrying
+from penstock.load.job import give_way
 from penstock.log.segment import Segment, open_segment
 from penstock.model import FlushPoint, PenstockError, Relation, TableName
 from penstock.ports.bulk import ChunkTask, bulk_source
@@ -71,6 +72,7 @@ class Outcome:
 
 def read_chunks(tasks: Iterator[ReadTask]) -> Iterable[Outcome]:
     """Read the chunks of one partition; never raises for one of them."""
+    give_way()
     for task in tasks:
         try:
             yield retrying(partial(_read, task), backoff=BACKOFF)
@@ -158,6 +160,7 @@ class CompactTask:
 
 def compact(tasks: Iterator[CompactTask]) -> Iterable[Outcome]:
     """Do the tasks of one partition; never raises for one of them."""
+    give_way()
     for task in tasks:
         try:
             point("base.compact.task")
@@ -187,16 +190,23 @@ def _compact(task: CompactTask) -> Outcome:
             places = list(range(len(table.files)))
         pieces = (_piece(task, place) for place in places)
         found = state(pieces, changes, shape=table.relations[-1], adds_rows=task.adds_rows)
-        rows = [piece.rows for piece in found if not (alone and piece.is_old)]
+        if task.adds_rows:
+            batches = (piece.rows for piece in found if not (alone and piece.is_old))
+            files = tuple(write_files(task.directory, shape, batches))
+            return _written(task, shape, files)
+        rows = [piece.rows for piece in found]
         before = sum(table.files[place].row_count for place in places)
         shapes = {table.relations[table.files[place].relation] for place in places}
         is_same = all(shape.same_shape(one) for one in shapes)
-        unchanged = not task.adds_rows and len(places) == 1 and is_same
+        unchanged = len(places) == 1 and is_same
         if unchanged and sum(batch.num_rows for batch in rows) == before:
             return Outcome(table=table.table, group=task.group, kept=True)
-        files = tuple(write_files(task.directory, shape, rows))
+        return _written(task, shape, tuple(write_files(task.directory, shape, rows)))
+
+
+def _written(task: CompactTask, shape: Relation, files: tuple[BaseFile, ...]) -> Outcome:
     written = (Written(relation=shape, files=files),)
-    return Outcome(table=table.table, group=task.group, written=written)
+    return Outcome(table=task.table.table, group=task.group, written=written)
 
 
 def _piece(task: CompactTask, place: int) -> Piece:

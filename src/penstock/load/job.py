@@ -92,7 +92,7 @@ def run_tasks(works: Iterator[Work]) -> Iterable[TaskOutcome]:
     rest of the partition is then left undone.
     """
     files: dict[Path, FrameReader] = {}
-    _give_way()
+    give_way()
     try:
         for work in works:
             began = time.monotonic()
@@ -139,7 +139,7 @@ def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[Chu
     return chunk.copy_chunks((replace(task, repeated=repeated) for task in tasks), streams=streams)
 
 
-def _give_way() -> None:
+def give_way() -> None:
     """Let the target's server go first where it shares the machine with this worker.
 
     What is staged here waits for the batch that the server is applying at the same time.

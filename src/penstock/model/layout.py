@@ -41,3 +41,8 @@ class PipelineLayout:
     def consumers(self) -> Path:
         """One directory of hard links per consumer."""
         return self.root / "cdc"
+
+    @property
+    def base(self) -> Path:
+        """The tables as they were at a position of the log: files, and which of them count."""
+        return self.root / "base"

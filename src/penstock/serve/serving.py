@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ from penstock.serve.statistics import Client, connection_row, sender_row, slot_r
 _VIEWS_KEPT = 64
 _TAIL_S = 0.5
 _LOOK_S = 5.0
+_BASE_S = 1.0
 T = TypeVar("T")
 logger = structlog.get_logger(__name__)
 
@@ -65,6 +67,7 @@ class Serving:
         self.retention, self.publications = retention, publications
         self.blocks = Blocks(log)
         self.snapshots = Snapshots(holder, self.in_thread)
+        self._holder, self._base_s = holder, 0.0
         self.head: Head = log.head()
         self.changed = asyncio.Event()
         self.senders: dict[int, Sender] = {}
@@ -146,6 +149,7 @@ class Serving:
                     loop.call_soon_threadsafe(self._grown, head)
                     self._learn(loop)
                     seen = head
+                self._learn_base(loop)
                 self.log.wait(_TAIL_S)
             except PenstockError as error:
                 logger.warning("the log's end is not readable", error=error.message)
@@ -175,6 +179,15 @@ class Serving:
                 new |= self._shapes.learn(segment)
             self._learnt = number
         if new:
+            loop.call_soon_threadsafe(self._show_shapes)
+
+    def _learn_base(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tables that the base has, and of which the log has no rows yet."""
+        if self._holder is None or time.monotonic() - self._base_s < _BASE_S:
+            return
+        self._base_s = time.monotonic()
+        found = self._holder.shapes()
+        if found is not None and self._shapes.begin(found):
             loop.call_soon_threadsafe(self._show_shapes)
 
     def _show_shapes(self) -> None:
@@ -251,12 +264,14 @@ class Serving:
         The snapshot has the transactions up to the slot's position, its stream those behind.
         """
         snapshot: Snapshot | None = None
+        if with_snapshot:  # wait for a base here, where nobody waits for us
+            await self.snapshots.release((await self.snapshots.take(self.look))[0])
         try:
             async with self._linking:
                 # First the links: what is closed from here on stays. Then the end is looked at.
                 await self.in_thread(self.retention.hold)
                 if with_snapshot:
-                    snapshot, head = await self.snapshots.take(self.look)
+                    snapshot, head = await self.snapshots.take_now(self.look)
                 else:
                     head = await self.look()
                 slot = self.slots.create(

@@ -63,15 +63,18 @@ class Snapshots:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + READY_S
         while True:
-            head = await look()
             try:
-                held = await self._in_thread(self._hold, head)
+                return await self.take_now(look)
             except BaseNotReady as error:
                 if loop.time() > until_s:
                     raise Refused("55000", error.message, hint=error.hint) from error
                 await asyncio.sleep(_LOOK_S)
-                continue
-            return Snapshot(state=held, position=head.position), head
+
+    async def take_now(self, look: Callable[[], Awaitable[Head]]) -> tuple[Snapshot, Head]:
+        """The same without waiting for a base. Raises BaseNotReady."""
+        head = await look()
+        held = await self._in_thread(self._hold, head)
+        return Snapshot(state=held, position=head.position), head
 
     def _hold(self, head: Head) -> HeldState:
         assert self._holder is not None

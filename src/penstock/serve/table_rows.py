@@ -10,19 +10,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.base.held import HeldState
-from penstock.base.state import Piece
-from penstock.codec.columns import batch_schema
+from penstock.base.state import as_inserts
 from penstock.codec.postgres import row_messages as messages
 from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.losses import Choices
 from penstock.codec.types.served import Unservable
-from penstock.model import Column, Op, Relation, TableName
+from penstock.model import Column, Relation, TableName
 from penstock.serve.catalog.publications import Published
 from penstock.serve.forms import PgOutput
 from penstock.serve.table_query import Order, TableQuery
@@ -97,7 +95,7 @@ class TableRows:
         """Rows that fulfil the condition, as the view has them."""
         for piece in self._pieces:
             try:
-                found = self._view.rows(_inserts(piece))
+                found = self._view.rows(as_inserts(piece))
             except Unservable as error:
                 raise Refused("22P05", str(error)) from error
             if found.num_rows:
@@ -210,17 +208,6 @@ def _places(relation: Relation, query: TableQuery) -> tuple[int, ...]:
     if query.columns is None:
         return tuple(range(len(relation.columns)))
     return tuple(_place(relation, name) for name, _ in query.columns)
-
-
-def _inserts(piece: Piece) -> pa.RecordBatch:
-    """Rows as a batch of the log."""
-    count = piece.rows.num_rows
-    schema = batch_schema(piece.relation)
-    after = pa.StructArray.from_arrays(piece.rows.columns, fields=list(schema.field("after").type))
-    numbers = pa.array(np.zeros(count, np.int64))
-    ops = pa.array(np.full(count, int(Op.INSERT), np.uint8))
-    absent, before = (pa.nulls(count, schema.field(name).type) for name in ("absent", "before"))
-    return pa.RecordBatch.from_arrays([numbers, numbers, ops, absent, after, before], schema=schema)
 
 
 def _in_order(

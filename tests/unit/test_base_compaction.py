@@ -1,0 +1,254 @@
+"""The base moved forward: its rows with the log stay what they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from fix_log import (
+    EVENT,
+    ITEM,
+    ITEM_2,
+    SOURCE,
+    Change,
+    commit_position,
+    inserts,
+    numbered,
+    run_of,
+    truncate,
+)
+from fix_serve import holder, source_log, write_base
+from penstock.base.manifest import BaseCorrupt, BasePlace, Manifest, empty, load_manifest
+from penstock.base.shapes import ShapeUnfit, converted
+from penstock.host import faults
+from penstock.load.base import BaseHole, Compaction
+from penstock.load.session import Session
+from penstock.log import Writer, WriterOptions, links
+from penstock.log.layout import list_segments
+from penstock.model import Op, Relation, TableName
+
+OLD = [(n, f"old {n}") for n in range(100, 110)]
+
+
+class Inline:
+    """A session that does its tasks at once."""
+
+    parallelism = 2
+
+    def run(
+        self,
+        partitions: Sequence[Sequence[Any]],
+        work: Callable[[Iterator[Any]], Iterable[Any]],
+        *,
+        description: str = "",
+    ) -> list[Any]:
+        """As Spark's workers do."""
+        assert description
+        return [one for partition in partitions for one in work(iter(partition))]
+
+
+def change(op: Op, row: tuple[Any, ...] | None, relation: Relation = ITEM, **more: Any) -> Change:
+    """One row's change."""
+    return Change(relation=relation, op=op, after=row, **more)
+
+
+def moved(key: int, row: tuple[Any, ...], **more: Any) -> Change:
+    """An update of a row's key."""
+    return change(Op.UPDATE, row, before=(key,), **more)
+
+
+class Log:
+    """A log with links of the base, and a base in front of it."""
+
+    def __init__(self, root: Path, tables: dict[Relation, list[tuple[Any, ...]]]) -> None:
+        self.root = root
+        self.place = BasePlace(
+            directory=root / "base", links=root / "cdc" / "base", extension="ckt"
+        )
+        links.enable(self.place.links)
+        with self._writer() as writer:
+            log_id = writer.log_id
+        write_base(root, tables, log_id)
+        self.compaction = Compaction(self.place)
+
+    def _writer(self) -> Writer:
+        options = WriterOptions(consumers=self.root / "cdc")
+        return Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
+
+    def write(self, *groups: list[Change], empties: str = "") -> None:
+        """Transactions in a segment of their own, behind an emptying of a table."""
+        with self._writer() as writer:
+            start = writer.end
+            found = numbered(groups, keys_have_two=True)
+            for group in found:
+                rows = [
+                    replace(
+                        row,
+                        gsn=row.gsn + start.gsn,
+                        trx=row.trx + start.trx,
+                        position=commit_position(row.trx + start.trx),
+                    )
+                    for row in group
+                ]
+                marks = [truncate(start.gsn, rows[0].trx, empties)] if empties else []
+                writer.write(run_of(rows, markers=marks))
+                empties = ""
+            writer.flush()
+            writer.rotate()
+
+    @property
+    def manifest(self) -> Manifest:
+        """The base as it is."""
+        found = load_manifest(self.place.directory)
+        assert found is not None
+        return found
+
+    def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
+        """A table at the log's end."""
+        with closing(source_log(self.root)) as log:
+            head = log.head()
+        held = holder(self.root).hold(head.log_id, head.number, head.end, is_open=head.is_open)
+        try:
+            name = TableName(relation.schema, relation.name)
+            return Counter(
+                tuple(row.values()) for piece in held.pieces(name) for row in piece.rows.to_pylist()
+            )
+        finally:
+            held.release()
+
+    def step(self) -> Manifest:
+        """Add all closed segments to the base."""
+        manifest = self.manifest
+        return self.compaction.step(
+            cast("Session", Inline()), manifest, self.compaction.waiting(manifest)
+        )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """With one table of ten rows."""
+    return Log(tmp_path, {ITEM: OLD})
+
+
+def test_rows_stay_the_same_when_the_base_moves_on(log: Log) -> None:
+    """Inserts, updates, deletes and changed keys, also of rows that changed before."""
+    log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
+    log.write(
+        [change(Op.DELETE, None, before=(102,)), moved(103, (7, "seven"))],
+        [moved(7, (8, None), absent=b"\2"), moved(104, (103, None), absent=b"\2")],
+    )
+    wanted = log.rows(ITEM)
+    assert wanted[8, "seven"] == 1
+    assert wanted[103, "old 104"] == 1
+    assert (102, "old 102") not in wanted
+    manifest = log.step()
+    assert manifest.segment == 2
+    assert list_segments(log.place.links) == []
+    assert log.rows(ITEM) == wanted
+    named = {file.name for table in manifest.tables for file in table.files}
+    assert {path.name for path in log.place.directory.glob("*.arrow")} == named
+    log.write([change(Op.DELETE, None, before=(8,))])
+    assert log.rows(ITEM) == wanted - Counter({(8, "seven"): 1})
+    log.step()
+    assert log.rows(ITEM) == wanted - Counter({(8, "seven"): 1})
+
+
+def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
+    """Also where the row has another key by now."""
+    log.write([moved(100, (1, None), absent=b"\2"), change(Op.UPDATE, (101, None), absent=b"\2")])
+    wanted = log.rows(ITEM)
+    assert wanted[1, "old 100"] == wanted[101, "old 101"] == 1
+    log.step()
+    assert log.rows(ITEM) == wanted
+
+
+def test_a_table_is_emptied(log: Log) -> None:
+    """What was before is gone, what comes behind stays."""
+    log.write(inserts(2), [change(Op.UPDATE, (100, "x"))])
+    log.write(inserts(1, first=50), empties="item")
+    wanted = log.rows(ITEM)
+    assert sum(wanted.values()) == 1
+    assert log.step().of(TableName("public", "item")) is not None
+    assert log.rows(ITEM) == wanted
+
+
+def test_files_without_changed_rows_are_kept(log: Log) -> None:
+    """Only new rows: the file is that of before."""
+    big = log.manifest.tables[0].files[0].name
+    log.write(inserts(5))
+    assert log.step().tables[0].files[0].name == big
+
+
+def test_a_table_gets_another_shape(log: Log) -> None:
+    """Old rows have NULL or what the column says; the shape stays when its segment is gone."""
+    log.write([change(Op.INSERT, (1, "one", Decimal("1.50")), ITEM_2)])
+    wanted = log.rows(ITEM_2)
+    assert wanted[100, "old 100", None] == 1
+    log.step()
+    assert log.rows(ITEM_2) == wanted
+    log.write([change(Op.UPDATE, (100, "x", None), ITEM_2)])
+    log.step()
+    assert log.rows(ITEM_2)[100, "x", None] == 1
+
+
+def test_rows_without_a_key(tmp_path: Path) -> None:
+    """As many as there are are deleted, in whatever file they lie."""
+    row = (None, b"x", True, 0.5, None, None)
+    log = Log(tmp_path, {EVENT: [row, row, row]})
+    log.write([change(Op.DELETE, None, EVENT, before=row), change(Op.INSERT, row, EVENT)])
+    log.write([change(Op.DELETE, None, EVENT, before=row)] * 2)
+    assert log.rows(EVENT) == Counter({row: 1})
+    log.step()
+    assert log.rows(EVENT) == Counter({row: 1})
+
+
+@pytest.mark.parametrize("fault", ["base.manifest.before", "base.manifest.after"])
+def test_a_step_that_ends_in_the_middle(log: Log, fault: str) -> None:
+    """The old base or the new one; and the next step goes on."""
+    log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
+    wanted = log.rows(ITEM)
+    with faults.armed(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
+        log.step()
+    assert log.rows(ITEM) == wanted
+    log.write([change(Op.DELETE, None, before=(109,))])
+    log.step()
+    assert log.rows(ITEM) == wanted - Counter({(109, "old 109"): 1})
+
+
+def test_a_damaged_file_gives_no_rows(log: Log) -> None:
+    """It is named."""
+    path = next(log.place.directory.glob("*.arrow"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(BaseCorrupt, match=path.name):
+        log.rows(ITEM)
+
+
+def test_a_lost_segment_is_a_hole(log: Log) -> None:
+    """The base cannot go on over it."""
+    log.write(inserts(1))
+    log.write(inserts(1, first=1))
+    (log.place.links / "0.ckt").unlink()
+    with pytest.raises(BaseHole):
+        log.compaction.waiting(log.manifest)
+
+
+def test_values_that_a_type_has_changed_are_not_known() -> None:
+    """A column whose values the server has computed anew."""
+    changed = replace(
+        ITEM,
+        columns=(
+            ITEM.columns[0],
+            replace(ITEM.columns[1], source_type="integer", neutral="int32"),
+        ),
+    )
+    with pytest.raises(ShapeUnfit):
+        converted(empty(ITEM), ITEM, changed)
