@@ -282,7 +282,8 @@ class Running:
             await self.server.stop()
 
     def _catalog(self, directory: Path) -> Catalog:
-        made = Catalog(directory, database="shop", users=["repl"], state=State())
+        dialect = self.settings.dialect
+        made = Catalog(directory, database="shop", users=["repl"], state=State(), dialect=dialect)
         made.set_relations(self.relations)
         return made
 

@@ -110,8 +110,9 @@ class Subscriber:
         return self.server.execute(statement, self.database)
 
     def subscribe(self, publication: str = "p", *options: str) -> None:
-        """Without a copy of what there is."""
-        wanted = ", ".join(("copy_data = false", *options))
+        """Without a copy of what there is, unless the options say so."""
+        copies = any(one.startswith("copy_data") for one in options)
+        wanted = ", ".join(options if copies else ("copy_data = false", *options))
         self.run(
             f"create subscription {self.name} connection '{self.served.connection()}' "
             f"publication {publication} with ({wanted})"

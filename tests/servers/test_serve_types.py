@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from fix_based import Based
 from fix_engines import ENGINES, Place, new_place
 from fix_mysql_types import values_for
 from fix_postgres import Server
@@ -23,8 +24,8 @@ from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.ports.registry import types_at
 
 MYSQL = [kind for kind in ENGINES if not kind.startswith("pg")]
-FORMS = ("text", "binary")
-SUBSCRIBED = {"text": (), "binary": ("binary = true",)}
+FORMS = ("text", "binary", "copy")
+SUBSCRIBED = {"text": (), "binary": ("binary = true",), "copy": ("copy_data = true",)}
 POSTGRES = [kind for kind in ENGINES if kind.startswith("pg")]
 
 
@@ -53,10 +54,17 @@ def test_every_type_of_another_engine(
     values = values_for(types_at(place.url) == Engine.MARIADB)
     columns = ", ".join(f"c{n} {kind} null" for n, kind in enumerate(values))
     place.run(f"create table item (id int primary key, {columns})")
-    served = Served(place, tmp_path)
+    rows = list(rows_of(values))
+
+    def fill() -> None:
+        for number, row in enumerate(rows):
+            cells = ", ".join("null" if cell is None else cell for cell in row)
+            place.run(f"set sql_mode = ''; insert into item values ({number}, {cells})")
+
+    served = Based(place, tmp_path) if form == "copy" else Served(place, tmp_path)
     subscriber = None
     try:
-        served.extract()
+        begin(served, fill)
         served.serve()
         (definition,) = source_tables(load_config(served.path))
         target = Side(engine=Engine.POSTGRESQL, version=(postgres.version,))
@@ -66,11 +74,9 @@ def test_every_type_of_another_engine(
             postgres, served, f"create table {place.namespace}.item ({types}, primary key (id))"
         )
         subscriber.subscribe("p", *SUBSCRIBED[form])
-        count = 0
-        for number, row in enumerate(rows_of(values)):
-            cells = ", ".join("null" if cell is None else cell for cell in row)
-            place.run(f"set sql_mode = ''; insert into item values ({number}, {cells})")
-            count += 1
+        if form != "copy":
+            fill()
+        count = len(rows)
         table = f"{place.namespace}.item"
         subscriber.until(
             lambda: subscriber.run(f"select count(*) from {table}") == [(count,)], "all rows"
@@ -88,6 +94,15 @@ def test_every_type_of_another_engine(
         place.forget_log()
 
 
+def begin(served: Served, fill: Callable[[], None]) -> None:
+    """Start what goes before the server; rows that are copied are there before it."""
+    if isinstance(served, Based):
+        fill()
+    served.extract()
+    if isinstance(served, Based):
+        served.load()
+
+
 def _text(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
@@ -103,17 +118,22 @@ def test_every_type_of_the_same_engine(
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(values))
     table = f"create table public.item (id int primary key, {columns})"
     place.run(SETUP, table)
-    served = Served(place, tmp_path)
-    subscriber = None
-    try:
-        served.extract()
-        served.serve()
-        subscriber = Subscriber(postgres, served, SETUP, table)
-        subscriber.subscribe("p", *SUBSCRIBED[form])
+
+    def fill() -> None:
         with psycopg.connect(place.url, autocommit=True) as connection:
             for number, row in enumerate(rows_of(values)):
                 marks = ", ".join(["%s"] * (len(row) + 1))
                 connection.execute(f"insert into item values ({marks})", (str(number), *row))  # type: ignore[arg-type]
+
+    served = Based(place, tmp_path) if form == "copy" else Served(place, tmp_path)
+    subscriber = None
+    try:
+        begin(served, fill)
+        served.serve()
+        subscriber = Subscriber(postgres, served, SETUP, table)
+        subscriber.subscribe("p", *SUBSCRIBED[form])
+        if form != "copy":
+            fill()
         expected = printed(place.url, len(values))
 
         def equal() -> bool:

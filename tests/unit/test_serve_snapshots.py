@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from fix_log import ITEM, SOURCE, Change, commit_position, inserts, numbered, run_of
-from fix_serve import Running, source_log, write_base, write_log
+from fix_serve import Running, settings_of, source_log, write_base, write_log
 from penstock.log import Writer
 from penstock.model import Op
 
@@ -181,3 +181,29 @@ def test_a_repeatable_read_sees_one_state(based: Running) -> None:
             break
         wait.wait(0.05)
     assert not held(based)
+
+
+def test_a_read_time_is_a_snapshot_of_its_slot(tmp_path: Path) -> None:
+    """In the dialect that has it: until the slot is streamed from or dropped."""
+    write_log(tmp_path / "log", ROWS)
+    with closing(source_log(tmp_path)) as log:
+        write_base(tmp_path, {ITEM: OLD}, log.head().log_id)
+    settings = settings_of(dialect="yugabyte")
+    with (
+        Running(tmp_path, relations=[ITEM], settings=settings) as running,
+        psycopg.connect(running.url(replication="database"), autocommit=True) as maker,
+        psycopg.connect(running.url(), autocommit=True) as reader,
+    ):
+        made = maker.pgconn.exec_(b"CREATE_REPLICATION_SLOT y LOGICAL yboutput")
+        name = (made.get_value(0, 2) or b"").decode()
+        assert name.isdigit()
+        maker.pgconn.exec_(b"IDENTIFY_SYSTEM")
+        more(running, 100)
+        reader.execute("begin")
+        reader.execute(f"set local yb_read_time to '{name} ht'")  # type: ignore[arg-type]
+        assert reader.execute("select count(*) from item").fetchone() == (5,)
+        reader.execute("commit")
+        assert reader.execute("select count(*) from item").fetchone() == (6,)
+        assert len(held(running)) == 1
+        maker.pgconn.exec_(b"DROP_REPLICATION_SLOT y")
+        assert not held(running)

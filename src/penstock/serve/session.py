@@ -34,8 +34,9 @@ from penstock.serve.options import check_plugin, stream_options
 from penstock.serve.sender import Sender
 from penstock.serve.sending import lookup, send_rows
 from penstock.serve.serving import Serving
+from penstock.serve.settings import YUGABYTE
 from penstock.serve.slots import Slot
-from penstock.serve.snapshots import SessionSnapshots
+from penstock.serve.snapshots import SessionSnapshots, Snapshot
 from penstock.serve.statistics import Client
 from penstock.serve.table_query import is_copy, read_copy, read_select
 from penstock.serve.wire import Gone, Wire
@@ -282,10 +283,15 @@ class ClientSession:
         if snapshot is not None and command.snapshot == "use":
             await self.snapshots.use(snapshot)
         elif snapshot is not None:
-            exported = self.snapshots.export(snapshot)
+            exported = self._exported(snapshot, command.slot)
         names = ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
         values = [command.slot, str(Lsn(slot.saved.confirmed)), exported, command.plugin]
         self._rows([(name, _TEXT) for name in names], values, "CREATE_REPLICATION_SLOT")
+
+    def _exported(self, snapshot: Snapshot, slot: str) -> str:
+        if self._serving.settings.dialect == YUGABYTE:
+            return self._serving.snapshots.export_at_time(snapshot, slot)
+        return self.snapshots.export(snapshot)
 
     def _check_snapshot(self, wanted: str) -> None:
         in_transaction = self.session.transaction != "I"
@@ -311,6 +317,7 @@ class ClientSession:
 
     async def _drop(self, command: commands.DropSlot) -> None:
         await self._serving.slots.drop(command.slot, self._client.process_id, wait=command.wait)
+        await self._serving.snapshots.slot_begins(command.slot)
         await self._serving.release()
         self.write(command_complete("DROP_REPLICATION_SLOT"))
 
@@ -329,6 +336,7 @@ class ClientSession:
                 "53300", "number of requested standby connections exceeds max_wal_senders"
             )
         slot = serving.slots.own(command.slot, process_id)
+        await serving.snapshots.slot_begins(command.slot)
         try:
             options = stream_options(slot.saved.plugin, command.options)
             if slot.saved.lost:

@@ -24,6 +24,7 @@ from penstock.serve.source_log import Head
 logger = structlog.get_logger(__name__)
 READY_S = 30.0  # how long a client waits for a base that is being read
 _LOOK_S = 0.5
+LOGICAL_BITS = 12  # of a hybrid time, below its microseconds
 _REPEATABLE = ("repeatable read", "serializable")
 InThread = Callable[..., Awaitable[Any]]
 
@@ -44,6 +45,7 @@ class Snapshots:
         """holder: None where the log has no base. in_thread: does what blocks."""
         self._holder, self._in_thread = holder, in_thread
         self._exported: dict[str, Snapshot] = {}
+        self._of_slots: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
     async def clear(self) -> None:
@@ -85,6 +87,21 @@ class Snapshots:
         name = f"{process_id:08X}-{next(self._numbers):08X}-1"
         self._exported[name] = snapshot
         return name
+
+    def export_at_time(self, snapshot: Snapshot, slot: str) -> str:
+        """Let others read at its hybrid time, until the slot is streamed from or dropped."""
+        time = snapshot.state.end.commit_time_us << LOGICAL_BITS
+        while f"{time}" in self._exported:  # another one, perhaps of the same moment
+            time += 1
+        self._exported[f"{time}"] = snapshot
+        self._of_slots[slot] = f"{time}"
+        return f"{time}"
+
+    async def slot_begins(self, slot: str) -> None:
+        """What was exported with a slot has been read, or is not wanted any more."""
+        name = self._of_slots.pop(slot, None)
+        if name is not None:
+            await self.withdraw(name)
 
     def exported(self, name: str) -> Snapshot:
         """One that a session has exported, used once more. Raises Refused."""
@@ -142,6 +159,11 @@ class SessionSnapshots:
         session = self._session
         if session.transaction == "I":
             await self.transaction_ends()
+        elif session.read_time is not None:
+            time, session.read_time = session.read_time.split()[0], None
+            await self.transaction_ends()
+            if int(time):
+                await self.use(self._all.exported(time))
         elif session.snapshot is not None:
             name, session.snapshot = session.snapshot, None
             await self.use(self._all.exported(name))
