@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +25,15 @@ from fix_log import (
     truncate,
 )
 from fix_serve import holder, source_log, write_base
-from penstock.base.manifest import BaseCorrupt, BasePlace, Manifest, empty, load_manifest
+from penstock.base.held import BaseNotReady, HeldState
+from penstock.base.manifest import (
+    BaseCorrupt,
+    BasePlace,
+    Manifest,
+    empty,
+    load_manifest,
+    save_manifest,
+)
 from penstock.base.shapes import ShapeUnfit, converted
 from penstock.host import faults
 from penstock.load.base import BaseHole, Compaction
@@ -110,18 +118,27 @@ class Log:
         assert found is not None
         return found
 
-    def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
-        """A table at the log's end."""
+    @contextmanager
+    def held(self) -> Iterator[HeldState]:
+        """The state at the log's end."""
         with closing(source_log(self.root)) as log:
             head = log.head()
-        held = holder(self.root).hold(head.log_id, head.number, head.end, is_open=head.is_open)
+        found = holder(self.root).hold(head.log_id, head.number, head.end, is_open=head.is_open)
         try:
-            name = TableName(relation.schema, relation.name)
-            return Counter(
-                tuple(row.values()) for piece in held.pieces(name) for row in piece.rows.to_pylist()
-            )
+            yield found
         finally:
-            held.release()
+            found.release()
+
+    @staticmethod
+    def read(held: HeldState, relation: Relation) -> Counter[tuple[Any, ...]]:
+        """A table in a state."""
+        pieces = held.pieces(TableName(relation.schema, relation.name))
+        return Counter(tuple(row.values()) for piece in pieces for row in piece.rows.to_pylist())
+
+    def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
+        """A table at the log's end."""
+        with self.held() as held:
+            return self.read(held, relation)
 
     def step(self) -> Manifest:
         """Add all closed segments to the base."""
@@ -207,6 +224,31 @@ def test_rows_without_a_key(tmp_path: Path) -> None:
     assert log.rows(EVENT) == Counter({row: 1})
     log.step()
     assert log.rows(EVENT) == Counter({row: 1})
+
+
+def test_a_held_state_stays_what_it_is(log: Log) -> None:
+    """Rows that come later are not in it, and what the base lets go is still there."""
+    log.write([change(Op.UPDATE, (101, "new"))])
+    wanted = log.rows(ITEM)
+    with log.held() as state:
+        log.write([change(Op.UPDATE, (102, "later")), change(Op.DELETE, None, before=(103,))])
+        log.step()
+        (log.root / "log" / "0.ckt").unlink()
+        assert log.read(state, ITEM) == wanted
+    assert log.rows(ITEM)[102, "later"] == 1
+
+
+def test_it_is_not_read_before_the_log_is_at_its_point(log: Log) -> None:
+    """Rows of that moment with the changes of an earlier one are no state."""
+    log.write(inserts(1))
+    manifest = log.manifest
+    late = replace(manifest.tables[0], ordinal=f"{commit_position(2)}")
+    save_manifest(log.place.directory, replace(manifest, tables=(late,)))
+    with pytest.raises(BaseNotReady):
+        log.rows(ITEM)
+    log.write([change(Op.UPDATE, (100, "x"))], inserts(1, first=1))
+    assert log.rows(ITEM)[100, "x"] == 1
+    assert (0, inserts(1)[0].after[1]) not in log.rows(ITEM)  # type: ignore[index]
 
 
 @pytest.mark.parametrize("fault", ["base.manifest.before", "base.manifest.after"])
