@@ -81,18 +81,19 @@ class Log:
             directory=root / "base", links=root / "cdc" / "base", extension="ckt"
         )
         links.enable(self.place.links)
-        with self._writer() as writer:
+        with self.writer() as writer:
             log_id = writer.log_id
         write_base(root, tables, log_id)
         self.compaction = Compaction(self.place)
 
-    def _writer(self) -> Writer:
+    def writer(self) -> Writer:
+        """Of its next segment."""
         options = WriterOptions(consumers=self.root / "cdc")
         return Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
 
     def write(self, *groups: list[Change], empties: str = "") -> None:
         """Transactions in a segment of their own, behind an emptying of a table."""
-        with self._writer() as writer:
+        with self.writer() as writer:
             start = writer.end
             found = numbered(groups, keys_have_two=True)
             for group in found:
@@ -236,6 +237,21 @@ def test_a_held_state_stays_what_it_is(log: Log) -> None:
         (log.root / "log" / "0.ckt").unlink()
         assert log.read(state, ITEM) == wanted
     assert log.rows(ITEM)[102, "later"] == 1
+
+
+def test_what_comes_into_the_same_segment_is_not_in_a_held_state(log: Log) -> None:
+    """The open segment grows behind the position."""
+    first, second = numbered([inserts(2), [change(Op.UPDATE, (0, "later"))]])
+    with log.writer() as writer:
+        writer.write(run_of(first))
+        writer.flush()
+        with log.held() as state:
+            wanted = log.read(state, ITEM)
+            writer.write(run_of(second))
+            writer.flush()
+            assert log.read(state, ITEM) == wanted
+        assert log.rows(ITEM)[0, "later"] == 1
+        assert wanted[0, "later"] == 0
 
 
 def test_it_is_not_read_before_the_log_is_at_its_point(log: Log) -> None:

@@ -134,11 +134,13 @@ def _news(segment: Segment, table: TableName, window: Window, used: set[int]) ->
 
 
 def _cut(batch: pa.RecordBatch, window: Window) -> pa.RecordBatch:
-    """The rows that count: gsn and trx rise in a batch, so it is one slice."""
+    """The rows that count: gsn and trx rise in a batch, so it is one slice.
+
+    A frame ends at a flush point at the latest, and so does the window.
+    """
     gsn = batch.column("gsn").to_numpy()
     low = int(np.searchsorted(gsn, window.gsn_after, side="right"))
-    high = int(np.searchsorted(gsn, window.end.gsn, side="right"))
     if window.trx_from:
         trx = batch.column("trx").to_numpy()
         low = max(low, int(np.searchsorted(trx, window.trx_from, side="left")))
-    return batch.slice(low, max(0, high - low))
+    return batch.slice(low)
