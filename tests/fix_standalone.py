@@ -134,6 +134,12 @@ class Machine:
             if one.name().startswith("python")
         ]
 
+    @property
+    def finished_tasks(self) -> int:
+        """How many tasks its executors have come to an end with, heard by the driver or not."""
+        logs = (self.folder / "work").rglob("stderr")
+        return sum(log.read_text(errors="replace").count(": Finished task ") for log in logs)
+
     def kill(self) -> None:
         """SIGKILL the worker, the executors and their Python processes."""
         if self.process is None:
