@@ -45,6 +45,7 @@ def change(based: Based, first: int) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     [

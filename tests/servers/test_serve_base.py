@@ -40,6 +40,7 @@ def based(
             place.forget_log()
 
 
+@pytest.mark.long
 def test_a_subscriber_copies_and_follows(based: Based, postgres: Server) -> None:
     """With writes meanwhile, of files that were moved forward; a table made later, with REFRESH."""
     place = based.place
@@ -106,6 +107,7 @@ class Seen(CdcConsumer):
         return True
 
 
+@pytest.mark.long
 def test_a_new_consumer_begins_with_the_rows_of_the_base(
     based: Based, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +152,7 @@ def place(request: pytest.FixtureRequest, shared_servers: SharedServers) -> Iter
         found.forget_log()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("with_target", [False, True])
 def test_run_keeps_the_base(
     place: Place, postgres: Server, tmp_path: Path, with_target: bool
