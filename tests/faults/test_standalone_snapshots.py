@@ -1,0 +1,98 @@
+"""MySQL and MariaDB as sources for a machine apart: snapshots are read through the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_kills import BankPipeline
+from fix_standalone import Standalone
+from penstock.engines.mysql.proxy_protocol import ProxyAddress
+from penstock.load.ledger import read_ledger
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.timeout(1200),
+]
+
+PATIENCE_S = 500.0
+SOURCES = pytest.mark.parametrize("source", ["mariadb", "mysql"])
+
+
+def bank(folder: Path, cluster: Standalone, source: str, **spark: str) -> BankPipeline:
+    """A bank's pipeline on the cluster; spark: more keys of [spark]."""
+    sections: dict[str, Mapping[str, Any]] = {
+        "spark": {"master": cluster.master, **spark},
+        "spark.conf": cluster.conf,
+    }
+    return BankPipeline(folder, 1911, source=source, sections=sections, host=cluster.server_address)
+
+
+def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> ProxyAddress:
+    """Start both processes and the machine apart; where its executors read the snapshot."""
+    pipeline.extract.start()
+    handover = pipeline.directory / "state" / "handover.json"
+
+    def snapshot_id() -> str:
+        found = json.loads(handover.read_text()) if handover.exists() else {}
+        return str(found.get("snapshot_id", ""))
+
+    pipeline.until(snapshot_id, "the point")
+    address = ProxyAddress.parse(snapshot_id())
+    pipeline.load.start()
+    faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(pipeline.load.once)}
+    cluster.apart.start(faulty if fault else None)
+    return address
+
+
+def end(pipeline: BankPipeline) -> None:
+    """All rows came at the one point; then the changes, and both sides are equal."""
+    state = pipeline.directory / "state"
+    pipeline.until(lambda: read_ledger(state).finished, "all rows", PATIENCE_S)
+    log = (pipeline.directory / "run" / "load.log").read_text()
+    assert "loaded again from the start" not in log
+    pipeline.transactions_go_on()
+    pipeline.finish()
+
+
+@SOURCES
+def test_a_machine_apart_reads_a_snapshot(
+    tmp_path: Path, standalone: Standalone, source: str
+) -> None:
+    """At Spark's driver host, without a word about it in the file."""
+    standalone.cables()
+    with bank(tmp_path, standalone, source) as pipeline:
+        address = begin(pipeline, standalone)
+        assert address.host == standalone.address
+        assert address.fingerprint
+        end(pipeline)
+
+
+@SOURCES
+def test_the_machine_that_reads_vanishes(
+    tmp_path: Path, standalone: Standalone, source: str
+) -> None:
+    """In the middle of a result: another machine reads at the same point."""
+    standalone.cables()
+    with bank(tmp_path, standalone, source) as pipeline:
+        begin(pipeline, standalone, "bulk.chunk.reading:1:sleep")
+        pipeline.until(lambda: pipeline.load.reached, "rows that are read", PATIENCE_S)
+        standalone.vanish()
+        standalone.near.start()
+        end(pipeline)
+
+
+def test_an_address_that_only_this_machine_has(tmp_path: Path, standalone: Standalone) -> None:
+    """The load does not begin, and names it."""
+    standalone.cables()
+    with bank(tmp_path, standalone, "mariadb", snapshotAddress="127.0.0.1") as pipeline:
+        begin(pipeline, standalone)
+        assert pipeline.load.finish(PATIENCE_S) == 1
+        assert pipeline.load.error["code"] == "LD14"
+        assert "would look for spark.snapshotAddress on itself" in pipeline.load.error["error"]
