@@ -41,7 +41,7 @@ def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> Proxy
 
     def snapshot_id() -> str:
         found = json.loads(handover.read_text()) if handover.exists() else {}
-        return str(found.get("snapshot_id", ""))
+        return str(found.get("state", {}).get("snapshot_id", ""))
 
     pipeline.until(snapshot_id, "the point")
     address = ProxyAddress.parse(snapshot_id())
