@@ -63,6 +63,14 @@ SYNC = "pg_16396_sync_16384_7710562921208483796"
             CreateSlot(slot="dbz", plugin="pgoutput"),
         ),
         (
+            "CREATE_REPLICATION_SLOT y LOGICAL yboutput NOEXPORT_SNAPSHOT HYBRID_TIME",
+            CreateSlot(slot="y", plugin="yboutput", snapshot="nothing", lsn_type="HYBRID_TIME"),
+        ),
+        (
+            "CREATE_REPLICATION_SLOT y LOGICAL yboutput SEQUENCE",
+            CreateSlot(slot="y", plugin="yboutput", lsn_type="SEQUENCE"),
+        ),
+        (
             'CREATE_REPLICATION_SLOT "t" TEMPORARY LOGICAL pgoutput USE_SNAPSHOT',
             CreateSlot(slot="t", plugin="pgoutput", temporary=True, snapshot="use"),
         ),
@@ -125,6 +133,7 @@ def test_sql_is_none(text: str) -> None:
         ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'some')", "42601"),
         ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'use', SNAPSHOT 'use')", "42601"),
         ("CREATE_REPLICATION_SLOT s LOGICAL p USE_SNAPSHOT EXPORT_SNAPSHOT", "42601"),
+        ("CREATE_REPLICATION_SLOT s LOGICAL p SEQUENCE HYBRID_TIME", "42601"),
         ("CREATE_REPLICATION_SLOT s LOGICAL p (RESERVE_WAL)", "42601"),
         ("CREATE_REPLICATION_SLOT s LOGICAL p (TWO_PHASE maybe)", "42601"),
         ("CREATE_REPLICATION_SLOT s LOGICAL p (SNAPSHOT 'use'", "42601"),

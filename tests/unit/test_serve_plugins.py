@@ -18,7 +18,7 @@ from penstock.model import Column, Identity, Marker, MarkerKind, Op, Relation
 from penstock.serve import chunks, encode, numbers
 from penstock.serve.catalog.publications import everything
 from penstock.serve.forms import Form
-from penstock.serve.options import stream_options
+from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 
 DATA = Path(__file__).parent.parent / "data" / "plugins"
 TIME_US = 1_522_151_908_988_414  # 2018-03-27 11:58:28.988414
@@ -358,6 +358,22 @@ def test_options_are_refused_as_the_plugins_do(
         form_of(plugin, **given)
     assert caught.value.sqlstate == sqlstate
     assert words in caught.value.message
+
+
+def test_words_of_a_dialect() -> None:
+    """Its plugin and its kinds of LSN; what is not given is refused by name."""
+    check_plugin("yboutput", dialect="yugabyte")
+    check_lsn_type("SEQUENCE", dialect="yugabyte")
+    check_lsn_type("", dialect="postgres")
+    for word, dialect, sqlstate in (
+        ("HYBRID_TIME", "yugabyte", "0A000"),
+        ("SEQUENCE", "postgres", "42601"),
+    ):
+        with pytest.raises(Refused) as caught:
+            check_lsn_type(word, dialect=dialect)
+        assert caught.value.sqlstate == sqlstate
+    with pytest.raises(Refused):
+        check_plugin("yboutput", dialect="postgres")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_json import Wal2Json
 from penstock.codec.postgres.plugin_text import TestDecoding
 from penstock.serve.forms import AsJson, AsText, Form, PgOutput
+from penstock.serve.settings import YUGABYTE
 
 _TEXT, _JSON = "test_decoding", "wal2json"
 PLUGINS = ("pgoutput", _TEXT, _JSON)
@@ -37,12 +38,24 @@ class StreamOptions:
 
 def check_plugin(name: str, *, dialect: str) -> None:
     """Refuse an output plugin that we do not speak. Raises Refused."""
-    known = PLUGINS_YUGABYTE if dialect == "yugabyte" else PLUGINS
+    known = PLUGINS_YUGABYTE if dialect == YUGABYTE else PLUGINS
     if name not in known:
         raise Refused(
             _UNSUPPORTED,
             f'output plugin "{name}" is not served',
             hint=f"Served here: {', '.join(known)}.",
+        )
+
+
+def check_lsn_type(word: str, *, dialect: str) -> None:
+    """Refuse numbers that we do not give. word: empty for none. Raises Refused."""
+    if word and dialect != YUGABYTE:
+        raise Refused(_SYNTAX, f'syntax error at or near "{word}"')
+    if word == "HYBRID_TIME":
+        raise Refused(
+            _UNSUPPORTED,
+            "LSNs of HYBRID_TIME are not served: every row has a number of its own",
+            hint="Create the slot with SEQUENCE.",
         )
 
 

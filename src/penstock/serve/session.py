@@ -30,7 +30,7 @@ from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Notice, Session
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
-from penstock.serve.options import check_plugin, stream_options
+from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 from penstock.serve.sender import Sender
 from penstock.serve.sending import lookup, send_rows
 from penstock.serve.serving import Serving
@@ -271,6 +271,7 @@ class ClientSession:
                 "two_phase is not served: the log holds a prepared transaction when it is "
                 "committed",
             )
+        check_lsn_type(command.lsn_type, dialect=self._serving.settings.dialect)
         self._check_snapshot(command.snapshot)
         slot, snapshot = await self._serving.create_slot(
             command.slot,

@@ -34,6 +34,7 @@ _SNAPSHOT_WORDS = {
     "NOEXPORT_SNAPSHOT": "nothing",
     "USE_SNAPSHOT": "use",
 }
+LSN_TYPES = ("SEQUENCE", "HYBRID_TIME")
 SNAPSHOTS = ("export", "use", "nothing")
 _TRUE, _FALSE = ("true", "on", "1"), ("false", "off", "0")
 
@@ -52,7 +53,10 @@ class Show:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSlot:
-    """CREATE_REPLICATION_SLOT, of a logical slot. snapshot: one of SNAPSHOTS."""
+    """CREATE_REPLICATION_SLOT, of a logical slot. snapshot: one of SNAPSHOTS.
+
+    lsn_type: SEQUENCE or HYBRID_TIME, words of YugabyteDB's; empty where it was not said.
+    """
 
     slot: str
     plugin: str
@@ -60,6 +64,7 @@ class CreateSlot:
     snapshot: str = "export"
     two_phase: bool = False
     failover: bool = False
+    lsn_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,11 +270,16 @@ def _create(tokens: _Tokens) -> CreateSlot:
     options: dict[str, str] = {}
     if tokens.has_options():
         options = tokens.options()
-    while word := tokens.word(*_SNAPSHOT_WORDS, "TWO_PHASE"):
-        name = "two_phase" if word == "TWO_PHASE" else "snapshot"
-        if name in options:
+    words: dict[str, str] = {}
+    while word := tokens.word(*_SNAPSHOT_WORDS, *LSN_TYPES, "TWO_PHASE"):
+        name = "lsn_type" if word in LSN_TYPES else "snapshot"
+        name = "two_phase" if word == "TWO_PHASE" else name
+        if name in options or name in words:
             raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
-        options[name] = _SNAPSHOT_WORDS.get(word, "")
+        if name == "lsn_type":
+            words[name] = word
+        else:
+            options[name] = _SNAPSHOT_WORDS.get(word, "")
     _known(options, ("snapshot", "two_phase", "failover"))
     snapshot = options.get("snapshot", "export")
     if snapshot not in SNAPSHOTS:
@@ -284,6 +294,7 @@ def _create(tokens: _Tokens) -> CreateSlot:
         snapshot=snapshot,
         two_phase="two_phase" in options and _boolean("two_phase", options["two_phase"]),
         failover="failover" in options and _boolean("failover", options["failover"]),
+        lsn_type=words.get("lsn_type", ""),
     )
 
 
