@@ -6,9 +6,10 @@ import os
 import resource
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -134,6 +135,24 @@ def test_a_message_that_is_too_long(running: Running) -> None:
     client.close()
 
 
+@contextmanager
+def speaking(client: Raw) -> Iterator[None]:
+    """A client that says how far it is all the time, as real ones do while they wait."""
+    ended = threading.Event()
+
+    def speak() -> None:
+        while not ended.wait(0.5):
+            client.status(0)
+
+    thread = threading.Thread(target=speak, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_a_client_that_never_reads(tmp_path: Path) -> None:
     """What waits for it is bounded, others are served, and it is sent away in the end."""
     note = "x" * 10_000
@@ -166,9 +185,9 @@ def test_a_client_that_never_reads(tmp_path: Path) -> None:
         again.message()
         end = numbers.end_of(1 + 40 * 500, 41)
         found: list[tuple[str, int]] = []
-        while not found or found[-1] != ("C", end):
-            found = streamed(again, until="C")
-            again.status(0)  # one that reads slowly is no silent one
+        with speaking(again):
+            while not found or found[-1] != ("C", end):
+                found = streamed(again, until="C")
         again.close()
 
 
