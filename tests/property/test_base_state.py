@@ -79,13 +79,13 @@ def test_rows_are_those_of_the_source(identity: Identity, data: st.DataObject) -
     changes = layers(shape, history.changes, cuts)
     pieces = files(shape, list(start.values()), sizes)
     wanted = Counter(history.rows.values())
-    assert plain(state(pieces, changes, shape=shape)) == wanted
+    assert plain(state(pieces, changes, shapes=[shape])) == wanted
     # As compaction does it: each file without new rows, and the new ones by themselves.
     parts: Counter[Row] = Counter()
     for piece in pieces:
-        parts += plain(state([piece], changes, shape=shape, adds_rows=False))
+        parts += plain(state([piece], changes, shapes=[shape], adds_rows=False))
     below = pieces if needs_old_rows(changes) else []
-    parts += plain(state(below, changes, shape=shape), only_new=True)
+    parts += plain(state(below, changes, shapes=[shape]), only_new=True)
     assert parts == wanted
 
 
@@ -101,5 +101,5 @@ def test_rows_without_a_key_are_counted(
     """As many copies as the source has, wherever they lie."""
     shape, changes, end = keyless(Counter(start), steps)
     pieces = files(shape, start, sizes)
-    found = state(pieces, layers(shape, changes, cuts), shape=shape)
+    found = state(pieces, layers(shape, changes, cuts), shapes=[shape])
     assert plain(found) == end

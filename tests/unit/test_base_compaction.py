@@ -216,6 +216,17 @@ def test_a_table_gets_another_shape(log: Log) -> None:
     assert log.rows(ITEM_2)[100, "x", None] == 1
 
 
+def test_a_value_that_its_type_cannot_hold(tmp_path: Path) -> None:
+    """A column is exact text in the base, and has its type in the log again: both are read."""
+    texts = ITEM_2.with_text_column(2)
+    log = Log(tmp_path, {texts: [(1, "a", "NaN"), (2, "b", "2.50")]})
+    log.write([change(Op.UPDATE, (2, "c", Decimal("3.50")), ITEM_2)])
+    wanted = Counter({(1, "a", "NaN"): 1, (2, "c", "3.50"): 1})
+    assert log.rows(ITEM_2) == wanted
+    log.step()
+    assert log.rows(ITEM_2) == wanted
+
+
 def test_rows_without_a_key(tmp_path: Path) -> None:
     """As many as there are are deleted, in whatever file they lie."""
     row = (None, b"x", True, 0.5, None, None)

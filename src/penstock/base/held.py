@@ -77,7 +77,7 @@ class HeldState:
                 settled_trx=first_trx(segments, int(table.settled)),
             )
             changes = changes_of(segments, name, window)
-            yield from state(self._base(table), changes, shape=table.relations[-1])
+            yield from state(self._base(table), changes, shapes=table.relations)
 
     def _base(self, table: BaseTable) -> Iterator[Piece]:
         for file in table.files:

@@ -8,7 +8,8 @@ server has computed new values, the rows have to be read again (`ShapeUnfit`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +38,24 @@ class ShapeUnfit(PenstockError):
 
     code = "BA02"
     retry = "backoff"
+
+
+def widest(newest: Relation, others: Iterable[Relation]) -> Relation:
+    """A shape in which columns are texts that were kept as exact text in another one.
+
+    Such a text may be of a value that the column's own type cannot hold.
+    """
+    texts = {
+        (column.name, column.source_type)
+        for one in others
+        for column in one.columns
+        if column.neutral == "string"
+    }
+    columns = tuple(
+        column.as_text() if (column.name, column.source_type) in texts else column
+        for column in newest.columns
+    )
+    return newest if columns == newest.columns else replace(newest, columns=columns)
 
 
 def converted(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from penstock.base.changes import Layer, TableChanges
 from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
-from penstock.base.shapes import converted
+from penstock.base.shapes import converted, widest
 from penstock.codec.columns import batch_schema
 from penstock.model import Op, Relation
 
@@ -35,21 +35,32 @@ class Piece:
 
 
 def state(
-    pieces: Iterable[Piece], changes: TableChanges, *, shape: Relation, adds_rows: bool = True
+    pieces: Iterable[Piece],
+    changes: TableChanges,
+    *,
+    shapes: Sequence[Relation],
+    adds_rows: bool = True,
 ) -> Iterator[Piece]:
     """The rows of a table in its newest shape; first none, to say it. pieces: those of the base.
 
-    shape: that of the table in the base. adds_rows: whether rows of changes come, too; without
+    shapes: those of the table in the base. adds_rows: whether rows of changes come, too; without
     them, what is left of the pieces. Raises SegmentCorrupt, LogInconsistent, ShapeUnfit.
     """
     found: Iterable[Piece] = () if changes.is_emptied else pieces
     for layer in changes.layers:
         found = _Layered(layer, adds_rows=adds_rows).over(found)
-    last = changes.relation or shape
+    last = last_shape(changes, shapes)
     yield Piece(relation=last, rows=empty(last))  # says the shape where there is no row
     for piece in found:
         rows = converted(piece.rows, piece.relation, last)
         yield Piece(relation=last, rows=rows, is_old=piece.is_old)
+
+
+def last_shape(changes: TableChanges, shapes: Sequence[Relation]) -> Relation:
+    """The newest shape of a table, in which all of its rows can be. shapes: those in the base."""
+    before = () if changes.is_emptied else shapes
+    newest = changes.relation or shapes[-1]
+    return widest(newest, (*before, *(layer.relation for layer in changes.layers)))
 
 
 def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
@@ -91,10 +102,10 @@ class _Layered:
 
     def over(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:
-            rows = converted(piece.rows, piece.relation, self._relation)
-            left = self._untouched(rows)
+            shape = widest(self._relation, (piece.relation,))
+            left = self._untouched(converted(piece.rows, piece.relation, shape))
             if left.num_rows:
-                yield Piece(relation=self._relation, rows=left, is_old=piece.is_old)
+                yield Piece(relation=shape, rows=left, is_old=piece.is_old)
         if self._left is not None and (self._left < 0).any() and self._adds_rows:
             raise inconsistent(self._relation, "the delete of a row that is not there")
         if self._adds_rows:

@@ -26,7 +26,8 @@ from penstock.base.manifest import (
     remove_others,
     save_manifest,
 )
-from penstock.base.shapes import ShapeUnfit, converted
+from penstock.base.shapes import ShapeUnfit, converted, widest
+from penstock.base.state import last_shape
 from penstock.host.faults import declare, point
 from penstock.load.base_job import CompactTask, Outcome, ReadTask, Written, compact, read_chunks
 from penstock.load.session import Session
@@ -74,6 +75,7 @@ def table_of(
             place = len(relations)
             relations.append(one.relation)
         files += [replace(file, relation=place) for file in one.files]
+    relation = widest(relation, relations)
     if not relations or not relations[-1].same_shape(relation):
         relations.append(relation)
     return BaseTable(
@@ -253,8 +255,8 @@ def _without_hole(files: Sequence[SegmentFile]) -> Iterator[SegmentFile]:
 
 def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:
     """The table in its newest shape, which its files have when they are read; None: they cannot."""
-    newest = changes.relation
-    if newest is None or newest.same_shape(table.relations[-1]):
+    newest = last_shape(changes, table.relations)
+    if newest.same_shape(table.relations[-1]):
         return table
     try:
         for relation in () if changes.is_emptied else table.relations:

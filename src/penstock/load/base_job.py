@@ -23,7 +23,7 @@ from penstock.base.manifest import (
     rows_batch,
     write_files,
 )
-from penstock.base.state import Piece, needs_old_rows, state
+from penstock.base.state import Piece, last_shape, needs_old_rows, state
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.lines import LineDialect
 from penstock.host.faults import declare, point
@@ -183,13 +183,13 @@ def _compact(task: CompactTask) -> Outcome:
             settled_trx=first_trx(segments, int(table.settled)),
         )
         changes = changes_of(segments, table.table, window)
-        shape = changes.relation or table.relations[-1]
+        shape = last_shape(changes, table.relations)
         alone = task.adds_rows and not task.files and bool(table.files)
         places = list(task.files)
         if alone and not changes.is_emptied and needs_old_rows(changes):
             places = list(range(len(table.files)))
         pieces = (_piece(task, place) for place in places)
-        found = state(pieces, changes, shape=table.relations[-1], adds_rows=task.adds_rows)
+        found = state(pieces, changes, shapes=table.relations, adds_rows=task.adds_rows)
         if task.adds_rows:
             batches = (piece.rows for piece in found if not (alone and piece.is_old))
             files = tuple(write_files(task.directory, shape, batches))
