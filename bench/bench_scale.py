@@ -1,0 +1,384 @@
+"""What more executors do for one hot table: each phase, and all of it on `local-cluster`.
+
+First in one process, with 1, 2 and 4 buckets of a table: CPU per row of each phase, summed over
+the buckets. It may grow with the buckets only where every bucket reads all frames. Then on Spark
+with 1, 2 and 4 executors of one processor each, which share this machine's processors with the
+target's server: what counts is that CPU per row stays the same. Last a simulation with these costs
+of more executors than there are here.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyspark
+
+from bench import bench_batch, bench_loader
+from bench.contenders import postmaster
+from bench.harness import ServerSampler, TreeSampler, arguments, describe_machine
+from bench.scale_model import Costs, simulate
+from bench.workload import Workload
+from penstock.base.fold import fold
+from penstock.base.net_rows import FoldedRows
+from penstock.codec.types import NO_CHOICES
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from penstock.load import session as sessions
+from penstock.load.job import TaskOutcome, Work, _bucket, _Frames
+from penstock.load.session import Session, SessionOptions, start_session
+from penstock.load.sql_target import apply_batch
+from penstock.load.stage import StagedBatch, open_stager
+from penstock.log.frames import FrameReader
+from penstock.log.layout import next_segments
+from penstock.log.segment import open_segment
+from penstock.log.tail import open_either
+from penstock.ports.loading import BatchOptions
+from penstock.ports.policies import EVOLVE_ALL
+from penstock.ports.target import engine_of
+
+EXECUTORS = (1, 2, 4)
+PHASE_BUCKETS = (1, 2, 4, 8)
+SMALL_TABLES = 100
+PHASES = ("read", "split", "fold", "order", "send")
+FILES_MAX = 1000
+Phases = dict[str, float]  # CPU microseconds per row
+
+
+@dataclass(slots=True)
+class InProcess:
+    """A session that does the tasks here, phase by phase, and notes the CPU of each."""
+
+    cpu_s: Counter[str] = field(default_factory=Counter)
+    server: int = 0
+    server_cpu_s: float = 0.0
+    slots_are_fixed = False
+
+    def run(
+        self, partitions: Sequence[Sequence[Work]], _work: object, *, description: str = ""
+    ) -> list[TaskOutcome]:
+        """As Session.run."""
+        del description
+        with ServerSampler(self.server) as sampler:
+            found = [self._do(work) for works in partitions for work in works]
+        self.server_cpu_s += sampler.cpu_s
+        return found
+
+    def tell(self, description: str, found: object) -> None:
+        """As Session.tell: nobody asks."""
+
+    def _do(self, work: Work) -> TaskOutcome:
+        task, writer = work.task, work.writer
+        files = {ref.path: FrameReader(open_either(ref.path)) for ref in task.frames}
+        frames: Any = self._timed("read", lambda: list(_Frames(task, files, writer)))
+        unsent = False
+        if task.buckets > 1:
+            bucket = _bucket(task, frames)
+            frames = self._timed("split", lambda: list(bucket))
+            unsent = bucket.any_unsent
+        net = self._timed("fold", lambda: fold(task.relation, frames))
+        rows = FoldedRows(
+            net=net,
+            layout=writer.layout,
+            frames=frames,
+            part=task.bucket,
+            in_key_order=True,
+            any_unsent=unsent or bool(net.counts.absent),
+        )
+        batches = self._timed("order", lambda: list(chain(rows.deletes(), rows.upserts())))
+        staged = self._timed("send", lambda: writer.write(_Made(rows, batches)))
+        for reader in files.values():
+            reader.file.close()
+        return TaskOutcome(
+            phase=task.phase,
+            staging=task.staging,
+            bucket=task.bucket,
+            counts=net.counts,
+            absent_columns=rows.absent_columns,
+            staged=staged,
+        )
+
+    def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        result = work()
+        self.cpu_s[phase] += time.process_time() - began
+        return result
+
+
+class _Made:
+    """Rows that are there already; see NetRows."""
+
+    def __init__(self, rows: FoldedRows, batches: list[Any]) -> None:
+        self.counts, self.part, self.any_unsent = rows.counts, rows.part, rows.any_unsent
+        self._batches = batches
+
+    def deletes(self) -> Iterator[Any]:
+        """All of them."""
+        return iter(self._batches)
+
+    def upserts(self) -> Iterator[Any]:
+        """None are left."""
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One batch. cpu_s: of our processes; the server's is of both steps."""
+
+    rows: int
+    stage_s: float
+    apply_s: float
+    cpu_s: float = 0.0
+    staging_server_s: float = 0.0
+    applying_server_s: float = 0.0
+
+    def us(self, seconds: float) -> float:
+        """Per row."""
+        return seconds * 1e6 / self.rows
+
+
+def load(url: str, log: Path, session: Any, *, executors: int, server: int, scratch: Path) -> Ran:
+    """Stage everything that is in a log as one batch, and apply it."""
+    files = next_segments(log, after=-1, count_max=FILES_MAX)
+    with open_segment(files[0].path) as first:
+        log_id = first.header.log_id
+    engine = engine_of(url)
+    options = BatchOptions(
+        url=url,
+        log_id=log_id,
+        namespaces={},
+        threads_max=executors,
+        extension="ckt",
+        starts={},
+        settled={},
+        choices=NO_CHOICES,
+        policies=EVOLVE_ALL,
+        rows_directory=scratch,
+    )
+    opened: Any = engine.open_target(
+        url, {}, allow_triggers=False, choices=NO_CHOICES, policies=EVOLVE_ALL
+    )
+    with closing(opened) as target, closing(open_stager(engine, options)) as stager:
+        applied = target.bind(log_id)
+        with (
+            TreeSampler(os.getpid(), without=[server]) as ours,
+            ServerSampler(server) as staging_server,
+        ):
+            staged: StagedBatch = stager.stage(files, session, applied=applied)
+        with ServerSampler(server) as applying_server:
+            seconds = apply_batch(target, staged, log_id=log_id)
+    return Ran(
+        rows=staged.counts.changes,
+        stage_s=seconds["stage"],
+        apply_s=seconds["apply"] + seconds["commit"],
+        cpu_s=ours.cpu_s,
+        staging_server_s=staging_server.cpu_s,
+        applying_server_s=applying_server.cpu_s,
+    )
+
+
+@contextmanager
+def cluster(executors: int, folder: Path) -> Iterator[Session]:
+    """A session on `local-cluster`, which writes beside its SPARK_HOME: a copy of it."""
+    home, installed = folder / f"spark-{executors}", Path(pyspark.__file__).parent
+    for name in ("bin", "sbin"):
+        shutil.copytree(installed / name, home / name)
+    for name in ("jars", "python"):
+        if (installed / name).exists():
+            (home / name).symlink_to(installed / name)
+    os.environ["SPARK_HOME"] = str(home)
+    sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes its time
+    session = start_session(
+        SessionOptions(
+            work_directory=folder / f"work-{executors}",
+            master=f"local-cluster[{executors},1,1024]",
+            conf={"spark.executor.memory": "1024m"},
+        )
+    )
+    try:
+        while session.parallelism < executors:
+            time.sleep(0.2)
+        session.run([[0]] * 4 * executors, warm, description="warming up")
+        yield session
+    finally:
+        session.close()
+        del os.environ["SPARK_HOME"]
+
+
+def warm(tasks: Iterator[int]) -> Iterable[int]:
+    """Import what a task needs."""
+    from penstock.load import job
+
+    time.sleep(0.5)
+    return [len(job.__name__) for _ in tasks]
+
+
+def nothing(tasks: Iterator[int]) -> Iterable[int]:
+    """No work."""
+    return list(tasks)
+
+
+def job_ms(session: Session, executors: int) -> float:
+    """The median wall time of a job with a task per executor that does nothing."""
+    seconds = []
+    for _ in range(9):
+        began = time.monotonic()
+        session.run([[0]] * executors, nothing, description="no work")
+        seconds.append(time.monotonic() - began)
+    return sorted(seconds)[4] * 1e3
+
+
+def phases(
+    fresh: Callable[[], str], log: Path, server: int, scratch: Path, rounds: int
+) -> dict[int, Phases]:
+    """Each phase in this process, by the number of buckets: the least of the rounds."""
+    found: dict[int, Phases] = {}
+    for _ in range(rounds):
+        for buckets in PHASE_BUCKETS:
+            session = InProcess(server=server)
+            ran = load(fresh(), log, session, executors=buckets, server=server, scratch=scratch)
+            seen = {phase: session.cpu_s[phase] for phase in PHASES}
+            seen |= {"staging": session.server_cpu_s, "applying": ran.applying_server_s}
+            figures = {phase: ran.us(seconds) for phase, seconds in seen.items()}
+            least = found.setdefault(buckets, figures)
+            found[buckets] = {phase: min(least[phase], figures[phase]) for phase in figures}
+    print("| buckets | " + " | ".join(PHASES) + " | all | target, staging | target, applying |")
+    print("|---" * (len(PHASES) + 4) + "|")
+    for buckets, least in found.items():
+        ours = [least[phase] for phase in PHASES]
+        cells = [*ours, sum(ours), least["staging"], least["applying"]]
+        print(f"| {buckets} | " + " | ".join(f"{cell:.2f}" for cell in cells) + " |", flush=True)
+    return found
+
+
+def measure_costs(
+    found: dict[int, Phases], small: tuple[InProcess, Ran], *, row_bytes: float, job: float
+) -> Costs:
+    """What the simulation starts from."""
+    one, most = found[1], max(found)
+    tables, ran = small
+    return Costs(
+        read_us=one["read"],
+        split_us=found[most]["split"] / most,
+        own_us=one["fold"] + one["order"] + one["send"],
+        staged_us=one["staging"],
+        applied_us=one["applying"],
+        task_ms=sum(tables.cpu_s.values()) * 1e3 / SMALL_TABLES,
+        table_ms=ran.applying_server_s * 1e3 / SMALL_TABLES,
+        job_ms=job,
+        row_bytes=row_bytes,
+    )
+
+
+def print_simulation(costs: Costs, rows: int) -> None:
+    """Up to 64 executors and 1,000 tables, of equal size or with half of the rows in one."""
+    processors = 16
+    print(f"\nCosts: {costs}")
+    print(
+        f"Assumed: {rows:,} rows a batch, maxThreads as many as executors; executors of one "
+        f"processor as fast as here, the target's server with {processors}; a network and disks "
+        "that are no limit; partitions are taken in order (list scheduling); the next batch is "
+        "staged while one is applied by one backend."
+    )
+    print(
+        "| executors | tables | rows | executors, s | target stages, s | target applies, s "
+        "| million rows/s | limit | executors' CPU, us per row |"
+    )
+    print("|---" * 9 + "|")
+    for executors in (1, 4, 16, 64):
+        for tables in (1, 10, 100, 1000):
+            for shape in ("even",) if tables == 1 else ("even", "half in one"):
+                counts = spread(rows, tables, shape)
+                one = simulate(
+                    costs, rows=counts, executors=executors, server_processors=processors
+                )
+                print(
+                    f"| {executors} | {tables:,} | {shape} | {one.executors_s:.2f} "
+                    f"| {one.staging_s:.2f} | {one.applying_s:.2f} "
+                    f"| {rows / one.seconds / 1e6:.2f} | {one.limit} | {one.cpu_us:.2f} |"
+                )
+
+
+def spread(rows: int, tables: int, shape: str) -> list[int]:
+    """Rows per table."""
+    if shape == "even":
+        return [rows // tables] * tables
+    return [rows // 2] + [rows // 2 // (tables - 1)] * (tables - 1)
+
+
+def main() -> None:
+    """Make the logs, then measure, then compute."""
+    flags = arguments(__doc__ or "", changes=600_000, simulated_rows=4_000_000)
+    print(f"one hot table, {flags.changes:,} changes ({describe_machine()})")
+    with ExitStack() as stack:
+        source, target, many = (stack.enter_context(EmbeddedPostgres()) for _ in range(3))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
+        url, server = source.url("postgres"), postmaster(target)
+        workload = Workload(change_count=flags.changes)
+        workload.create(url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"create publication {bench_loader.PUBLICATION} for table w")
+            connection.execute(
+                "select pg_create_logical_replication_slot(%s, 'pgoutput')", (bench_loader.SLOT,)
+            )
+        bench_loader.make_segments(url, folder / "hot", workload.change(url))
+        log = folder / "hot" / "log"
+        targets = bench_loader.Targets(target)
+        print("\nCPU microseconds per row, in one process:\n")
+        found = phases(targets.fresh, log, server, folder, flags.rounds)
+        small = small_tables(many, target, folder, server)
+        job = 0.0
+        print("\nOn local-cluster, all of Spark's processes counted:\n")
+        print("| executors | stage | apply | our CPU | target's, staging | a job without work |")
+        print("|---" * 6 + "|")
+        for executors in EXECUTORS:
+            with cluster(executors, folder) as session:
+                rounds = [
+                    load(
+                        targets.fresh(),
+                        log,
+                        session,
+                        executors=executors,
+                        server=server,
+                        scratch=folder,
+                    )
+                    for _ in range(flags.rounds)
+                ]
+                job = job_ms(session, executors)
+            ran = min(rounds, key=lambda one: one.cpu_s)
+            print(
+                f"| {executors} | {ran.stage_s:.2f} s | {ran.apply_s:.2f} s "
+                f"| {ran.us(ran.cpu_s):.2f} us | {ran.us(ran.staging_server_s):.2f} us "
+                f"| {job:.0f} ms |",
+                flush=True,
+            )
+        size = sum(path.stat().st_size for path in log.glob("*.ckt"))
+        costs = measure_costs(found, small, row_bytes=size / ran.rows, job=job)
+        print_simulation(costs, flags.simulated_rows)
+
+
+def small_tables(
+    source: EmbeddedPostgres, target: EmbeddedPostgres, folder: Path, server: int
+) -> tuple[InProcess, Ran]:
+    """A batch of one row for each of many tables: the second one, whose merge tables are there."""
+    bench_batch.create_tables(source.url("postgres"), SMALL_TABLES)
+    with psycopg.connect(target.url("postgres"), autocommit=True) as connection:
+        connection.execute("create database small")
+    bench_batch.create_tables(target.url("small"), SMALL_TABLES)
+    log = bench_batch.make_segments(source.url("postgres"), folder / "small", SMALL_TABLES, 1)
+    session = InProcess(server=server)
+    ran = load(target.url("small"), log, session, executors=1, server=server, scratch=folder)
+    return session, ran
+
+
+if __name__ == "__main__":
+    main()
