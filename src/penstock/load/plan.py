@@ -29,7 +29,7 @@ PARTITION_COST_BYTES = 1_000_000
 # the machine there is no processor that would be idle otherwise.
 BUCKET_BYTES = 48 * 2**20
 CLUSTER_BUCKET_BYTES = 4 * 2**20
-# Reading a row and telling whose it is costs a sixteenth of what else is done for it. More buckets
+# Reading a row and telling whose it is costs a tenth of what else is done for it. More buckets
 # would spend more than they spare: the target applies a table in one session, which is slower.
 BUCKETS_MAX = 8
 
