@@ -224,6 +224,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
         "FX": "of FlexCDC: `penstock flexcdc`",
         "ST": "of `penstock stage`",
         "SV": "of `penstock serve`",
+        "BA": "of the base that the load process keeps and `penstock serve` reads",
         "CT78 PS21": "of `penstock resend`",
         "IG": "of a directory that is read in place of a server: `penstock consume`",
         "LG": "of the change log: `penstock log check`",
