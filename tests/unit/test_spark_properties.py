@@ -59,7 +59,7 @@ def test_words_about_no_property_are_no_error_of_one() -> None:
 
 def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> None:
     """Spark takes two to three; what the pipeline file says wins."""
-    how = {"master": MASTER, "name": "x", "is_local": False, "directory": tmp_path}
+    how = {"master": MASTER, "name": "x", "is_local": False, "directory": tmp_path, "ui": False}
     ours = properties(**how, given={})  # type: ignore[arg-type]
     silent, look = (int(ours[name].removesuffix("s")) for name in (SILENCE, LOOK))
     assert silent + look < 60
