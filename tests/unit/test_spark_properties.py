@@ -64,3 +64,12 @@ def test_a_silent_executor_is_lost_before_a_minute_is_over(tmp_path: Path) -> No
     silent, look = (int(ours[name].removesuffix("s")) for name in (SILENCE, LOOK))
     assert silent + look < 60
     assert properties(**how, given={SILENCE: "5min"})[SILENCE] == "5min"  # type: ignore[arg-type]
+
+
+def test_spark_s_pages_are_off_unless_asked_for(tmp_path: Path) -> None:
+    """And on, nobody can end a job there."""
+    how = {"master": MASTER, "name": "x", "is_local": True, "directory": tmp_path, "given": {}}
+    for ui in (False, True):
+        ours = properties(**how, ui=ui)  # type: ignore[arg-type]
+        assert ours["spark.ui.enabled"] == str(ui).lower()
+        assert ours["spark.ui.killEnabled"] == "false"
