@@ -38,6 +38,7 @@ BEGINNINGS = (
     ("handover.captured", "load", "bulk.chunk.committed"),
 )
 ELSEWHERE = {
+    "bulk.chunk.reading",  # of sessions that are lent to workers, in test_cluster.py
     # Moments of single tables, in test_tables_kills.py.
     "extract.capture.before",
     "extract.capture.bound",
