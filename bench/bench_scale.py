@@ -10,7 +10,6 @@ of more executors than there are here.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 from collections import Counter
@@ -22,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pyspark
 
 from bench import bench_batch, bench_loader
 from bench.contenders import postmaster
 from bench.harness import ServerSampler, TreeSampler, arguments, describe_machine
 from bench.scale_model import Costs, simulate
+from bench.spark_home import use_copied_spark
 from bench.workload import Workload
 from penstock.base.fold import fold
 from penstock.base.net_rows import FoldedRows
@@ -189,13 +188,7 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
 @contextmanager
 def cluster(executors: int, folder: Path) -> Iterator[Session]:
     """A session on `local-cluster`, which writes beside its SPARK_HOME: a copy of it."""
-    home, installed = folder / f"spark-{executors}", Path(pyspark.__file__).parent
-    for name in ("bin", "sbin"):
-        shutil.copytree(installed / name, home / name)
-    for name in ("jars", "python"):
-        if (installed / name).exists():
-            (home / name).symlink_to(installed / name)
-    os.environ["SPARK_HOME"] = str(home)
+    use_copied_spark(folder)
     sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes its time
     session = start_session(
         SessionOptions(

@@ -9,34 +9,22 @@ hand it to an executor and on to Python is five copies of it, 20 ms: a twentieth
 
 from __future__ import annotations
 
-import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
-import pyspark
 
 from bench import contenders
 from bench.bench_loader import PUBLICATION, SLOT, Targets, make_segments, penstock
 from bench.harness import Comparison, Contender, Measurement, arguments, beside_servers
+from bench.spark_home import use_copied_spark
 from bench.workload import Workload
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.load import shipping
 from penstock.load.session import SessionKeeper, SessionOptions
 
 MASTER = "local-cluster[2,1,1024]"
-
-
-def writable_spark(folder: Path) -> Path:
-    """A SPARK_HOME that `local-cluster` may write to."""
-    installed, home = Path(pyspark.__file__).parent, folder / "spark-home"
-    home.mkdir()
-    for name in ("bin", "sbin"):
-        shutil.copytree(installed / name, home / name)
-    (home / "jars").symlink_to(installed / "jars")
-    return home
 
 
 def main() -> None:
@@ -48,7 +36,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
     ):
         url, folder = source.url("postgres"), Path(scratch)
-        os.environ["SPARK_HOME"] = str(writable_spark(folder))
+        use_copied_spark(folder)
         sessions = SessionKeeper(SessionOptions(master=MASTER, work_directory=folder / "spark"))
         workload = Workload(change_count=flags.changes)
         workload.create(url)

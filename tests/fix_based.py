@@ -70,7 +70,7 @@ class Based(Served):
         super().close()
 
 
-def fill(place: Place, first: int, count: int) -> None:
+def fill(place: Place, first: int, count: int = 20) -> None:
     """Rows inserted, updated, moved and deleted, in several transactions."""
     insert(place, "item", [(n, n * n, f"note\t{n}") for n in range(first, first + count)])
     insert(place, "other", [(f"k{n}", n * 10_000_000_000) for n in range(first, first + count)])

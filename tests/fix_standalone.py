@@ -154,15 +154,15 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Standalone:
-    """A cluster: its master, a machine as this one, and one apart.
+    """A cluster: its master, a machine as this one, and a remote one.
 
-    spark, data: the cables of the one apart; None where there are no namespaces. address: of this
+    spark, data: the cables of the remote one; None where there are no namespaces. address: of this
     machine, for executors; servers: where they have to listen.
     """
 
     master: str
     near: Machine
-    apart: Machine
+    remote: Machine
     spark: Cable | None
     data: Cable | None
 
@@ -188,7 +188,7 @@ class Standalone:
         return self.spark, self.data
 
     def vanish(self) -> None:
-        """Cut both cables of the machine apart."""
+        """Cut both cables of the remote machine."""
         for cable in self.cables():
             cable.cut()
 
@@ -218,7 +218,7 @@ def standalone(cluster_home: Path, tmp_path: Path) -> Iterator[Standalone]:
         yield Standalone(
             master=master,
             near=machine("near", here),
-            apart=machine("apart", there, namespace),
+            remote=machine("remote", there, namespace),
             spark=spark,
             data=data,
         )

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB as sources for a machine apart: snapshots are read through the driver."""
+"""MySQL and MariaDB as sources for a remote machine: snapshots are read through the driver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bank(folder: Path, cluster: Standalone, source: str, **spark: str) -> BankPi
 
 
 def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> ProxyAddress:
-    """Start both processes and the machine apart; where its executors read the snapshot."""
+    """Start both processes and the remote machine; where its executors read the snapshot."""
     pipeline.extract.start()
     handover = pipeline.directory / "state" / "handover.json"
 
@@ -47,7 +47,7 @@ def begin(pipeline: BankPipeline, cluster: Standalone, fault: str = "") -> Proxy
     address = ProxyAddress.parse(snapshot_id())
     pipeline.load.start()
     faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(pipeline.load.once)}
-    cluster.apart.start(faulty if fault else None)
+    cluster.remote.start(faulty if fault else None)
     return address
 
 

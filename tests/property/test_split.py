@@ -99,7 +99,7 @@ def test_split_then_fold_is_fold(identity: Identity, data: st.DataObject) -> Non
 
 @given(data=st.data())
 def test_split_then_fold_is_fold_without_a_key(data: st.DataObject) -> None:
-    """Of rows that only all their columns tell apart."""
+    """Of rows that only all their columns distinguish."""
     shape = relation(
         ("a", "integer", "int32"), ("b", "text", "string"), key=(), identity=Identity.FULL
     )

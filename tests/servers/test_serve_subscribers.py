@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from fix_based import fill
 from fix_end_to_end import Process
 from fix_engines import ENGINES, Place, insert, new_place
 from fix_pipeline import penstock
@@ -72,43 +73,30 @@ def followed(subscriber: Subscriber) -> None:
     subscriber.until(equal, "tables are equal")
 
 
-def change(place: Place, first: int, count: int = 20) -> None:
-    """Rows inserted, updated, moved and deleted, in several transactions."""
-    insert(place, "item", [(n, n * n, f"note {n}") for n in range(first, first + count)])
-    insert(place, "other", [(f"k{n}", n * 10_000_000_000) for n in range(first, first + count)])
-    place.run(
-        f"update item set note = null where id = {first}",
-        f"update item set id = id + 1000000 where id = {first + 1}",
-        f"delete from item where id = {first + 2}",
-        f"update other set v = v + 1 where k = 'k{first + 3}'",
-        f"delete from other where k = 'k{first + 4}'",
-    )
-
-
 @pytest.mark.long
 def test_a_subscriber_follows(served: Served, subscriber: Subscriber) -> None:
     """Rows, keys, TRUNCATE; restarts and kills of the server; enable and disable; DROP."""
     place = served.place
     subscriber.subscribe()
-    change(place, 1)
+    fill(place, 1)
     followed(subscriber)
     place.run("truncate table other")
-    change(place, 101)
+    fill(place, 101)
     followed(subscriber)
     assert served.server is not None
     served.server.stop()
-    change(place, 201)
+    fill(place, 201)
     served.serve()
-    change(place, 301)
+    fill(place, 301)
     followed(subscriber)
     for at in range(3):
         served.server.send(signal.SIGKILL)
         served.server.ended()
-        change(place, 401 + 100 * at)
+        fill(place, 401 + 100 * at)
         served.serve()
         followed(subscriber)
     subscriber.run(f"alter subscription {subscriber.name} disable")
-    change(place, 801)
+    fill(place, 801)
     subscriber.run(f"alter subscription {subscriber.name} enable")
     followed(subscriber)
     assert served.asked("select slot_name, active from pg_replication_slots") == [
@@ -125,11 +113,11 @@ def test_two_subscribers(served: Served, subscriber: Subscriber, postgres: Serve
     try:
         subscriber.subscribe("p", "binary = true", "streaming = on")
         other.subscribe()
-        change(served.place, 1)
+        fill(served.place, 1)
         followed(subscriber)
         followed(other)
         other.run(f"alter subscription {other.name} disable")
-        change(served.place, 101)
+        fill(served.place, 101)
         followed(subscriber)
         other.run(f"alter subscription {other.name} enable")
         followed(other)
@@ -173,7 +161,7 @@ def test_columns_rows_and_publications_that_change(shop: Served, postgres: Serve
     try:
         subscriber.run("alter table item replica identity full")
         subscriber.subscribe("dear")
-        change(shop.place, 1)
+        fill(shop.place, 1)
         wanted = "select id, n from item where n >= 100 and n <> 121 order by id"
         subscriber.until(
             lambda: subscriber.run("select id, n from item order by id") == shop.place.run(wanted),
@@ -223,7 +211,7 @@ def test_run_serves_beside_its_extraction(place: Place, postgres: Server, tmp_pa
             served.port = int(re.findall(r"127.0.0.1:(\d+)", log.read_text())[-1])
             subscriber = Subscriber(postgres, served, ITEM.format(prefix), OTHER.format(prefix))
             subscriber.subscribe()
-            change(place, 1)
+            fill(place, 1)
             followed(subscriber)
             listed = penstock("consumers", "ls", served.path)
             assert listed.code == 0, listed.err

@@ -107,7 +107,7 @@ def test_a_port_that_is_in_use(
 
 
 def test_spark_s_pages_tell_what_jobs_did(tmp_path: Path) -> None:
-    """On when asked for: descriptions in groups apart, and a job without tasks for the figures."""
+    """On when asked for: descriptions in groups, and a job without tasks for the figures."""
     options = SessionOptions(work_directory=tmp_path, ui=True, reporter=Reporter(tmp_path / "run"))
     with start_session(options) as session:
         bulk = session.named("bulk load")

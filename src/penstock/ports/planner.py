@@ -79,7 +79,7 @@ class Planner(Protocol):
     ) -> Mapping[TableName, Sequence[Chunk]]:
         """Cut tables into chunks which together hold each of their rows once.
 
-        Each copy_out gives the columns in order; for MySQL these are expressions. A table whose
+        Each copy_out gives the columns in order; they may be expressions. A table whose
         rows cannot be read at this point any more is left out. The source is asked for all tables
         together: how often does not depend on how many they are.
         """

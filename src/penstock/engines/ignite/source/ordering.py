@@ -41,7 +41,7 @@ def in_order(changes: Changes) -> Ordered:
     if rows["near"].any():
         runs = np.flatnonzero(np.any([is_record, *(_differs(rows[one]) for one in _NEAR)], axis=0))
         near = rows["near"][runs]
-        # Those of one order and different nodes are taken for one here, and told apart below.
+        # Those of one order and different nodes are taken for one here, and separated below.
         if _repeats(rows["near_order"][runs][near]) or _repeats(offsets[runs][~near]):
             return _woven(changes, offsets, runs)
     counts = np.diff(np.append(runs, len(offsets)))
