@@ -37,7 +37,8 @@ DATA = Path(__file__).parent / "data" / "ignite"
 def unpacked(name: str, directory: Path) -> Path:
     """A recording's work directory, below this one."""
     with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(directory, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        archive.extractall(directory)
     return directory
 
 

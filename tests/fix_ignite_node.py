@@ -21,6 +21,7 @@ from typing import IO
 
 import pytest
 
+from fix_ignite import unpacked
 from penstock.host.server_account import unprivileged_account
 from penstock.host.server_process import free_port
 
@@ -247,8 +248,7 @@ def record() -> None:
             ("two", "two-node-2", "node-2", 0),
         ):
             work = folder / f"calls-{calls}"
-            with tarfile.open(data / f"{name}.tar.xz") as archive:
-                archive.extractall(work, filter="data")
+            unpacked(name, work)
             text = ignite.calls(work, node, per_call, calls)
             (data / f"{calls}.jsonl").write_text(text, encoding="utf-8")
 
