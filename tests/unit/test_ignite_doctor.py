@@ -8,7 +8,8 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -188,21 +189,37 @@ def test_lag(node: Path) -> None:
     one(node, "IG07", Severity.WARNING, "122 minutes", "penstock consume node.toml")
 
 
-def test_another_reader(node: Path) -> None:
-    """Who holds the lock is named, and goes on holding it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, cdc_of(node) / "lock"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as child:
+@contextmanager
+def holding(node: Path, *program: object) -> Iterator[int]:
+    """A process that holds the lock; its number."""
+    command = [sys.executable, *map(str, program), cdc_of(node) / "lock", "/srv/penstock/my.xml"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         try:
-            one(node, "IG08", Severity.WARNING, f"process {child.pid} reads", "proc=7@there")
-            one(node, "IG08", Severity.WARNING, f"kill {child.pid}")
+            yield child.pid
         finally:
             child.communicate(b"")
+
+
+def test_another_reader(node: Path) -> None:
+    """Who holds the lock is named, and goes on holding it; a path is not the program's name."""
+    with holding(node, "-c", HOLDER) as pid:
+        one(node, "IG08", Severity.WARNING, f"process {pid} reads", "proc=7@there")
+        one(node, "IG08", Severity.WARNING, f"kill {pid}")
     assert found(node) == []
+
+
+def test_a_reader_of_ours(node: Path, tmp_path: Path) -> None:
+    """Nothing is wrong, and nothing is to be killed."""
+    for folder, words in (("script", ()), ("module", ("-m",))):
+        script = tmp_path / folder / ("penstock.py" if words else "penstock")
+        script.parent.mkdir()
+        script.write_text(HOLDER)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(script.parent)
+            with holding(node, *words, "penstock"):
+                assert one(node, "IG08", Severity.INFO).command == ""
 
 
 def test_mode(node: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import pwd
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from penstock.codec.ignite import wal
@@ -333,7 +334,10 @@ def _account() -> str:
 
 
 def _is_ours(pid: int) -> bool:
+    """By its words: not by a path that they are in, which may have any name."""
     try:
-        return b"penstock" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
+    is_module = any(pair == (b"-m", b"penstock") for pair in pairwise(words))
+    return is_module or any(word.rpartition(b"/")[2] == b"penstock" for word in words[:2])
