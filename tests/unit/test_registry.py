@@ -55,6 +55,7 @@ def test_each_scheme_has_its_engine() -> None:
         "merged-postgresql": "merged",
         "merged-mysql": "merged",
         "merged-mariadb": "merged",
+        "yugabytedb": "yugabyte",
     }
     assert types_at("postgres://u@h/d") == "postgresql"
     assert types_at("MariaDB://u@h/d") == "mariadb"

@@ -141,7 +141,7 @@ def _seconds(
         return max((source.now_us - outstanding_us) / 1e6, 0.0), False
     # Not what the source knows to be confirmed: it may be later than what was read of the log.
     read_to = max(log.end.position, applied.position)
-    if not source.bytes_behind(read_to):
+    if source.counts_bytes and not source.bytes_behind(read_to):
         return 0.0, False
     if source.unread is not None:
         since_us = source.unread.commit_us

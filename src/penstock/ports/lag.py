@@ -53,6 +53,7 @@ class Unread:
 class SourceState:
     """Where the source is. Positions are 0 where there is none; bytes behind the slot with them.
 
+    counts_bytes: whether positions tell how much lies between them, or that nothing does.
     now_us: the source's clock when it was asked, microseconds since 1970 UTC: commit times are of
     it. A server without slots does not know this pipeline: there slot_exists says that there is a
     log, slot_active that an extractor runs, confirmed is the log's end; and unread is set.
@@ -66,6 +67,7 @@ class SourceState:
     slot_active: bool
     confirmed: int
     unread: Unread | None = None
+    counts_bytes: bool = True
     bytes_between: Callable[[int, int], int] = _difference
 
     @property

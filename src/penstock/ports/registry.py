@@ -30,6 +30,7 @@ BUILT_IN = (
     "staged",
     "ignite",
     "merged",
+    "yugabyte",
 )
 
 

@@ -242,6 +242,8 @@ def relation_message(body: Buffer, streamed: bool = False) -> RelationMessage:
     xid, source_id = reader.xid(streamed), reader.u32()
     schema, name = reader.text() or "pg_catalog", reader.text()
     identity = chr(reader.u8())
+    if identity == "c":  # CHANGE, of a dialect: before images hold the key, as with DEFAULT
+        identity = "d"
     if identity not in "dnfi":
         raise decode_error(Reason.IDENTITY, len(body) - reader.remaining() - 1)
     columns = tuple(

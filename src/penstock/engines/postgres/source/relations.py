@@ -211,10 +211,7 @@ class RelationResolver:
         definition = self._definitions.get(message.source_id)
         live = None
         if definition is None or _unknown(message.columns, definition):
-            found = definitions_of(
-                self.connection, [message.source_id], book=self._book, shape_only=True
-            )
-            live = found.get(message.source_id)
+            live = self._read(message.source_id)
         if definition is None:
             if live is None or live.name not in self._names:
                 return None
@@ -240,8 +237,17 @@ class RelationResolver:
             return True
         if message.identity != Identity.FULL and any(c.flags & 1 for c in message.columns):
             return True
-        row = self.connection.execute(PRIMARY_KEY, {"id": message.source_id}).fetchone()
-        return row is not None and tuple(row[0]) == definition.key_of_changes
+        return self._primary_key(message.source_id) == definition.key_of_changes
+
+    def _read(self, source_id: int) -> TableDefinition | None:
+        """A table as the catalogue has it now; a dialect asks in its own way."""
+        found = definitions_of(self.connection, [source_id], book=self._book, shape_only=True)
+        return found.get(source_id)
+
+    def _primary_key(self, source_id: int) -> tuple[str, ...] | None:
+        """A table's primary key now; None where the table is gone."""
+        row = self.connection.execute(PRIMARY_KEY, {"id": source_id}).fetchone()
+        return tuple(row[0]) if row is not None else None
 
     def adopt(self, definition: TableDefinition) -> Relation | None:
         """Take over a definition that the catalogue had where the stream is now.

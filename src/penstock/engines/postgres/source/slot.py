@@ -160,7 +160,7 @@ def _slot_state(row: Row) -> SlotState:
         active_pid=int(row["active_pid"] or 0),
         confirmed_flush=_position(row["confirmed_flush_lsn"]),
         restart=_position(row["restart_lsn"]),
-        wal_status=row["wal_status"] or "",
+        wal_status=row.get("wal_status") or "",
         two_phase=row.get("two_phase") == "t",
         conflicting=row.get("conflicting") == "t",
         invalidation_reason=row.get("invalidation_reason") or "",

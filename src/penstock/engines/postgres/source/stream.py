@@ -188,18 +188,10 @@ class PostgresSource:
 
     def _begin(self, connection: ReplicationConnection) -> None:
         options, position = self._options, self._start.position
-        self.identity = checked_server(connection, self._expected, position)
-        slot.check_publication(connection, options.publication)
-        slot.check_slot(
-            slot.read_slot(connection, options.slot),
-            options.slot,
-            database=self.identity.database,
-            position=position,
-        )
-        slot.check_not_ahead(connection, position)
+        self.identity = self._checked(connection)
         self._pulse_s = _pulse_interval_s(connection)
         command = pgwire.start_replication(
-            options.slot, str(Lsn(position)), protocol_options(connection.server_version, options)
+            options.slot, str(Lsn(position)), self._protocol(connection)
         )
         point("stream.start.before")
         slot.start_when_free(
@@ -210,6 +202,24 @@ class PostgresSource:
         )
         connection.wire.narrow_window()
         logger.info("stream started", slot=options.slot, position=str(Lsn(position)))
+
+    def _checked(self, connection: ReplicationConnection) -> ServerIdentity:
+        """Whether the server can go on where the log ends; a dialect asks in its own way."""
+        options, position = self._options, self._start.position
+        identity = checked_server(connection, self._expected, position)
+        slot.check_publication(connection, options.publication)
+        slot.check_slot(
+            slot.read_slot(connection, options.slot),
+            options.slot,
+            database=identity.database,
+            position=position,
+        )
+        slot.check_not_ahead(connection, position)
+        return identity
+
+    def _protocol(self, connection: ReplicationConnection) -> list[tuple[str, str]]:
+        """The options of START_REPLICATION."""
+        return protocol_options(connection.server_version, self._options)
 
     def __exit__(
         self,

@@ -1,0 +1,59 @@
+"""YugabyteDB as a source of the bulk load: a worker's session reads as of a hybrid time."""
+
+from __future__ import annotations
+
+import psycopg
+
+from penstock.engines.postgres.connect import connect, server_errors
+from penstock.engines.postgres.source.bulk_reader import (
+    BEGIN_READ,
+    SOURCE_SETTINGS,
+    PostgresBulkReader,
+)
+from penstock.engines.yugabyte.options import wire_url
+from penstock.ports.bulk import APPLICATION_NAME, ChunkTask
+
+
+class YugabyteBulkReader(PostgresBulkReader):
+    """See BulkReader."""
+
+    def was_rewritten(self, task: ChunkTask) -> bool:
+        """See BulkReader. The server keeps the history of what was rewritten, too."""
+        del task
+        return False
+
+
+def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> YugabyteBulkReader | None:
+    """See BulkSource."""
+    del snapshot_text  # a time is never used again
+    connection = connect(wire_url(url), application_name=APPLICATION_NAME, options=SOURCE_SETTINGS)
+    try:
+        if _read_at(connection, snapshot_id):
+            return YugabyteBulkReader(connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
+    """See BulkSource."""
+    reader = open_reader(url, snapshot_id, snapshot_text)
+    if reader is not None:
+        reader.close()
+    return reader is not None
+
+
+def _read_at(connection: psycopg.Connection, hybrid_time: str) -> bool:
+    """Read as of a hybrid time until the transaction ends; False where it is gone."""
+    with server_errors("reading as of the consistent point"):
+        connection.execute(BEGIN_READ)
+        try:
+            connection.execute(f"set local yb_read_time to '{int(hybrid_time)} ht'".encode())
+        except (
+            psycopg.errors.UndefinedObject,  # a server of ours: its session has ended
+            psycopg.errors.SnapshotTooOld,
+        ):
+            return False
+    return True

@@ -1,0 +1,215 @@
+"""The engine of `penstock extract` for YugabyteDB: slot, catalogue and stream behind one port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import psycopg
+import structlog
+
+from penstock.codec.postgres.lsn import Lsn
+from penstock.engines.postgres.source import slot as postgres
+from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
+from penstock.engines.postgres.source.stream import StreamOptions
+from penstock.engines.yugabyte import slots
+from penstock.engines.yugabyte.catalog import Resolver, opened
+from penstock.engines.yugabyte.options import retention_s, wire_url
+from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
+from penstock.engines.yugabyte.stream import Known, YugabyteSource, identify
+from penstock.host.errors import StatementFailed
+from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition
+from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.source import (
+    RELATIONS_FILE,
+    EnginePlace,
+    LogAccess,
+    Origin,
+    Ranges,
+    ServerEnd,
+    SourceStream,
+)
+
+logger = structlog.get_logger()
+LOOK_INTERVAL_S = 30.0
+ALARM_PART = 0.5  # of the retention, gone without anything confirmed
+CANNOT_COMMENT = "0A000"
+
+
+class YugabyteEngine:
+    """The `SourceEngine` of a YugabyteDB source."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tables: Sequence[TableDefinition],
+        options: ExtractOptions,
+        start_position: int,
+        pipeline: str,
+        on_start: Callable[[], None],
+    ) -> None:
+        """start_position: where an empty log begins; on_start: called when a stream has begun."""
+        self._url = wire_url(url)
+        self._source_url = url
+        self._retention_s = retention_s(url)
+        self._tables = tables
+        self._options = options
+        self._start_position = start_position
+        self._pipeline = pipeline
+        self._on_start = on_start
+        self._resolver: Resolver | None = None
+        self._looked_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """The slot."""
+        return self._options.slot
+
+    def begin(self, place: EnginePlace) -> Origin:
+        """See SourceEngine. The server sends again from what is confirmed on."""
+        self._place = place
+        with open_replication(self._url, application_name=postgres.APPLICATION_NAME) as connection:
+            found = slots.read_slot(connection, self._options.slot)
+            identity = identify(connection)
+        resend_from = found.state.confirmed_flush if found and found.state.is_whole else None
+        return Origin(
+            identity={
+                "engine": "yugabytedb",
+                "flavour": "postgresql",
+                "database": identity.database,
+                "database_id": str(identity.database_id),
+                "slot": self._options.slot,
+            },
+            resend_from=resend_from,
+            begin=self._start_position or resend_from or 0,
+        )
+
+    def server_end(self) -> ServerEnd:
+        """See SourceEngine: nobody knows it."""
+        return ServerEnd()
+
+    def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
+        """See SourceEngine: an idle server moves its slot by itself."""
+        return nullcontext(lambda _: None)
+
+    def text(self, position: int) -> str:
+        """See SourceEngine."""
+        return str(Lsn(position))
+
+    def bytes_between(self, _first: int, _last: int) -> int:
+        """See SourceEngine: LSNs are no bytes."""
+        return 0
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """The slot is claimed before anything is read."""
+        with opened(self._source_url) as catalog:
+            self._claim(catalog)
+            if self._resolver is None:
+                known = self._place.state.load(RELATIONS_FILE, list[Relation]) or []
+                self._resolver = Resolver(catalog, self._tables, known=known)
+            else:
+                self._resolver.connection = catalog
+                self._resolver.forget()
+            yield
+
+    def _claim(self, catalog: psycopg.Connection) -> None:
+        """There is no lock against a second consumer: whose the slot is stands beside it.
+
+        A server that cannot keep comments speaks the dialect only, and refuses a second consumer.
+        """
+        owner = SlotOwner(pipeline=self._pipeline, log_id=self._place.log_id())
+        try:
+            claim_slot(catalog, self._options.publication, self._options.slot, owner)
+        except StatementFailed as error:
+            if error.fields.get("sqlstate") != CANNOT_COMMENT:
+                raise
+            logger.warning(
+                "the server cannot keep whose slot it is", slot=self.name, error=error.message
+            )
+
+    def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
+        """See SourceEngine: the slot is the one way to read."""
+        return None
+
+    @contextmanager
+    def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
+        """See SourceEngine."""
+        assert self._resolver is not None, "attempt() comes first"
+        shapes = CatalogShapes(
+            self._resolver,
+            save=lambda relations: self._place.state.save(RELATIONS_FILE, list(relations)),
+        )
+        options = self._options
+        known = Known(place=self._stored(), retention_s=self._retention_s)
+        with YugabyteSource(
+            self._url,
+            known=known,
+            options=StreamOptions(
+                slot=options.slot,
+                publication=options.publication,
+                slot_wait_s=options.slot_wait_s,
+                idle_flush_s=options.flush_interval_s,
+            ),
+            start=durable,
+            shapes=shapes,
+            spill_directory=self._place.spill,
+            before_run=shapes.keep,
+            files=self._place.files,
+            clock=self._place.clock,
+        ) as source:
+            assert known.found is not None
+            self._keep(known.found.stream_id, known.found.restart_ht)
+            self._on_start()
+            yield source
+
+    def _stored(self) -> SlotPlace:
+        return self._place.state.load(STATE_FILE, SlotPlace) or SlotPlace()
+
+    def _keep(self, stream_id: str, restart_ht: int) -> None:
+        """With the position goes the hybrid time up to which the server saw all confirmed."""
+        place = SlotPlace(
+            stream_id=stream_id,
+            restart_ht=max(restart_ht, self._stored().restart_ht),
+            tables=tuple((table.source_id, *table.name) for table in self._tables),
+        )
+        if place != self._stored():
+            self._place.state.save(STATE_FILE, place)
+
+    def saw(self, run: Run) -> None:
+        """See SourceEngine."""
+
+    def before_flush(self, end: FlushPoint) -> None:
+        """See SourceEngine."""
+
+    def has_outstanding(self) -> bool:
+        """See SourceEngine."""
+        return False
+
+    def tend(self, log_access: LogAccess) -> None:
+        """Look at the slot now and then: its restart time is kept, and an old one is told."""
+        del log_access
+        now_s = self._place.clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_INTERVAL_S:
+            return
+        self._looked_s = now_s
+        with open_replication(self._url, application_name=postgres.APPLICATION_NAME) as connection:
+            found = slots.read_slot(connection, self._options.slot)
+        if found is None:
+            return  # the stream says so
+        self._keep(found.stream_id, found.restart_ht)
+        age = slots.age_s(found.restart_ht, self._place.clock.now_us())
+        if age is not None and age > ALARM_PART * self._retention_s:
+            logger.warning(
+                "the server will drop changes that are not confirmed",
+                slot=self.name,
+                confirmed_s_ago=round(age),
+                retention_s=round(self._retention_s),
+            )
+
+    def is_loss(self, error: PenstockError) -> bool:
+        """See SourceEngine."""
+        return isinstance(error, (*postgres.CHANGES_GONE, slots.SlotReplaced, slots.RetentionOver))

@@ -1,0 +1,41 @@
+"""What a plan asks of YugabyteDB, which is a source alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NoReturn
+
+from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.tables import server_of
+from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.plan import APPLICATION_NAME, SourceFacts
+from penstock.ports.registry import PartMissing
+
+
+def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
+    """See Planned."""
+    with opened(config.source.url, application_name=APPLICATION_NAME) as connection:
+        tables = tables_of(connection, config.source.tables, dropped=dropped)
+    return SourceFacts(
+        server=server_of(config.source.url), tables=tuple(tables), left_out=(), problems=()
+    )
+
+
+def read_target(config: Config) -> NoReturn:
+    """See Planned."""
+    raise PartMissing(
+        "YugabyteDB cannot be a target",
+        hint="Name a database of another engine in [target] url.",
+        url=config.path.name,
+    )
+
+
+def problems_between(
+    config: Config,  # noqa: ARG001 - the port's
+    tables: Sequence[TableDefinition],  # noqa: ARG001 - the port's
+    *,
+    planned: Collection[TableName],  # noqa: ARG001 - the port's
+) -> list[str]:
+    """See Planned."""
+    return []

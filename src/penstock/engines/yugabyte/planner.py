@@ -1,0 +1,85 @@
+"""What the bulk load asks of YugabyteDB: the slot's consistent point, definitions, chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+from penstock.codec.postgres.lsn import Lsn
+from penstock.engines.postgres.connect import quoted
+from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.slots import HistoryGone
+from penstock.model import LOAD_AGAIN, TableDefinition, TableName
+from penstock.model.position import PositionKind
+from penstock.ports.bulk import Chunk
+from penstock.ports.config import Config
+from penstock.ports.planner import Point, TableRead
+
+
+class YugabytePlanner:
+    """The `Planner` of a YugabyteDB source: a table is one chunk, tables are read in parallel."""
+
+    positions: PositionKind = Lsn
+
+    def __init__(self, config: Config, first: Callable[[], Point | None]) -> None:
+        self._url = config.source.url
+        self._patterns = config.source.tables
+        self._first = first
+
+    def __enter__(self) -> Self:
+        """Nothing is opened."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is held."""
+
+    def first_point(self) -> Point | None:
+        """See Planner."""
+        return self._first()
+
+    def fresh_point(self) -> Point:
+        """See Planner. A later time has no LSN in the slot. Raises HistoryGone."""
+        raise HistoryGone(
+            "the source cannot be read at the slot's consistent point any more, and at no other "
+            "point whose place in the slot is known",
+            hint=f"Changes cannot be joined to other rows: {LOAD_AGAIN}",
+        )
+
+    def release(self) -> None:
+        """See Planner."""
+
+    def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
+        """See Planner."""
+        with opened(self._url) as connection:
+            found = tables_of(connection, self._patterns)
+        return [table for table in found if table.name in set(tables)]
+
+    def chunks(
+        self, point: Point, wanted: Sequence[TableRead]
+    ) -> Mapping[TableName, Sequence[Chunk]]:
+        """See Planner."""
+        del point
+        return {
+            read.definition.name: [
+                Chunk(number=0, relation=read.definition.name, copy_out=copy_sql(read))
+            ]
+            for read in wanted
+        }
+
+
+def copy_sql(read: TableRead) -> str:
+    """The COPY of a whole table."""
+    columns = ", ".join(quoted(name) for name in read.columns)
+    form = " with (format binary)" if read.binary else ""
+    return f"copy (select {columns} from {quoted(*read.definition.name)}) to stdout{form}"
+
+
+def make_planner(config: Config, *, first: Callable[[], Point | None]) -> YugabytePlanner:
+    """See `ports.planner.open_planner`."""
+    return YugabytePlanner(config, first)

@@ -1,0 +1,12 @@
+"""What executors must reach of a YugabyteDB source."""
+
+from __future__ import annotations
+
+from penstock.engines.postgres.reach import reach as postgres_reach
+from penstock.engines.yugabyte.options import wire_url
+from penstock.ports.reach import Reach
+
+
+def reach(url: str) -> Reach:
+    """See `ports.reach`."""
+    return postgres_reach(wire_url(url))

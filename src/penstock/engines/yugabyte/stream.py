@@ -1,0 +1,85 @@
+"""The stream of a YugabyteDB slot: PostgreSQL's, with what the dialect asks and does not ask.
+
+There is no IDENTIFY_SYSTEM and no end of a write-ahead log: whether nothing more comes is seen by
+quiet. Positions are confirmed as PostgreSQL's are, behind whole transactions and while idle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.codec.postgres import pgwire
+from penstock.engines.postgres.source import slot as postgres
+from penstock.engines.postgres.source.client import ReplicationConnection
+from penstock.engines.postgres.source.source_identity import ServerIdentity
+from penstock.engines.postgres.source.stream import PostgresSource
+from penstock.engines.yugabyte import slots
+from penstock.engines.yugabyte.slots import SlotPlace, YbSlot
+from penstock.host.clock import REAL_CLOCK
+from penstock.model import Run
+
+QUIET_S = 10.0
+
+
+@dataclass(kw_only=True)
+class Known:
+    """What a log knows of its slot before a stream begins. found: what the server has of it."""
+
+    place: SlotPlace
+    retention_s: float
+    found: YbSlot | None = field(default=None)
+
+
+class YugabyteSource(PostgresSource):
+    """See PostgresSource."""
+
+    def __init__(self, url: str, *, known: Known, **more: Any) -> None:
+        """known: what the slot must be."""
+        super().__init__(url, **more)
+        self._known = known
+        self._moved_s = REAL_CLOCK.monotonic_s()
+
+    def _checked(self, connection: ReplicationConnection) -> ServerIdentity:
+        options = self._options
+        postgres.check_publication(connection, options.publication)
+        identity = identify(connection)
+        found = slots.check_slot(
+            slots.read_slot(connection, options.slot),
+            options.slot,
+            known=self._known.place,
+            database=identity.database,
+            position=self._start.position,
+        )
+        slots.check_retention(found, options.slot, self._known.retention_s)
+        self._known.found = found
+        return identity
+
+    def _protocol(self, connection: ReplicationConnection) -> list[tuple[str, str]]:
+        del connection
+        name = pgwire.quoted_name(self._options.publication)
+        return [("proto_version", "1"), ("publication_names", name)]
+
+    def next_run(self, timeout_s: float) -> Run | None:
+        """See PostgresSource."""
+        run = super().next_run(timeout_s)
+        if run is not None and (run.rows or run.relations):
+            self._moved_s = REAL_CLOCK.monotonic_s()
+        return run
+
+    def has_given(self, position: int) -> bool:
+        """See SourceStream. Without a position: nothing has come for a while."""
+        if position:
+            return super().has_given(position)
+        return REAL_CLOCK.monotonic_s() - self._moved_s >= QUIET_S and not self.has_ready
+
+
+def identify(connection: ReplicationConnection) -> ServerIdentity:
+    """The database. There is no system identifier: a slot's stream id stands in for it."""
+    row = connection.query(
+        "select datname, oid from pg_database where datname = current_database()",
+        doing="identifying the database",
+    )[0]
+    return ServerIdentity(
+        system_id="", timeline=0, database=row["datname"] or "", database_id=int(row["oid"] or 0)
+    )

@@ -1,0 +1,75 @@
+"""The tables of a YugabyteDB source; see `ports.tables.Tables`.
+
+A log follows the tables that its publication had when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from penstock.codec.types import Engine, Server
+from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
+from penstock.host import checkpoint
+from penstock.model import TableDefinition, TableName
+from penstock.ports.config import Config
+from penstock.ports.tables import Followed, Present
+
+
+def server_of(url: str) -> Server:
+    """See Tables: the PostgreSQL that the server is made of."""
+    with opened(url) as connection:
+        version = connection.info.server_version
+    return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
+
+
+def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+    """See Tables."""
+    with opened(config.source.url) as connection:
+        return tables_of(connection, config.source.tables, dropped=dropped)
+
+
+def stored_place(config: Config) -> SlotPlace:
+    """What the log remembers of its slot. Raises CheckpointCorrupt."""
+    return checkpoint.load(config.layout.state / STATE_FILE, SlotPlace) or SlotPlace()
+
+
+def followed(
+    config: Config,
+    *,
+    added: Iterable[TableName],  # noqa: ARG001 - the port's
+) -> Followed | None:
+    """See Tables."""
+    place = stored_place(config)
+    if not place.stream_id:
+        return None
+    return Followed(
+        names=frozenset(TableName(schema, name) for _, schema, name in place.tables),
+        ids=frozenset(id_ for id_, _, _ in place.tables),
+    )
+
+
+def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
+    """See Tables."""
+    with opened(config.source.url, application_name="penstock new tables") as connection:
+        found = tables_of(connection, patterns)
+    names = frozenset(table.name for table in found)
+    return Present(
+        names=names,
+        new=frozenset(one.name for one in found if not known.has(one.name, one.source_id)),
+    )
+
+
+def everything(url: str) -> str:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return "*.*"
+
+
+def namespace(url: str, schema: str, *, is_same: bool) -> str:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return "" if is_same else "public"
+
+
+def shift(config: Config) -> int:  # noqa: ARG001 - the port's
+    """See Tables."""
+    return 0

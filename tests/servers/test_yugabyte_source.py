@@ -1,0 +1,172 @@
+"""A YugabyteDB source: its engine against our own server that speaks the dialect.
+
+No server of YugabyteDB can run here. A PostgreSQL is extracted and served in the dialect; from
+there a second pipeline extracts and loads into another database.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fix_based import ITEM, OTHER, Based, fill, rows
+from fix_end_to_end import LIVELY, Process
+from fix_engines import FIRST, Place, new_place
+from fix_pipeline import write_pipeline
+from fix_postgres import Server
+from fix_shared import SharedServers
+from penstock.engines.yugabyte.slots import SlotPlace
+from penstock.host import checkpoint
+
+BIG = "create table {}big (id int primary key, n int, body text)"
+
+
+@pytest.fixture
+def served(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Based]:
+    """A source with rows of before, extracted and served in the dialect, with a base."""
+    with new_place(shared_servers, FIRST) as place:
+        place.run(ITEM.format(""))
+        place.run(OTHER.format(""))
+        fill(place, 1, 20)
+        place.run(BIG.format(""), "alter table big alter column body set storage external")
+        place.run(
+            "insert into big select n, 0, repeat('x', 20000) || n from generate_series(1, 9) n"
+        )
+        folder = tmp_path / "served"
+        folder.mkdir()
+        made = Based(place, folder)
+        text = made.path.read_text().replace("[serve]", '[serve]\ndialect = "yugabyte"')
+        made.path.write_text(text)
+        try:
+            made.extract()
+            made.load()
+            made.serve()
+            yield made
+        finally:
+            made.close()
+            place.forget_log()
+
+
+class Second:
+    """The pipeline that has the served log as its source, and its processes."""
+
+    def __init__(self, served: Based, server: Server, folder: Path, **source: str) -> None:
+        """source: parameters of the URL."""
+        folder.mkdir()
+        self.folder, self.server = folder, server
+        self.url = server.make_database("yugabyte_target")
+        query = "&".join(f"{key}={value}" for key, value in source.items())
+        self.path = write_pipeline(
+            folder,
+            f"yugabytedb://repl:s3cret@127.0.0.1:{served.port}/shop?{query}",
+            self.url,
+            name="second",
+            directory="second",
+            tables=[f"{served.place.namespace}.*"],
+            sections={"changeExtractor": {**LIVELY, "publication": "p"}},
+        )
+        self.path.write_text(self.path.read_text() + '\n[spark]\nmaster = "local[1]"\n')
+        self.processes: list[Process] = []
+
+    def start(self, command: str, *more: str) -> Process:
+        """One of its commands."""
+        process = Process(self.path, command, *more)
+        self.processes.append(process)
+        return process
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """Of the target; none before there is such a table."""
+        with closing(psycopg.connect(self.url, autocommit=True)) as connection:
+            if connection.execute("select to_regclass(%s)", (table,)).fetchone() == (None,):
+                return []
+            found = connection.execute(f"select * from {table}".encode()).fetchall()
+        return sorted(found, key=repr)
+
+    def until_equal(self, place: Place, process: Process) -> None:
+        """Wait until both tables are as at the first source."""
+        for table in ("item", "other", "big"):
+            name = f"{place.namespace}.{table}"
+            process.until(
+                lambda n=name, t=table: self.rows(n) == rows(place, t), f"{table} is equal"
+            )
+
+    def close(self) -> None:
+        """End everything."""
+        for process in self.processes:
+            process.__exit__()
+        self.server.drop_database(self.url)
+
+
+@pytest.fixture
+def second(served: Based, postgres: Server, tmp_path: Path) -> Iterator[Second]:
+    """Not started."""
+    made = Second(served, postgres, tmp_path / "second")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def confirmed(served: Based) -> str:
+    """Where the second pipeline's slot is."""
+    ((found,),) = served.asked("select confirmed_flush_lsn::text from pg_replication_slots")
+    return str(found)
+
+
+def test_tables_are_copied_and_followed_over_kills(served: Based, second: Second) -> None:
+    """Snapshot and stream join without loss; so do a killed extractor, and a killed server."""
+    place = served.place
+    extractor = second.start("extract")
+    handover = second.folder / "second" / "state" / "handover.json"
+    extractor.until(lambda: handover.exists() and "captured" in handover.read_text(), "captured")
+    fill(place, 100, 20)  # behind the consistent point, before the tables are read
+    loader = second.start("load")
+    second.until_equal(place, loader)
+    for first in (200, 300):
+        extractor.send(signal.SIGKILL)
+        assert extractor.ended() != 0
+        fill(place, first, 20)
+        place.run("update big set n = n + 1")  # the long column is not sent: ABSENT, not NULL
+        extractor = second.start("extract")
+        second.until_equal(place, loader)
+    # The source is idle now: what the slot has confirmed reaches the log's end nevertheless.
+    place.run("create table elsewhere (id int primary key)", "drop table elsewhere")
+    end = served.asked("select pg_current_wal_lsn()::text")[0][0]
+    extractor.until(lambda: confirmed(served) == end, "the idle slot is confirmed")
+    loader.stop()
+    extractor.stop()
+
+
+def test_a_second_consumer_and_a_new_slot_are_refused(
+    served: Based, second: Second, postgres: Server, tmp_path: Path
+) -> None:
+    """Neither may take what is the first one's; a slot made anew is no continuation."""
+    second.path.write_text(second.path.read_text().replace('"data+change"', '"change"'))
+    extractor = second.start("extract")
+    state = second.folder / "second" / "state" / "slot.json"
+    extractor.until(state.exists, "the stream has begun")
+    other = Second(served, postgres, tmp_path / "other")
+    try:
+        other.path.write_text(other.path.read_text().replace('"data+change"', '"change"'))
+        thief = other.start("extract")
+        assert thief.ended() != 0
+        assert thief.error["code"] in ("PG53", "PG74"), thief.error
+    finally:
+        other.close()
+    fill(served.place, 400, 5)
+    extractor.stop()
+    # Dropped and made again under the same name: the stream id says so.
+    kept = checkpoint.load(state, SlotPlace)
+    assert kept is not None
+    checkpoint.save(state, replace(kept, stream_id="of-before"))
+    again = second.start("extract")
+    assert again.ended() != 0
+    assert again.error["code"] == "YB20", again.error  # of doctor, before a start
+    assert again.error["hint"]

@@ -1,0 +1,216 @@
+"""YugabyteDB as a source, from what its documentation says: slots, times, tables and columns."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from penstock.codec.postgres.pgoutput_messages import relation_message
+from penstock.control.lag import lag_of
+from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
+from penstock.engines.yugabyte import lag, slots
+from penstock.engines.yugabyte.catalog import TableUnfit, check_table
+from penstock.engines.yugabyte.options import check_url, lsn_type, retention_s, wire_url
+from penstock.engines.yugabyte.planner import YugabytePlanner
+from penstock.engines.yugabyte.slots import (
+    RetentionOver,
+    SlotPlace,
+    SlotReplaced,
+    YbSlot,
+    age_s,
+    check_retention,
+    check_slot,
+    create_slot,
+    micros,
+    read_slot,
+)
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.errors import UrlInvalid
+from penstock.model import FlushPoint, Identity, TableDefinition, TableName
+from penstock.ports.lag import LogEnd, SourceState, Unread
+from penstock.ports.target import Applied
+
+HT = 7104341234567 << 12  # of the documentation's form: microseconds, then a counter of 12 bits
+
+
+class Transcript:
+    """A replication connection that answers as recorded. said: what it was asked."""
+
+    def __init__(self, *answers: list[dict[str, Any]]) -> None:
+        self.answers, self.said = list(answers), list[str]()
+
+    def query(self, sql: str, *, doing: str, **_: Any) -> list[dict[str, Any]]:
+        """The next answer."""
+        assert doing
+        self.said.append(sql)
+        return self.answers.pop(0)
+
+
+def row(**more: Any) -> dict[str, Any]:
+    """A row of pg_replication_slots as a server of PostgreSQL 11's kind has it: no wal_status."""
+    return {
+        "slot_name": "s",
+        "plugin": "yboutput",
+        "slot_type": "logical",
+        "database": "yugabyte",
+        "active": "f",
+        "active_pid": None,
+        "confirmed_flush_lsn": "0/64",
+        "restart_lsn": "0/60",
+        "yb_stream_id": "4a1d",
+        "yb_restart_commit_ht": str(HT),
+        **more,
+    }
+
+
+def slot_of(**more: Any) -> YbSlot:
+    """A slot that is read."""
+    one = row(**more)
+    found = read_slot(Transcript([one], [one]), "s")  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_a_slot_is_made_with_a_hybrid_time() -> None:
+    """The consistent point is a placeholder; what can be read is the snapshot's name."""
+    said = Transcript(
+        [
+            {
+                "slot_name": "s",
+                "consistent_point": "0/0",
+                "snapshot_name": str(HT),
+                "output_plugin": "yboutput",
+            }
+        ]
+    )
+    made = create_slot(said, "s", lsn_type="SEQUENCE")  # type: ignore[arg-type]
+    assert (made.position, made.snapshot_id) == (0, str(HT))
+    assert said.said == ['CREATE_REPLICATION_SLOT "s" LOGICAL yboutput']
+    said.answers.append([{"consistent_point": "0/2", "snapshot_name": str(HT)}])
+    create_slot(said, "s", lsn_type="HYBRID_TIME")  # type: ignore[arg-type]
+    assert said.said[-1] == 'CREATE_REPLICATION_SLOT "s" LOGICAL yboutput HYBRID_TIME'
+
+
+def test_a_slot_is_read_with_its_stream_and_its_time() -> None:
+    """Also where the server's view lacks columns of later versions of PostgreSQL."""
+    found = slot_of()
+    assert (found.stream_id, found.restart_ht) == ("4a1d", HT)
+    assert found.state.confirmed_flush == 100
+    assert found.state.is_whole
+    assert micros(found.restart_ht) == 7104341234567
+    assert read_slot(Transcript([]), "s") is None  # type: ignore[arg-type]
+
+
+def test_a_slot_made_anew_is_no_continuation() -> None:
+    """Its LSNs begin to count again, and would be taken for those of the log."""
+    known = SlotPlace(stream_id="4a1d", restart_ht=HT)
+    assert check_slot(slot_of(), "s", known=known, database="yugabyte", position=100)
+    with pytest.raises(SlotReplaced, match="made anew") as caught:
+        check_slot(
+            slot_of(yb_stream_id="99ff"), "s", known=known, database="yugabyte", position=100
+        )
+    assert caught.value.code == "YB02"
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("more", "position", "error"),
+    [
+        ({"plugin": "pgoutput"}, 100, SlotUnfit),
+        ({"database": "other"}, 100, SlotUnfit),
+        ({"confirmed_flush_lsn": "0/65"}, 100, PositionGone),
+    ],
+)
+def test_what_the_log_cannot_go_on_from_is_refused(
+    more: dict[str, Any], position: int, error: type[Exception]
+) -> None:
+    """As with PostgreSQL: within one slot LSNs are ordered."""
+    with pytest.raises(error):
+        check_slot(slot_of(**more), "s", known=SlotPlace(), database="yugabyte", position=position)
+
+
+def test_a_missing_slot_is_refused() -> None:
+    """It is never made again under a log."""
+    with pytest.raises(SlotMissing):
+        check_slot(None, "s", known=SlotPlace(stream_id="4a1d"), database="d", position=5)
+
+
+def test_the_retention_is_a_clock() -> None:
+    """What was not confirmed for longer than the server keeps it may be gone."""
+    now_us = REAL_CLOCK.now_us()
+    recent, old = ((now_us - hours * 3_600_000_000) << 12 for hours in (7, 9))
+    check_retention(slot_of(yb_restart_commit_ht=str(recent)), "s", 8 * 3600)
+    with pytest.raises(RetentionOver, match=r"9\.0 hours") as caught:
+        check_retention(slot_of(yb_restart_commit_ht=str(old)), "s", 8 * 3600)
+    assert "retention_hours" in caught.value.hint
+    check_retention(slot_of(yb_restart_commit_ht=str(old)), "s", 24 * 3600)
+    assert age_s(0, now_us) is None
+
+
+def test_the_url_is_for_libpq_without_our_parameters() -> None:
+    """The port is that of YSQL; sslmode and the others stay."""
+    given = "yugabytedb://u:p%40w@h/db?sslmode=require&retention_hours=24&lsn_type=HYBRID_TIME"
+    assert wire_url(given) == "postgresql://u:p%40w@h:5433/db?sslmode=require"
+    assert wire_url("yugabytedb://u@[::1]:5499/db") == "postgresql://u@[::1]:5499/db"
+    assert retention_s(given) == 24 * 3600
+    assert retention_s("yugabytedb://u@h/db") == 8 * 3600
+    assert lsn_type(given) == "HYBRID_TIME"
+    check_url(given)
+    for wrong in ("retention_hours=25", "retention_hours=x", "lsn_type=WAL"):
+        with pytest.raises(UrlInvalid):
+            check_url(f"yugabytedb://u@h/db?{wrong}")
+
+
+def table(**more: Any) -> TableDefinition:
+    """A table with a key."""
+    given = {"primary_key": ("id",), **more}
+    return TableDefinition(name=TableName("public", "t"), source_id=1, columns=(), **given)
+
+
+def test_tables_need_a_key_and_an_identity() -> None:
+    """INDEX does not exist there, NOTHING tells nothing."""
+    check_table(table())
+    check_table(table(identity=Identity.FULL))
+    for unfit in (
+        table(primary_key=()),
+        table(identity=Identity.NOTHING),
+        table(identity=Identity.INDEX),
+    ):
+        with pytest.raises(TableUnfit) as caught:
+            check_table(unfit)
+        assert caught.value.hint
+
+
+def test_identity_change_identifies_by_the_key() -> None:
+    """The letter of a Relation message."""
+    column = b"\x01id\0" + struct.pack(">Ii", 23, -1)
+    body = struct.pack(">I", 16384) + b"public\0t\0c" + struct.pack(">H", 1) + column
+    assert relation_message(body).identity == "d"
+
+
+def test_lag_is_a_time_though_lsns_say_nothing() -> None:
+    """Without counted bytes a source is never taken for read to its end."""
+    state = SourceState(
+        now_us=20_000_000,
+        position=0,
+        slot_exists=True,
+        slot_active=True,
+        confirmed=5,
+        unread=Unread(commit_us=12_000_000),
+        counts_bytes=False,
+        bytes_between=lambda _first, _last: 0,
+    )
+    end = FlushPoint(position=5, gsn=1, trx=1, commit_time_us=1_000_000)
+    found = lag_of(state, LogEnd(log_id="x", end=end), Applied(), outstanding_us=None)
+    assert (found.seconds, found.at_most) == (8.0, True)
+
+
+def test_another_point_than_the_slots_is_refused() -> None:
+    """A later time has no place in the slot: rows read there would not join the changes."""
+    planner = YugabytePlanner.__new__(YugabytePlanner)
+    with pytest.raises(slots.HistoryGone) as caught:
+        planner.fresh_point()
+    assert caught.value.hint
+    assert lag.SLOT
