@@ -170,3 +170,8 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
     assert again.ended() != 0
     assert again.error["code"] == "YB20", again.error  # of doctor, before a start
     assert again.error["hint"]
+    # The next command that such errors name: slot and publication are taken back.
+    checkpoint.save(state, kept)
+    reset = second.start("reset", "--yes")
+    assert reset.ended() == 0, reset.err
+    assert served.asked("select slot_name from pg_replication_slots") == []

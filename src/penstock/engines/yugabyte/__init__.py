@@ -33,6 +33,7 @@ DESCRIPTOR = Descriptor(
         "planner": f"{_HERE}.planner:make_planner",
         "position": "penstock.codec.postgres.lsn:Lsn",
         "positions": f"{_POSTGRES}.positions:positions_of",
+        "reset": f"{_HERE}.reset",
         "tables": f"{_HERE}.tables",
         "read_plan": f"{_POSTGRES}.source.read_plan:read_plan",
         "log_plan": f"{_POSTGRES}.source.read_plan:log_plan",

@@ -43,6 +43,7 @@ CHECKS_OF: Mapping[str, tuple[str, ...]] = {"YB02": ("YB20",), "YB03": ("YB21",)
 NOT_FOUND_BEFORE: Mapping[str, str] = {
     "YB01": "of a table: doctor reports it when it reads the tables",
     "YB04": "of a snapshot: while tables are loaded",
+    "YB05": "of a reset: while the slot is dropped",
 }
 
 

@@ -1,0 +1,89 @@
+"""What a pipeline has made at a YugabyteDB source; see `ports.reset.SourceReset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from penstock.codec.postgres.pgwire import quoted_name
+from penstock.engines.postgres.connect import literal, server_errors
+from penstock.engines.postgres.source import slot_leftovers
+from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.slot_owner import slot_of_another, slot_owner
+from penstock.engines.yugabyte.catalog import opened
+from penstock.engines.yugabyte.extraction import identity
+from penstock.engines.yugabyte.options import wire_url
+from penstock.model import PenstockError
+from penstock.model.removal import Removal
+from penstock.ports.config import Config
+from penstock.ports.handover import Handover
+from penstock.ports.identity import check_identity, stored_identity
+
+APPLICATION_NAME = "penstock reset"
+DROP = "DROP_REPLICATION_SLOT"
+
+
+class SlotReadLately(PenstockError):
+    """The server drops a slot only when nobody has read it for a while (five minutes)."""
+
+    code = "YB05"
+    retry = "operator"
+
+
+def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
+    """See SourceReset. Raises SlotReadLately."""
+    del handover
+    if not config.pipeline.mode.has_change:
+        return
+    check_identity(config, stored_identity(config), identity(config))
+    section = config.change_extractor
+    removals = slot_leftovers.leftovers(
+        wire_url(config.source.url), slot=section.replication_slot, publication=section.publication
+    )
+    _check_idle(config, section.replication_slot)
+    drop = f"{DROP} {quoted_name(section.replication_slot)};"
+    for removal in removals:
+        is_slot = "pg_drop_replication_slot" in removal.statements[0]
+        yield replace(removal, statements=(drop,)) if is_slot else removal
+
+
+def _check_idle(config: Config, slot: str) -> None:
+    with (
+        opened(config.source.url, application_name=APPLICATION_NAME) as connection,
+        server_errors(f"looking at slot {slot}"),
+    ):
+        row = connection.execute(
+            f"select active from pg_replication_slots where slot_name = {literal(slot)}".encode()
+        ).fetchone()
+    if row is not None and row[0]:
+        raise SlotReadLately(
+            f"slot {slot} was read within the last minutes, and cannot be dropped yet",
+            hint="See that nothing reads from it, wait five minutes, and run the same command "
+            "again.",
+        )
+
+
+def owner(config: Config, *, log_id: str) -> str:
+    """See SourceReset. Raises SlotOfAnother."""
+    if not config.pipeline.mode.has_change:
+        return ""
+    section = config.change_extractor
+    with opened(config.source.url, application_name=APPLICATION_NAME) as connection:
+        reader = slot_owner(connection, section.publication, section.replication_slot)
+    if reader is None:
+        return ""
+    if log_id and reader.log_id != log_id:
+        raise slot_of_another(reader, section.publication, section.replication_slot)
+    return f"the slot belongs to pipeline {reader.pipeline}, change log {reader.log_id}"
+
+
+def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
+    """See SourceReset. A slot by the command of replication, which every server knows."""
+    del handover
+    url = wire_url(config.source.url)
+    if not removal.statements[0].startswith(DROP):
+        slot_leftovers.remove(url, removal)
+        return
+    with open_replication(url, application_name=APPLICATION_NAME) as connection:
+        for statement in removal.statements:
+            connection.query(statement.rstrip(";"), doing=f"removing {removal.what}")
