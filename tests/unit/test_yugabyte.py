@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control.lag import lag_of
 from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
+from penstock.engines.postgres.source.slot_owner import SlotOfAnother
 from penstock.engines.yugabyte import lag, slots
 from penstock.engines.yugabyte.catalog import TableUnfit, check_table
+from penstock.engines.yugabyte.engine import YugabyteEngine
 from penstock.engines.yugabyte.options import check_url, lsn_type, retention_s, wire_url
 from penstock.engines.yugabyte.planner import YugabytePlanner
 from penstock.engines.yugabyte.slots import (
@@ -29,6 +32,7 @@ from penstock.engines.yugabyte.slots import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import UrlInvalid
 from penstock.model import FlushPoint, Identity, TableDefinition, TableName
+from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.lag import LogEnd, SourceState, Unread
 from penstock.ports.target import Applied
 
@@ -214,3 +218,45 @@ def test_another_point_than_the_slots_is_refused() -> None:
         planner.fresh_point()
     assert caught.value.hint
     assert lag.SLOT
+
+
+class Commented:
+    """A catalogue with a publication's comment. written: what was said to it."""
+
+    def __init__(self, comment: str) -> None:
+        self.comment, self.written = comment, list[str]()
+
+    def execute(self, sql: Any, _parameters: Any = None) -> Commented:
+        """The comment is asked for, or changed."""
+        if isinstance(sql, bytes):
+            self.written.append(sql.decode())
+        return self
+
+    def fetchone(self) -> tuple[str, bool]:
+        """The comment, and that it may be changed."""
+        return self.comment, True
+
+
+def claimed(comment: str) -> Commented:
+    """The catalogue after the engine has claimed its slot."""
+    engine = YugabyteEngine(
+        "yugabytedb://u@h/d",
+        tables=(),
+        options=ExtractOptions(slot="s", publication="p"),
+        start_position=0,
+        pipeline="shop",
+        on_start=lambda: None,
+    )
+    engine._place = SimpleNamespace(log_id=lambda: "ours")  # type: ignore[assignment]
+    catalog = Commented(comment)
+    engine._claim(catalog)  # type: ignore[arg-type]
+    return catalog
+
+
+def test_a_slot_has_one_consumer() -> None:
+    """The server has no lock: whose the slot is stands in the publication's comment."""
+    (written,) = claimed("").written
+    assert "penstock: slot s is read by pipeline shop, log ours" in written
+    assert claimed("penstock: slot s is read by pipeline shop, log ours").written == []
+    with pytest.raises(SlotOfAnother):
+        claimed("penstock: slot s is read by pipeline shop, log theirs")
