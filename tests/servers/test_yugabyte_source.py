@@ -22,6 +22,8 @@ from fix_engines import FIRST, Place, new_place
 from fix_pipeline import write_pipeline
 from fix_postgres import Server
 from fix_shared import SharedServers
+from penstock.control.config import load_config
+from penstock.engines.yugabyte.reset import SlotReadLately, found
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.host import checkpoint
 
@@ -160,6 +162,9 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
         assert thief.error["code"] in ("PG53", "PG74"), thief.error
     finally:
         other.close()
+    # A slot with a reader is not dropped.
+    with pytest.raises(SlotReadLately, match="within the last minutes"):
+        list(found(load_config(second.path), None))
     fill(served.place, 400, 5)
     extractor.stop()
     # Dropped and made again under the same name: the stream id says so.

@@ -37,10 +37,11 @@ def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
         return
     check_identity(config, stored_identity(config), identity(config))
     section = config.change_extractor
+    # First: what follows would wait for a reader that may be gone since minutes.
+    _check_idle(config, section.replication_slot)
     removals = slot_leftovers.leftovers(
         wire_url(config.source.url), slot=section.replication_slot, publication=section.publication
     )
-    _check_idle(config, section.replication_slot)
     drop = f"{DROP} {quoted_name(section.replication_slot)};"
     for removal in removals:
         is_slot = "pg_drop_replication_slot" in removal.statements[0]
