@@ -365,8 +365,9 @@ def test_words_of_a_dialect() -> None:
     check_plugin("yboutput", dialect="yugabyte")
     check_lsn_type("SEQUENCE", dialect="yugabyte")
     check_lsn_type("", dialect="postgres")
+    check_lsn_type("HYBRID_TIME", dialect="yugabyte")
     for word, dialect, sqlstate in (
-        ("HYBRID_TIME", "yugabyte", "0A000"),
+        ("HYBRID_TIME", "postgres", "42601"),
         ("SEQUENCE", "postgres", "42601"),
     ):
         with pytest.raises(Refused) as caught:

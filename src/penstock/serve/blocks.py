@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.serve import numbers
 from penstock.serve.chunks import Chunk, Counted, next_chunk
 from penstock.serve.encode import Block, Unsaid, Views, encode
+from penstock.serve.hybrid import HybridTimes
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 CACHE_BYTES = 64 << 20
@@ -44,14 +45,24 @@ class Made(NamedTuple):
 class Blocks:
     """Gives out blocks. Used by the event loop's thread; the work is done in others."""
 
-    def __init__(self, log: SourceLog, *, cache_bytes: int = CACHE_BYTES) -> None:
-        """cache_bytes: of blocks that are kept; what clients are being sent comes on top."""
-        self._log = log
+    def __init__(
+        self,
+        log: SourceLog,
+        *,
+        hybrid: HybridTimes | None = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """cache_bytes: of blocks that are kept; what clients are being sent comes on top.
+
+        hybrid: the numbers of forms whose LSNs are commit times.
+        """
+        self._log, self._hybrid = log, hybrid
         self._room = cache_bytes
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="encode")
         self._kept: OrderedDict[object, asyncio.Future[Made | None]] = OrderedDict()
         self._sizes: dict[object, int] = {}
         self.made_count = 0
+        self._numbering = 0
 
     async def next(
         self, place: Place, views: Views, head: Head, borders: frozenset[int], has: int
@@ -64,7 +75,7 @@ class Blocks:
         passed = has if has > place.counted.position else 0
         # The open segment has more each time; a closed one has the same for everybody.
         seen = (head.end.trx, head.end.gsn) if place.number >= head.number else None
-        key = (id(views), place, seen, borders, passed)
+        key = (id(views), place, seen, borders, passed, self._numbering)
         found = self._kept.get(key)
         if found is None:
             loop = asyncio.get_running_loop()
@@ -80,6 +91,10 @@ class Blocks:
         """Nobody has these views any more."""
         for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == id(views)]:
             self._drop(key)
+
+    def renumber(self) -> None:
+        """Numbers of commit times count anew: what was made with those of before is not given."""
+        self._numbering += 1
 
     def close(self) -> None:
         """End the threads."""
@@ -118,6 +133,10 @@ class Blocks:
                     return Made(None, _next_segment(place))
                 if chunk.end.position <= passed:
                     return Made(None, _behind(chunk, place))
+                times = None
+                if views.form.hybrid:
+                    assert self._hybrid is not None, "a slot of such numbers has been made"
+                    times = self._hybrid.of(segment, head)
                 block = encode(
                     segment,
                     chunk,
@@ -125,6 +144,7 @@ class Blocks:
                     views,
                     open_trx=place.open_trx,
                     unsaid=place.unsaid,
+                    times=times,
                 )
         except SegmentGone:
             if place.number >= head.number and place.counted.position >= head.position:

@@ -29,6 +29,7 @@ from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, published
 from penstock.serve.chunks import Chunk
 from penstock.serve.forms import Emptied, Form, Logical, PgOutput
+from penstock.serve.hybrid import SegmentTimes
 from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
@@ -127,6 +128,9 @@ class Block:
     a part that others follow. open_trx: the transaction that goes on in the next part; 0: none.
     unsaid: what the next part needs of it.
     cuts: offsets of messages, not far from each other, with 0 and the length.
+    `position` is of the log's numbers (`numbers.py`), `ends` and lsn, the END that is there, of the
+    client's. time_us: when the last transaction up to there was committed, 0 where the segment does
+    not have it.
     """
 
     data: bytes
@@ -135,6 +139,8 @@ class Block:
     ends: np.ndarray[Any, np.dtype[np.uint64]]
     shapes: tuple[Announced, ...]
     position: int
+    lsn: int = 0
+    time_us: int = 0
     open_trx: int = 0
     unsaid: Unsaid = _NOTHING
 
@@ -152,20 +158,31 @@ def encode(
     *,
     open_trx: int = 0,
     unsaid: Unsaid = _NOTHING,
+    times: SegmentTimes | None = None,
     clock: Clock = REAL_CLOCK,
 ) -> Block:
     """Encode one part of a chunk. open_trx, unsaid: what the block of the part before it says.
 
+    times: the numbers of a form whose LSNs are commit times; None for others.
     Raises Refused for what no message can say, SegmentCorrupt.
     """
-    return _Part(segment, chunk, part, views, _Out(open_trx, unsaid), clock.now_us()).block()
+    out = _Out(open_trx, unsaid)
+    return _Part(segment, chunk, part, views, out, times, clock.now_us()).block()
 
 
 class _Part:
     def __init__(
-        self, segment: Segment, chunk: Chunk, part: int, views: Views, out: _Out, now_us: int
+        self,
+        segment: Segment,
+        chunk: Chunk,
+        part: int,
+        views: Views,
+        out: _Out,
+        times: SegmentTimes | None,
+        now_us: int,
     ) -> None:
         self._segment, self._chunk, self._views, self._now_us = segment, chunk, views, now_us
+        self._commit_times = times
         self._form, self._out = views.form, out
         before = chunk.rows[: chunk.parts[part]]
         self._gsn_before = max((entry.gsn_last for entry in before), default=chunk.start.gsn)
@@ -199,7 +216,8 @@ class _Part:
             def transactions() -> list[Transaction]:
                 return [self._transaction(trx) for trx in trxs.tolist()]
 
-            lsns = numbers.rows_of(gsns, trxs)
+            times = self._commit_times
+            lsns = times.rows(trxs) if times is not None else numbers.rows_of(gsns, trxs)
             frames = view.encoder(batch, lsns, transactions, self._now_us)
         except Unencodable as error:
             raise Refused("55000", f"{view.relation.full_name}: {error}") from error
@@ -241,6 +259,8 @@ class _Part:
 
     def _end(self, trx: int) -> int:
         """The END of a transaction that has something in this part."""
+        if self._commit_times is not None:
+            return self._commit_times.end(trx)
         if trx not in self._ends:
             self._ends[trx] = numbers.end_of(self._gsn_end(trx), trx)
         return self._ends[trx]
@@ -276,7 +296,15 @@ class _Part:
         if out.open_trx != self._continuing:
             self._commit()
         out.flush_pending()
-        return out.block(0 if self._later else self._chunk.end.position)
+        if self._later:
+            return out.block(0, 0, 0)
+        end, times = self._chunk.end, self._commit_times
+        lsn = times.end(end.trx) if times is not None else end.position
+        dated = self._segment.transactions
+        time_us = 0
+        if dated.first <= end.trx <= dated.last:
+            time_us = int(dated.committed(end.trx, end.trx)[0][0])
+        return out.block(end.position, lsn, time_us)
 
     def _committed(self) -> None:
         """Look up when the transactions of this part were committed."""
@@ -321,7 +349,7 @@ class _Part:
         if self._form.joins:
             for row in range(run.first, run.last):
                 body = bytes(data[begin : ends[row]])
-                self._change(body, numbers.row_of(int(run.of.gsns[row]), run.trx))
+                self._change(body, self._row(int(run.of.gsns[row]), run.trx))
                 begin = ends[row]
             return
         if self._form.by_publication:
@@ -359,6 +387,8 @@ class _Part:
         out.open_trx = trx
         # Not above the LSNs of its rows, of which the first may be the next one.
         position = numbers.begin_of(self._gsn_before_of(trx), trx)
+        if self._commit_times is not None:
+            position = self._commit_times.commit(trx)
         self._say(self._form.begin(self._transaction(trx)), position)
 
     def _transaction(self, trx: int) -> Transaction:
@@ -382,8 +412,14 @@ class _Part:
             out.add(write.xlog_data(out.take_kept(), end, self._now_us))
         out.open_trx, out.count = 0, 0
 
+    def _row(self, gsn: int, trx: int) -> int:
+        """The LSN of a row, or of a marker behind it."""
+        if self._commit_times is not None:
+            return self._commit_times.commit(trx)
+        return numbers.row_of(gsn, trx)
+
     def _marker(self, marker: Marker) -> None:
-        position = numbers.row_of(marker.gsn, marker.trx)
+        position = self._row(marker.gsn, marker.trx)
         if marker.kind is MarkerKind.MESSAGE:
             self._message(marker, position)
             return
@@ -511,8 +547,8 @@ class _Out:
             self._known[table] = message
             self._shapes.append(Announced(self._size, table, message))
 
-    def block(self, position: int) -> Block:
-        """All of it."""
+    def block(self, position: int, lsn: int, time_us: int) -> Block:
+        """All of it. See Block."""
         for frame in self._pending:  # of a transaction that goes on: no later than here
             self.add(frame)
         return Block(
@@ -522,6 +558,8 @@ class _Out:
             ends=np.array(self._ends, np.uint64),
             shapes=tuple(self._shapes),
             position=position,
+            lsn=lsn,
+            time_us=time_us,
             open_trx=self.open_trx,
             unsaid=Unsaid(self.count, tuple(self._kept)),
         )

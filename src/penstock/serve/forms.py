@@ -50,8 +50,10 @@ class Form(ABC):
     """A plugin with its options: hashable, as streams of equal forms share their bytes.
 
     by_publication: publications say what is sent, and shapes are told in front of rows; else all of
-    the log that `takes` takes.
+    the log that `takes` takes. hybrid: whether LSNs are commit times (`hybrid.py`).
     """
+
+    hybrid: bool = False
 
     by_publication: ClassVar[bool] = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_json import Wal2Json
@@ -51,16 +51,15 @@ def check_lsn_type(word: str, *, dialect: str) -> None:
     """Refuse numbers that we do not give. word: empty for none. Raises Refused."""
     if word and dialect != YUGABYTE:
         raise Refused(_SYNTAX, f'syntax error at or near "{word}"')
-    if word == "HYBRID_TIME":
-        raise Refused(
-            _UNSUPPORTED,
-            "LSNs of HYBRID_TIME are not served: every row has a number of its own",
-            hint="Create the slot with SEQUENCE.",
-        )
 
 
-def stream_options(plugin: str, given: dict[str, str]) -> StreamOptions:
-    """The options of a slot's output plugin. Raises Refused."""
+def stream_options(plugin: str, given: dict[str, str], *, hybrid: bool = False) -> StreamOptions:
+    """The options of a slot's output plugin. hybrid: of LSNs of HYBRID_TIME. Raises Refused."""
+    found = _of_plugin(plugin, given)
+    return replace(found, form=replace(found.form, hybrid=hybrid))
+
+
+def _of_plugin(plugin: str, given: dict[str, str]) -> StreamOptions:
     if plugin == _TEXT:
         return StreamOptions(form=AsText(plugin=TestDecoding.of(given)))
     if plugin == _JSON:

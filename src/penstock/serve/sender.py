@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -39,19 +40,54 @@ if TYPE_CHECKING:
 SENDER_TIMEOUT_S = 60.0  # wal_sender_timeout: a client that says nothing for so long is sent away
 _ASK_AFTER = 0.5  # of that time
 STATUS_BYTES_MAX = 1 << 16
+_MARKS_MAX = 1024
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a client is: LSNs. sent: everything up to here was given to the connection."""
+    """How far a client is: LSNs of its slot. sent: everything up to here was given to the
+    connection.
+    """
 
     sent: int
     write: int = 0
     flush: int = 0
     apply: int = 0
     reply_us: int = 0
+
+
+class _Mark(NamedTuple):
+    """An END that was sent: as the client knows it, as the log counts, and its commit time."""
+
+    lsn: int
+    position: int
+    time_us: int
+
+
+class _Marks:
+    """Ends of what was sent and is not confirmed: what a client's LSN means in the log."""
+
+    def __init__(self) -> None:
+        self._found: list[_Mark] = []
+
+    def add(self, lsn: int, position: int, time_us: int) -> None:
+        """One behind the others."""
+        if self._found and position <= self._found[-1].position:
+            return
+        if len(self._found) >= _MARKS_MAX:
+            # A client that confirms nothing: every second is enough, as lower ones are safe.
+            del self._found[1::2]
+        self._found.append(_Mark(lsn, position, time_us))
+
+    def confirmed(self, lsn: int) -> _Mark:
+        """The last one up to an LSN; those in front of it are forgotten."""
+        at = bisect_right(self._found, lsn, key=lambda mark: mark.lsn)
+        if not at:
+            return _Mark(0, 0, 0)
+        del self._found[: at - 1]
+        return self._found[0]
 
 
 class Sender:
@@ -67,11 +103,14 @@ class Sender:
         *,
         timeout_s: float = SENDER_TIMEOUT_S,
     ) -> None:
-        """start: all up to this LSN is the client's. Raises Refused."""
+        """start: all up to this LSN of the slot's is the client's. Raises Refused."""
         self._serving, self._wire, self._slot = serving, wire, slot
         self._options = options
         self._timeout_s = timeout_s
         self.progress = Progress(sent=start)
+        # The same in the log's numbers; where those are others, what the slot has confirmed.
+        self._at = slot.saved.confirmed if slot.saved.is_hybrid else start
+        self._marks = _Marks()
         # The highest LSN that the client can have seen: more than that is not confirmed to us.
         self._reach = start
         self._known: dict[int, bytes] = {}
@@ -89,9 +128,8 @@ class Sender:
 
     async def run(self) -> None:
         """Stream until the client ends it. Raises Refused, Gone."""
-        position = self.progress.sent
         try:
-            place = await self._serving.in_thread(find_place, self._serving.log, position)
+            place = await self._serving.in_thread(find_place, self._serving.log, self._at)
         except SegmentGone as error:
             raise _lost(self._slot, error) from error
         self._views(place)  # unknown publications are refused before the client is answered
@@ -138,7 +176,7 @@ class Sender:
     async def _next(self, place: Place) -> Made | None:
         views, borders = self._views(place)
         head = self._serving.head
-        return await self._serving.blocks.next(place, views, head, borders, self.progress.sent)
+        return await self._serving.blocks.next(place, views, head, borders, self._at)
 
     def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
         """What is published behind a place, and where that changes."""
@@ -146,7 +184,7 @@ class Sender:
         if not form.by_publication:
             return self._serving.views([everything(form.actions)], form), frozenset()
         # What lies before the client's position is passed over, whatever was published there.
-        position = max(place.counted.position, self.progress.sent)
+        position = max(place.counted.position, self._at)
         publications = self._serving.publications
         then = publications.at(position)
         # One that was made later publishes nothing up to there; one that is gone is refused.
@@ -159,9 +197,7 @@ class Sender:
     async def _send(self, block: Block) -> None:
         """A block, from the first transaction on that the client does not have."""
         start = block.start_behind(self.progress.sent)
-        self._reach = max(
-            self._reach, block.position, int(block.ends[-1]) if len(block.ends) else 0
-        )
+        self._reach = max(self._reach, block.lsn, int(block.ends[-1]) if len(block.ends) else 0)
         data = memoryview(block.data)
         shapes = {shape.table: shape for shape in block.shapes if shape.offset <= start}
         later = [shape for shape in block.shapes if shape.offset > start]
@@ -182,7 +218,13 @@ class Sender:
             if self._reply_wanted:
                 self._keepalive()
         if block.position:
-            self.progress.sent = max(self.progress.sent, block.position)
+            self._has_sent(block.position, block.lsn, block.time_us)
+
+    def _has_sent(self, position: int, lsn: int, time_us: int) -> None:
+        """All up to a place was sent. time_us: 0 where it is not known."""
+        self._at = max(self._at, position)
+        self.progress.sent = max(self.progress.sent, lsn)
+        self._marks.add(lsn, position, time_us)
 
     def _announce(self, table: int, message: bytes) -> None:
         if self._known.get(table) != message:
@@ -192,9 +234,12 @@ class Sender:
     async def _idle(self, place: Place, changed: asyncio.Event) -> None:
         """The client has everything: tell it so, and wait for more."""
         position = place.counted.position
-        if position > self.progress.sent:
-            self.progress.sent = position
-        is_new = self._slot.saved.confirmed < self.progress.sent
+        if position > self._at or not self._told:
+            lsn = position
+            if self._slot.saved.is_hybrid:
+                lsn = await self._serving.hybrid_end(place.number, place.counted.trx)
+            self._has_sent(position, lsn, 0)
+        is_new = self._slot.saved.lsn < self.progress.sent
         if is_new or self._reply_wanted or not self._told:
             # The first time in any case: a client may wait for a position that it has. Also where
             # nothing was for this client: it confirms, and its slot moves on.
@@ -260,7 +305,9 @@ class Sender:
         progress = self.progress
         progress.write, progress.apply = status.write, status.apply
         progress.flush, progress.reply_us = status.flush, status.time_us
-        self._serving.slots.confirm(self._slot, min(status.flush, self._reach))
+        lsn = min(status.flush, self._reach)
+        mark = self._marks.confirmed(lsn)
+        self._serving.slots.confirm(self._slot, lsn, mark.position, mark.time_us)
         self._serving.save_soon()
         if status.reply_now:
             self._reply_wanted = True
@@ -268,7 +315,7 @@ class Sender:
 
 
 def _lost(slot: Slot, error: SegmentGone) -> Refused:
-    name, position = slot.saved.name, Lsn(slot.saved.confirmed)
+    name, position = slot.saved.name, Lsn(slot.saved.lsn)
     return Refused(
         "55000",
         f'can no longer get changes from replication slot "{name}": what follows {position} is '

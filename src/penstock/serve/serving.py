@@ -18,11 +18,12 @@ from penstock.base.held import Holder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, Relation, TableName
-from penstock.serve.blocks import Blocks
+from penstock.serve.blocks import Blocks, find_place
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.encode import Views
 from penstock.serve.forms import Form
+from penstock.serve.hybrid import Anchor, HybridTimes, hybrid_time
 from penstock.serve.retention import Retention
 from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings
@@ -65,7 +66,8 @@ class Serving:
         """
         self.settings, self.log, self.slots = settings, log, slots
         self.retention, self.publications = retention, publications
-        self.blocks = Blocks(log)
+        self._hybrid = HybridTimes(log, lambda: slots.anchor)
+        self.blocks = Blocks(log, hybrid=self._hybrid)
         self.snapshots = Snapshots(holder, self.in_thread)
         self._holder, self._base_s = holder, 0.0
         self.head: Head = log.head()
@@ -251,17 +253,47 @@ class Serving:
         """Let go of segments that no slot needs; what is confirmed is saved."""
         async with self._linking:
             lowest = self.slots.lowest()
+            await self._move_anchor(lowest)
             if lowest is None:
                 await self.in_thread(self.retention.let_go)
             else:
                 await self.in_thread(self.retention.release, lowest)
 
+    async def _move_anchor(self, lowest: int | None) -> None:
+        """Numbers of HYBRID_TIME must be known without the segments that are let go next."""
+        if not self.slots.needs_anchor or lowest is None:
+            self.slots.set_anchor(None)
+        else:
+            with suppress(SegmentGone):  # the slot has lost it, which is found out elsewhere
+                self.slots.set_anchor(await self.in_thread(self._anchor_at, lowest))
+        await self.slots.save()
+
+    def _anchor_at(self, position: int) -> Anchor:
+        place = find_place(self.log, position)
+        return self._hybrid.anchor_at(place.number, self.log.head())
+
+    async def hybrid_end(self, number: int, trx: int) -> int:
+        """The END of a transaction in numbers of HYBRID_TIME; see `HybridTimes`."""
+        return await self.in_thread(self._hybrid.end_at, number, trx, self.head)
+
+    async def hybrid_head(self) -> int:
+        """The END of the log's last transaction in numbers of HYBRID_TIME."""
+        return await self.in_thread(self._hybrid.head, self.head)
+
     async def create_slot(
-        self, name: str, plugin: str, *, failover: bool, temporary: int, with_snapshot: bool = False
+        self,
+        name: str,
+        plugin: str,
+        *,
+        failover: bool,
+        temporary: int,
+        with_snapshot: bool = False,
+        hybrid: bool = False,
     ) -> tuple[Slot, Snapshot | None]:
         """A slot at the log's end, durable when this returns; and all tables there. Raises Refused.
 
         The snapshot has the transactions up to the slot's position, its stream those behind.
+        hybrid: whether its LSNs are commit times.
         """
         snapshot: Snapshot | None = None
         if with_snapshot:  # wait for a base here, where nobody waits for us
@@ -274,8 +306,17 @@ class Serving:
                     snapshot, head = await self.snapshots.take_now(self.look)
                 else:
                     head = await self.look()
+                if hybrid and not self.slots.needs_anchor:
+                    self.slots.set_anchor(await self.in_thread(self._hybrid.first_anchor, head))
+                    self.blocks.renumber()
                 slot = self.slots.create(
-                    name, plugin, head.position, failover=failover, temporary=temporary
+                    name,
+                    plugin,
+                    head.position,
+                    failover=failover,
+                    temporary=temporary,
+                    hybrid_lsn=await self.in_thread(self._hybrid.head, head) if hybrid else 0,
+                    time_us=head.end.commit_time_us,
                 )
                 await self.slots.save()
         except BaseException:
@@ -323,10 +364,23 @@ class Serving:
                 slot,
                 held_bytes=self.retention.held_bytes(slot.saved.confirmed),
                 keep_bytes=keep,
-                is_yugabyte=is_yugabyte,
+                restart_ht=self._restart_ht(slot) if is_yugabyte else None,
             )
             for slot in self.slots.all()
         ]
+
+    def _restart_ht(self, slot: Slot) -> int:
+        """The hybrid time up to which a slot has confirmed everything.
+
+        Before its first stream that is its snapshot's name. Of one that has all of the log it moves
+        on with the clock.
+        """
+        snapshot = self.snapshots.time_of(slot.saved.name)
+        if snapshot is not None:
+            return snapshot
+        if slot.saved.confirmed >= self.head.position:
+            return hybrid_time(REAL_CLOCK.now_us())
+        return hybrid_time(slot.saved.confirmed_us)
 
     def sender_rows(self) -> Sequence[SenderRow]:
         """All clients that stream."""

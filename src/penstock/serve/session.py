@@ -25,11 +25,13 @@ from penstock.codec.postgres.pgwire_server import (
     ready,
     row_description,
 )
+from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableName
 from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Notice, Session
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
+from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
 from penstock.serve.options import check_lsn_type, check_plugin, stream_options
 from penstock.serve.sender import Sender
 from penstock.serve.sending import lookup, send_rows
@@ -279,6 +281,7 @@ class ClientSession:
             failover=command.failover,
             temporary=self._client.process_id if command.temporary else 0,
             with_snapshot=command.snapshot != "nothing",
+            hybrid=command.lsn_type == HYBRID_TIME,
         )
         exported = None
         if snapshot is not None and command.snapshot == "use":
@@ -286,7 +289,7 @@ class ClientSession:
         elif snapshot is not None:
             exported = self._exported(snapshot, command.slot)
         names = ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
-        values = [command.slot, str(Lsn(slot.saved.confirmed)), exported, command.plugin]
+        values = [command.slot, str(Lsn(slot.saved.lsn)), exported, command.plugin]
         self._rows([(name, _TEXT) for name in names], values, "CREATE_REPLICATION_SLOT")
 
     def _exported(self, snapshot: Snapshot, slot: str) -> str:
@@ -339,7 +342,8 @@ class ClientSession:
         slot = serving.slots.own(command.slot, process_id)
         await serving.snapshots.slot_begins(command.slot)
         try:
-            options = stream_options(slot.saved.plugin, command.options)
+            is_hybrid = slot.saved.is_hybrid
+            options = stream_options(slot.saved.plugin, command.options, hybrid=is_hybrid)
             if slot.saved.lost:
                 raise Refused(
                     "55000",
@@ -347,15 +351,18 @@ class ClientSession:
                     hint="It has lost what it needs. Drop it, and let the client copy again.",
                 )
             head = await serving.look()
-            if command.position > head.position:
+            end = head.position
+            if is_hybrid:  # a client may begin at a time, up to now
+                end = max(await serving.hybrid_head(), hybrid_time(REAL_CLOCK.now_us()))
+            if command.position > end:
                 raise Refused(
                     "55000",
                     f"requested starting point {Lsn(command.position)} is ahead of the log's end "
-                    f"{Lsn(head.position)}",
+                    f"{Lsn(end)}",
                     hint="The log was made anew, or the client followed another server: let it "
                     "copy again.",
                 )
-            start = max(command.position, slot.saved.confirmed)
+            start = max(command.position, slot.saved.lsn)
             timeout_s = serving.settings.limits.sender_s
             sender = Sender(serving, self._wire, slot, start, options, timeout_s=timeout_s)
             await self._stream(slot, sender)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from penstock.host import checkpoint, faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import PenstockError
+from penstock.serve.hybrid import HYBRID_TIME, SEQUENCE, Anchor
 
 FILE_NAME = "slots.json"
 _SYNC_SLOT = re.compile(r"pg_\d+_sync_\d+_\d+")
@@ -41,6 +43,10 @@ class SavedSlot:
 
     confirmed: all before it is the client's; never goes back. lost: why it cannot be streamed from
     any more; empty: it can. asked_us: when a client asked for it last.
+    lsn_type: of its clients' LSNs; `confirmed` is always one of SEQUENCE, as the log counts, and of
+    a slot of HYBRID_TIME no higher than what the client has; confirmed_lsn: what it has confirmed,
+    in its own numbers, 0 for SEQUENCE. confirmed_us: when the last transaction up to there was
+    committed, 0 where it is not known. stream_id: of this slot alone.
     """
 
     name: str
@@ -49,14 +55,29 @@ class SavedSlot:
     failover: bool = False
     lost: str = ""
     asked_us: int = 0
+    lsn_type: str = SEQUENCE
+    confirmed_lsn: int = 0
+    confirmed_us: int = 0
+    stream_id: str = ""
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether its clients' LSNs are commit times."""
+        return self.lsn_type == HYBRID_TIME
+
+    @property
+    def lsn(self) -> int:
+        """What is confirmed, as clients say it."""
+        return self.confirmed_lsn if self.is_hybrid else self.confirmed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSlots:
-    """The state file."""
+    """The state file. anchor: of LSNs of HYBRID_TIME, where a slot has such."""
 
     log_id: str
     slots: list[SavedSlot] = field(default_factory=list)
+    anchor: Anchor | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +126,7 @@ class Slots:
             )
         now = clock.now_us()
         # While nobody listened no client could ask, so no age counts.
+        self.anchor = saved.anchor
         self._slots = {
             one.name: Slot(saved=replace(one, asked_us=now), inactive_us=now) for one in saved.slots
         }
@@ -128,16 +150,36 @@ class Slots:
         return slot
 
     def create(
-        self, name: str, plugin: str, position: int, *, failover: bool = False, temporary: int = 0
+        self,
+        name: str,
+        plugin: str,
+        position: int,
+        *,
+        failover: bool = False,
+        temporary: int = 0,
+        hybrid_lsn: int = 0,
+        time_us: int = 0,
     ) -> Slot:
-        """A new slot at a position; `save` makes it durable. Raises Refused: 42710, 53400."""
+        """A new slot at a position; `save` makes it durable. Raises Refused: 42710, 53400.
+
+        hybrid_lsn: the position in numbers of HYBRID_TIME; 0 for a slot of SEQUENCE. time_us: when
+        the last transaction up to there was committed.
+        """
         if name in self._slots:
             raise Refused("42710", f'replication slot "{name}" already exists')
         if len(self._slots) >= self._slots_max:
             raise Refused("53400", "all replication slots are in use", hint="Free one.")
         now = self._clock.now_us()
         saved = SavedSlot(
-            name=name, plugin=plugin, confirmed=position, failover=failover, asked_us=now
+            name=name,
+            plugin=plugin,
+            confirmed=position,
+            failover=failover,
+            asked_us=now,
+            lsn_type=HYBRID_TIME if hybrid_lsn else SEQUENCE,
+            confirmed_lsn=hybrid_lsn,
+            confirmed_us=time_us,
+            stream_id=uuid.uuid4().hex,
         )
         slot = Slot(saved=saved, temporary=temporary, inactive_us=now)
         slot.free.set()
@@ -200,10 +242,32 @@ class Slots:
             slot.saved = replace(slot.saved, failover=failover)
             self._changes += 1
 
-    def confirm(self, slot: Slot, position: int) -> None:
-        """The client has all before a position. It never goes back."""
-        if position > slot.saved.confirmed:
-            slot.saved = replace(slot.saved, confirmed=position)
+    def confirm(self, slot: Slot, lsn: int, position: int = 0, time_us: int = 0) -> None:
+        """The client has all before an LSN of its own. It never goes back.
+
+        position: what of it is known in the log's numbers, for a slot of HYBRID_TIME. time_us: when
+        the last transaction up to there was committed, 0 where it is not known.
+        """
+        saved = slot.saved
+        new = replace(
+            saved,
+            confirmed=max(saved.confirmed, position if saved.is_hybrid else lsn),
+            confirmed_lsn=max(saved.confirmed_lsn, lsn) if saved.is_hybrid else 0,
+            confirmed_us=max(saved.confirmed_us, time_us),
+        )
+        if new != saved:
+            slot.saved = new
+            self._changes += 1
+
+    @property
+    def needs_anchor(self) -> bool:
+        """Whether there is a slot of HYBRID_TIME that can be streamed from."""
+        return any(one.saved.is_hybrid and not one.saved.lost for one in self._slots.values())
+
+    def set_anchor(self, anchor: Anchor | None) -> None:
+        """Where the numbers of HYBRID_TIME are known from; `save` makes it durable."""
+        if anchor != self.anchor:
+            self.anchor = anchor
             self._changes += 1
 
     def lose(self, slot: Slot, reason: str) -> None:
@@ -226,6 +290,7 @@ class Slots:
             saved = SavedSlots(
                 log_id=self._log_id,
                 slots=[one.saved for one in self.all() if not one.temporary],
+                anchor=self.anchor,
             )
             await asyncio.get_running_loop().run_in_executor(self._writer, self._write, saved)
             self._written = changes

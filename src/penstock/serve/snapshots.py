@@ -19,12 +19,12 @@ from penstock.base.held import BaseNotReady, HeldState, Holder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import PenstockError
 from penstock.serve.catalog.answers import Session
+from penstock.serve.hybrid import hybrid_time
 from penstock.serve.source_log import Head
 
 logger = structlog.get_logger(__name__)
 READY_S = 30.0  # how long a client waits for a base that is being read
 _LOOK_S = 0.5
-LOGICAL_BITS = 12  # of a hybrid time, below its microseconds
 _REPEATABLE = ("repeatable read", "serializable")
 InThread = Callable[..., Awaitable[Any]]
 
@@ -90,12 +90,17 @@ class Snapshots:
 
     def export_at_time(self, snapshot: Snapshot, slot: str) -> str:
         """Let others read at its hybrid time, until the slot is streamed from or dropped."""
-        time = snapshot.state.end.commit_time_us << LOGICAL_BITS
+        time = hybrid_time(snapshot.state.end.commit_time_us)
         while f"{time}" in self._exported:  # another one, perhaps of the same moment
             time += 1
         self._exported[f"{time}"] = snapshot
         self._of_slots[slot] = f"{time}"
         return f"{time}"
+
+    def time_of(self, slot: str) -> int | None:
+        """The hybrid time of what was exported with a slot; None where there is none any more."""
+        name = self._of_slots.get(slot)
+        return None if name is None else int(name)
 
     async def slot_begins(self, slot: str) -> None:
         """What was exported with a slot has been read, or is not wanted any more."""

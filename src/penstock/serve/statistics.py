@@ -43,15 +43,17 @@ def time_text(time_us: int) -> str | None:
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(" ").replace("+00:00", "+00")
 
 
-def slot_row(slot: Slot, *, held_bytes: int, keep_bytes: int | None, is_yugabyte: bool) -> SlotRow:
-    """Of pg_replication_slots. held_bytes: of segments."""
+def slot_row(
+    slot: Slot, *, held_bytes: int, keep_bytes: int | None, restart_ht: int | None
+) -> SlotRow:
+    """Of pg_replication_slots. held_bytes: of segments. restart_ht: of the dialect, or None."""
     saved = slot.saved
     status = "lost" if saved.lost else "reserved"
     return SlotRow(
         slot_name=saved.name,
         plugin=saved.plugin,
-        confirmed_flush_lsn=saved.confirmed,
-        restart_lsn=None if saved.lost else saved.confirmed,
+        confirmed_flush_lsn=saved.lsn,
+        restart_lsn=None if saved.lost else saved.lsn,
         active_pid=slot.owner or None,
         temporary=bool(slot.temporary),
         failover=saved.failover,
@@ -59,7 +61,9 @@ def slot_row(slot: Slot, *, held_bytes: int, keep_bytes: int | None, is_yugabyte
         safe_wal_size=None if keep_bytes is None else max(keep_bytes - held_bytes, 0),
         invalidation_reason=saved.lost or None,
         inactive_since=None if slot.owner else time_text(slot.inactive_us),
-        yb_stream_id=saved.name if is_yugabyte else None,
+        yb_stream_id=saved.stream_id or saved.name,
+        yb_restart_commit_ht=restart_ht,
+        yb_lsn_type=saved.lsn_type,
     )
 
 

@@ -97,6 +97,7 @@ class SlotRow:
     inactive_since: str | None = None
     yb_stream_id: str | None = None
     yb_restart_commit_ht: int | None = None
+    yb_lsn_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,11 @@ _SET_OPERATIONS: dict[type[exp.Expr], str] = {
     exp.Except: "EXCEPT",
 }
 _PLAIN = re.compile(r't\d+[.]("[a-z_]+"|c\d+)')
-_YUGABYTE_SLOTS = (("yb_stream_id", TEXT, -1), ("yb_restart_commit_ht", INT8, -1))
+_YUGABYTE_SLOTS = (
+    ("yb_stream_id", TEXT, -1),
+    ("yb_restart_commit_ht", INT8, -1),
+    ("yb_lsn_type", TEXT, -1),
+)
 
 
 class Binder:

@@ -138,7 +138,7 @@ class Catalog:
             if name in fixed or name in of_model or name in self._moment or name == "pg_settings":
                 columns = [column.name for column in relation.columns]
                 if name == "pg_replication_slots":
-                    columns += ["yb_stream_id", "yb_restart_commit_ht"]
+                    columns += ["yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type"]
                 store.create(name, columns, fixed.get(name, ()))
                 store.hold(name, self._held(name, columns, fixed))
 

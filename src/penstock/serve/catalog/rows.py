@@ -441,6 +441,7 @@ class Rows:
             "synced": 0,
             "yb_stream_id": slot.yb_stream_id,
             "yb_restart_commit_ht": slot.yb_restart_commit_ht,
+            "yb_lsn_type": slot.yb_lsn_type,
         }
 
     def _user(self, name: str) -> int | None:
