@@ -107,22 +107,48 @@ class Second:
 
 
 @pytest.fixture
-def second(served: Based, postgres: Server, tmp_path: Path) -> Iterator[Second]:
+def lsn_type() -> str:
+    """Of the slot; tests name another one."""
+    return "SEQUENCE"
+
+
+@pytest.fixture
+def second(served: Based, postgres: Server, tmp_path: Path, lsn_type: str) -> Iterator[Second]:
     """Not started."""
-    made = Second(served, postgres, tmp_path / "second")
+    made = Second(served, postgres, tmp_path / "second", lsn_type=lsn_type)
     try:
         yield made
     finally:
         made.close()
 
 
-def confirmed(served: Based) -> str:
-    """Where the second pipeline's slot is."""
-    ((found,),) = served.asked("select confirmed_flush_lsn::text from pg_replication_slots")
+def slot(served: Based, column: str) -> str:
+    """What the server says of the second pipeline's slot."""
+    ((found,),) = served.asked(
+        f"select {column}::text from pg_replication_slots where slot_name <> 'probe'"
+    )
     return str(found)
 
 
-def test_tables_are_copied_and_followed_over_kills(served: Based, second: Second) -> None:
+def confirmed(served: Based) -> str:
+    """Where the second pipeline's slot is."""
+    return slot(served, "confirmed_flush_lsn")
+
+
+def end_of(served: Based, lsn_type: str) -> str:
+    """Where a slot of this kind begins that is made now: the log's end."""
+    served.commanded(f"CREATE_REPLICATION_SLOT probe LOGICAL yboutput NOEXPORT_SNAPSHOT {lsn_type}")
+    ((found,),) = served.asked(
+        "select confirmed_flush_lsn::text from pg_replication_slots where slot_name = 'probe'"
+    )
+    served.commanded("DROP_REPLICATION_SLOT probe")
+    return str(found)
+
+
+@pytest.mark.parametrize("lsn_type", ["SEQUENCE", "HYBRID_TIME"])
+def test_tables_are_copied_and_followed_over_kills(
+    served: Based, second: Second, lsn_type: str
+) -> None:
     """Snapshot and stream join without loss; so do a killed extractor, and a killed server."""
     place = served.place
     extractor = second.start("extract")
@@ -131,6 +157,7 @@ def test_tables_are_copied_and_followed_over_kills(served: Based, second: Second
     fill(place, 100, 20)  # behind the consistent point, before the tables are read
     loader = second.start("load")
     second.until_equal(place, loader)
+    assert slot(served, "yb_lsn_type") == lsn_type
     for first in (200, 300):
         extractor.send(signal.SIGKILL)
         assert extractor.ended() != 0
@@ -138,10 +165,21 @@ def test_tables_are_copied_and_followed_over_kills(served: Based, second: Second
         place.run("update big set n = n + 1")  # the long column is not sent: ABSENT, not NULL
         extractor = second.start("extract")
         second.until_equal(place, loader)
+    for first in (500, 600):  # the one that serves is killed, too
+        assert served.server is not None
+        served.server.send(signal.SIGKILL)
+        assert served.server.ended() != 0
+        fill(place, first, 20)
+        place.run(f"update item set id = id + 2000000 where id = {first + 5}")
+        served.serve()
+        second.until_equal(place, loader)
     # The source is idle now: what the slot has confirmed reaches the log's end nevertheless.
     place.run("create table elsewhere (id int primary key)", "drop table elsewhere")
-    end = served.asked("select pg_current_wal_lsn()::text")[0][0]
-    extractor.until(lambda: confirmed(served) == end, "the idle slot is confirmed")
+    extractor.until(lambda: confirmed(served) == end_of(served, lsn_type), "all is confirmed")
+    before = int(slot(served, "yb_restart_commit_ht"))
+    extractor.until(
+        lambda: int(slot(served, "yb_restart_commit_ht")) > before, "the restart time moves on"
+    )
     loader.stop()
     extractor.stop()
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.log.segment import Segment
-from penstock.serve.source_log import Head, SourceLog
+from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 LOGICAL_BITS = 12  # of a hybrid time, below its microseconds
 SEQUENCE, HYBRID_TIME = "SEQUENCE", "HYBRID_TIME"
@@ -133,10 +133,11 @@ class HybridTimes:
 
         Raises SegmentGone, SegmentCorrupt.
         """
-        if number >= head.number and not head.is_open:
+        try:
+            with self._log.segment(number, head) as segment:
+                return self.of(segment, head).end(trx)
+        except SegmentGone:  # one that has not begun
             return self.before(number, head) + 1
-        with self._log.segment(number, head) as segment:
-            return self.of(segment, head).end(trx)
 
     def head(self, head: Head) -> int:
         """The END of the log's last transaction."""
