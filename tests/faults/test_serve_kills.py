@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import inserts, numbered
+from fix_log import COMMIT_TIME_US, inserts, numbered
 from fix_pipeline import write_pipeline
 from fix_serve import write_log
 from fix_serve_client import Raw, connection_at, streamed_until
@@ -84,23 +84,28 @@ class Follower:
                 client.close()
 
 
+@pytest.mark.parametrize("lsn_type", ["", "HYBRID_TIME"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_killed_around_the_slot_file(fault: str, tmp_path: Path) -> None:
+def test_killed_around_the_slot_file(fault: str, lsn_type: str, tmp_path: Path) -> None:
     """Every transaction comes, and the file never says more than the client did."""
     path = pipeline_file(tmp_path)
+    ends = {n: numbers.end_of(2 * n, n) for n in range(1, TRANSACTIONS + 1)}
+    if lsn_type:
+        path.write_text(path.read_text().replace("[serve]", '[serve]\ndialect = "yugabyte"'))
+        ends = {n: (COMMIT_TIME_US + n << 12) + 1 for n in ends}
     log, state = tmp_path / "shop" / "log", tmp_path / "shop" / "state"
     groups = [inserts(2, first=2 * at) for at in range(TRANSACTIONS)]
     rows = numbered(groups)
     write_log(log, rows[:1])
     process, port = started(path)
     client = Raw(connection_at(port, PASSWORD))
-    client.query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT")
+    client.query(f"CREATE_REPLICATION_SLOT s LOGICAL pgoutput NOEXPORT_SNAPSHOT {lsn_type}")
     assert client.message()[0] == b"T"
     client.close()
     process.send_signal(signal.SIGKILL)  # acknowledged is durable
     process.wait()
     write_log(log, rows[1:], per_segment=7)
-    end = numbers.end_of(2 * TRANSACTIONS, TRANSACTIONS)
+    end = ends[TRANSACTIONS]
     follower = Follower(seed=FAULTS.index(fault))
     for wanted in (fault, fault, ""):
         process, port = started(path, wanted)
@@ -112,6 +117,7 @@ def test_killed_around_the_slot_file(fault: str, tmp_path: Path) -> None:
         saved = checkpoint.load(state / "slots.json", SavedSlots)
         assert saved is not None
         (slot,) = saved.slots
-        first = numbers.end_of(2, 1)
-        assert first <= slot.confirmed <= max(first, follower.confirmed)
-    assert follower.ends == [numbers.end_of(2 * n, n) for n in range(2, TRANSACTIONS + 1)]
+        assert ends[1] <= slot.lsn <= max(ends[1], follower.confirmed)
+        last = max(n for n, lsn in ends.items() if lsn <= slot.lsn)
+        assert slot.confirmed <= numbers.end_of(2 * last, last)
+    assert follower.ends == [ends[n] for n in range(2, TRANSACTIONS + 1)]

@@ -12,7 +12,7 @@ from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control.lag import lag_of
 from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
 from penstock.engines.postgres.source.slot_owner import SlotOfAnother
-from penstock.engines.yugabyte import lag, slots
+from penstock.engines.yugabyte import lag, reset, slots
 from penstock.engines.yugabyte.catalog import TableUnfit, check_table
 from penstock.engines.yugabyte.engine import YugabyteEngine
 from penstock.engines.yugabyte.options import check_url, lsn_type, retention_s, wire_url
@@ -165,6 +165,33 @@ def test_the_url_is_for_libpq_without_our_parameters() -> None:
     for wrong in ("retention_hours=25", "retention_hours=x", "lsn_type=WAL"):
         with pytest.raises(UrlInvalid):
             check_url(f"yugabytedb://u@h/db?{wrong}")
+
+
+class Active:
+    """A catalogue in which the slot was read within the last minutes."""
+
+    def __enter__(self) -> Active:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is held."""
+
+    def execute(self, _sql: bytes) -> Active:
+        """Asked for `active`."""
+        return self
+
+    def fetchone(self) -> tuple[bool]:
+        """It is."""
+        return (True,)
+
+
+def test_a_slot_that_was_read_lately_cannot_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server would refuse it: the reset says so before anything is removed."""
+    monkeypatch.setattr(reset, "opened", lambda *_, **__: Active())
+    config = SimpleNamespace(source=SimpleNamespace(url="yugabytedb://u@h/d"))
+    with pytest.raises(reset.SlotReadLately, match="within the last minutes") as caught:
+        reset._check_idle(config, "s")  # type: ignore[arg-type]
+    assert caught.value.hint
 
 
 def table(**more: Any) -> TableDefinition:
