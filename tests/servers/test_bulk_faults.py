@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import psycopg
 import pytest
 
@@ -155,6 +156,40 @@ def test_a_killed_load_goes_on_where_it_was(
     assert read_ledger(config.layout.state).plans[0].name == plan.name
     after = rows(config.target.url, "select source, start_time from wirekite.wirekite_progress")
     assert set(before) <= set(after)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "afresh"])
+def test_a_load_does_not_wait_for_workers_that_hang(
+    config: Config, spark: Session, goes_on: bool
+) -> None:
+    """Stopped in the middle of a chunk, with its rows locked, while the next run loads it all.
+
+    At the same point, with the chunk's own plan, or with another plan at a later point.
+    """
+    fill_orders(config.source.url)
+    with ExitStack() as stack:
+        point = stack.enter_context(temporary_consistent_point(config.source.url))
+        first = point_of(config, point)
+        given = (str(first.position), first.snapshot_id, first.snapshot_text) if goes_on else ()
+        process = stack.enter_context(child(config, "bulk.chunk.copied:1:sleep", *given))
+        wait_for(config.target.url, ASLEEP, 1)
+        every = psutil.Process(process.pid).children(recursive=True)
+        workers = [one for one in every if one.name().startswith("python")]
+        for one in workers:
+            one.suspend()
+        os.kill(process.pid, signal.SIGKILL)
+        try:
+            with PostgresPlanner(config, first=lambda: first) as planner:
+                result = bulk_load(config, spark, planner)
+            assert any("loaded again from the start" in note for note in result.notes) != goes_on
+            check_equal(config)
+        finally:
+            for one in workers:
+                with suppress(psutil.NoSuchProcess):
+                    one.resume()
+        psutil.wait_procs(workers, KILL_TIMEOUT_S)
+    check_equal(config)
 
 
 @pytest.mark.faults

@@ -6,30 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 
-import msgspec
 import pytest
 
+from fix_chunks import chunk_task
 from fix_mysql import MySQLServer, database_of
 from penstock.engines.mysql.connect import Connection, connect, run, value
 from penstock.engines.mysql.target.claims import claim
 from penstock.host.errors import ConnectionLost, StatementInterrupted
-from penstock.model import TableName
-from penstock.ports.bulk import Chunk, ChunkTask
 
-NAME = TableName("s", "t" * 64)
-TASK = ChunkTask(
-    source_url="",
-    target_url="",
-    table=NAME,
-    target=NAME,
-    chunk=Chunk(number=7, relation=NAME, copy_out="", size_bytes=0),
-    columns=(),
-    binary=False,
-    snapshot_id="",
-    snapshot_text="",
-    plan="p" * 64,
-    replica_role=True,
-)
+TASK = chunk_task()
 
 
 @contextmanager
@@ -70,6 +55,6 @@ def test_a_session_does_not_end_itself(plain_url: str) -> None:
     with worker(plain_url) as first, worker(plain_url) as second:
         claim(first, TASK)
         claim(first, replace(TASK, repeated=True))
-        claim(first, replace(TASK, chunk=msgspec.structs.replace(TASK.chunk, number=8)))
+        claim(first, chunk_task(8))
         claim(second, replace(TASK, repeated=True))
         assert value(first, "select 1", doing="x") == 1

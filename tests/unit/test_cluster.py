@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from fix_chunks import chunk_task
 from fix_pipeline import pipeline
 from penstock.control.cluster import check_cluster
 from penstock.load import cluster, job
@@ -30,8 +31,8 @@ from penstock.load.session import (
     SparkJobFailed,
     WorkerLost,
 )
-from penstock.model import Relation, TableName
-from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask
+from penstock.model import Relation
+from penstock.ports.bulk import ChunkOutcome, ChunkTask
 from penstock.ports.reach import Reach, reach_of
 
 
@@ -133,11 +134,12 @@ class Attempt:
         return self._number
 
 
+@pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_chunk_knows_that_an_executor_was_lost(
-    monkeypatch: pytest.MonkeyPatch, number: int
+    monkeypatch: pytest.MonkeyPatch, number: int, begun: bool
 ) -> None:
-    """So that its writer ends what the first attempt has left at the target."""
+    """In this job or an earlier one: its writer ends what is left of that at the target."""
     seen: list[bool] = []
 
     def copy(tasks: Iterator[ChunkTask], *, streams: int) -> list[ChunkOutcome]:
@@ -147,22 +149,9 @@ def test_a_chunk_knows_that_an_executor_was_lost(
 
     monkeypatch.setattr(job.TaskContext, "get", lambda: Attempt(number))
     monkeypatch.setattr(job.chunk, "copy_chunks", copy)
-    name = TableName("s", "t")
-    task = ChunkTask(
-        source_url="",
-        target_url="",
-        table=name,
-        target=name,
-        chunk=Chunk(number=1, relation=name, copy_out="", size_bytes=0),
-        columns=(),
-        binary=True,
-        snapshot_id="",
-        snapshot_text="",
-        plan="",
-        replica_role=True,
-    )
+    task = replace(chunk_task(), repeated=begun)
     assert list(job.copy_chunks(iter([task]), streams=3)) == []
-    assert seen == [number > 0]
+    assert seen == [begun or number > 0]
 
 
 def test_only_the_first_try_of_a_task_stages_rows(monkeypatch: pytest.MonkeyPatch) -> None:

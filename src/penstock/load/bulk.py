@@ -19,12 +19,17 @@ import structlog
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
-from penstock.load.bulk_tasks import chunk_figures, partitions, partitions_beside, streams_per_task
+from penstock.load.bulk_tasks import (
+    chunk_figures,
+    described,
+    partitions,
+    partitions_beside,
+    streams_per_task,
+)
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
 from penstock.load.job import copy_chunks
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
-from penstock.load.plan import listed
 from penstock.load.session import Session
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import (
@@ -184,6 +189,7 @@ class _Load:
         self.target = target
         self.stop = stop
         self.ledger: Ledger = read_ledger(options.state_directory)
+        self.begun = {plan.name for plan in self.ledger.plans}  # an earlier job may have had them
         self.result = BulkResult()
         self.replica_role = False
         self.unreachable: PenstockError | None = None
@@ -424,6 +430,8 @@ class _Load:
         plans = [plan for plan in self.ledger.plans if plan.source in set(tables)]
         marks = self.target.marks()
         tasks = [task for plan in plans for task in self.tasks(plan, marks)]
+        self.begun.update(plan.name for plan in plans)
+        description = described(plans, tasks)
         slots, threads = self.session.parallelism, self.options.max_threads
         share = partitions_beside if self.options.beside else partitions
         if not self.options.beside and not self.session.slots_are_fixed:
@@ -441,9 +449,7 @@ class _Load:
         ):
             try:
                 outcomes = self.session.run(
-                    work,
-                    partial(copy_chunks, streams=streams),
-                    description=self.described(plans, tasks),
+                    work, partial(copy_chunks, streams=streams), description=description
                 )
             except PenstockError as error:
                 if self.stop():
@@ -452,18 +458,10 @@ class _Load:
                     raise
                 logger.warning("bulk job is repeated", reason=error.message)
                 return []
-        self.session.tell(self.described(plans, tasks), chunk_figures(tasks, outcomes))
+        self.session.tell(description, chunk_figures(tasks, outcomes))
         if self.stop():
             raise _stopped()
         return outcomes
-
-    def described(self, plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
-        """What Spark's web pages say of the job."""
-        size = sum(task.chunk.size_bytes for task in tasks)
-        return (
-            f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
-            f"{listed(plan.source for plan in plans)}, {len(tasks)} chunks, {size:,} bytes"
-        )
 
     def tasks(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[ChunkTask]:
         return [
@@ -480,6 +478,7 @@ class _Load:
                 plan=plan.name,
                 replica_role=self.replica_role,
                 read_plan=plan.read_plan,
+                repeated=plan.name in self.begun,
             )
             for chunk in self.chunks_left(plan, marks)
         ]

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.load.job_figures import TaskFigures
+from penstock.load.plan import listed
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkOutcome, ChunkTask
+from penstock.ports.bulk import ChunkOutcome, ChunkTask, TablePlan
 
 # Small chunks share a task: a task costs time, and so do new connections.
 SMALL_TASK_BYTES = 16 * 2**20
@@ -62,6 +63,15 @@ def partitions_beside(
     if slots == 1:
         return [[task] for task in ordered]
     return _evenly(ordered, min(slots - 1, max_threads))
+
+
+def described(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
+    """What Spark's web pages say of a job."""
+    size = sum(task.chunk.size_bytes for task in tasks)
+    return (
+        f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
+        f"{listed(plan.source for plan in plans)}, {len(tasks)} chunks, {size:,} bytes"
+    )
 
 
 def chunk_figures(

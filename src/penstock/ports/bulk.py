@@ -7,6 +7,7 @@ consistent points and chunks (`ports/planner.py`), the order of the work (`penst
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,8 +145,8 @@ class ChunkStatus(StrEnum):
 class ChunkTask:
     """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
 
-    read_plan: how rows are read for another engine. repeated: an executor that had it was lost, and
-    may have left a transaction open.
+    read_plan: how rows are read for another engine. repeated: it was handed out before, by this
+    job or an earlier one; an executor that was lost may have left a transaction open.
     """
 
     source_url: str
@@ -166,6 +167,12 @@ class ChunkTask:
     def doing(self) -> str:
         """What is done, for errors."""
         return f"copying chunk {self.chunk.number} of {self.table}"
+
+    @property
+    def claim(self) -> str:
+        """What all attempts at this chunk of this plan have in common: 40 hex digits."""
+        text = f"{self.table}.{self.chunk.number} {self.plan}"
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

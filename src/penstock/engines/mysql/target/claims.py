@@ -7,7 +7,6 @@ an account may always end its own sessions.
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import suppress
 
 import pymysql
@@ -24,7 +23,7 @@ def claim(connection: Connection, task: ChunkTask) -> None:
 
     The session of an attempt that Spark has given up is ended; one that is at work keeps the lock.
     """
-    name = claim_name(task)
+    name = f"penstock {task.claim}"
     if task.repeated:
         holder = value(connection, "select is_used_lock(%s)", (name,), doing=task.doing)
         if holder is not None and int(holder) != connection.thread_id():
@@ -33,9 +32,3 @@ def claim(connection: Connection, task: ChunkTask) -> None:
                 connection.query(f"kill connection {int(holder)}")
     run(connection, "do release_all_locks()", doing=task.doing)
     run(connection, "do get_lock(%s, 0)", (name,), doing=task.doing)
-
-
-def claim_name(task: ChunkTask) -> str:
-    """What the lock is called: the same for all attempts at a chunk, at most 64 characters."""
-    text = f"{task.table}.{task.chunk.number} {task.plan}"
-    return f"penstock {hashlib.sha256(text.encode()).hexdigest()[:40]}"

@@ -9,6 +9,7 @@ import psycopg
 from penstock.engines.postgres.connect import commit_durably
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.bulk_checks import check_no_cascade
+from penstock.engines.postgres.target.claims import end_copies
 from penstock.engines.postgres.target.target import read_own_rows
 from penstock.model import TableName
 from penstock.ports.bulk import Mark, TablePlan, chunks_missing
@@ -101,7 +102,7 @@ def holds_plan(connection: psycopg.Connection, table: TableName, plan: str) -> b
 def begin_afresh(connection: psycopg.Connection, plans: Iterable[TablePlan]) -> None:
     """Empty the target tables of these plans and put them under their new plans, all at once.
 
-    Waits for chunks of older plans that are still being written. Emptying is by TRUNCATE, or by
+    Sessions that still write chunks of their older plans are ended. Emptying is by TRUNCATE, or by
     DELETE where a foreign key of another table forbids that.
     """
     plans = sorted(plans, key=lambda plan: plan.source)  # one order of locks
@@ -110,6 +111,7 @@ def begin_afresh(connection: psycopg.Connection, plans: Iterable[TablePlan]) -> 
     with connection.transaction():
         commit_durably(connection, once=True)
         for plan in plans:
+            end_copies(connection, plan.given_up, plan.source)
             connection.execute(
                 WRITE_MARK, {**_keys(plan.source, plan.name), "position": plan.position}
             )
@@ -140,13 +142,16 @@ def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
     """Record that all rows of a table are there; returns their number.
 
     The commit is a synchronous one, behind those of all chunks, which were not: so once it is
-    durable they all are. Raises ChunksMissing when the target does not have every chunk.
+    durable they all are. A session that is still at one of them is ended, as it would keep the mark.
+    Raises ChunksMissing when the target does not have every chunk.
     """
     with connection.transaction():
         commit_durably(connection, once=True)
         done = progress.finished_chunks(connection, plan.source)
         missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
         rows = sum(done.values())
+        if not missing:
+            end_copies(connection, [plan.name], plan.source)
         marked = connection.execute(
             FINISH_MARK, {**_keys(plan.source, plan.name), "rows": rows}
         ).rowcount

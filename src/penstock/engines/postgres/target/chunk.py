@@ -22,6 +22,7 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
 from penstock.engines.postgres.target import progress
 from penstock.engines.postgres.target.bulk_marks import holds_plan
+from penstock.engines.postgres.target.claims import claim_chunk
 from penstock.engines.postgres.target.pipe import copy_rows
 from penstock.host import faults
 from penstock.ports.bulk import (
@@ -73,6 +74,7 @@ class PostgresWriter:
         """See BulkWriter."""
         writer, number = self._connection, task.chunk.number
         with server_errors(task.doing), writer.transaction():
+            claim_chunk(writer, task)
             if not holds_plan(writer, task.table, task.plan):
                 return ChunkStatus.PLAN_GONE, 0
             # Waits for a copy of the same chunk that another process has not committed yet.

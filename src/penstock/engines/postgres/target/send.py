@@ -21,6 +21,7 @@ from penstock.engines.postgres.connect import (
     literal,
     quoted,
 )
+from penstock.engines.postgres.target.claims import WORKER_NAME
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.prepare import prepared_batch
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
@@ -131,7 +132,7 @@ def _connection(url: str) -> Any:
         settings = {"statement_timeout": "0", "lock_timeout": "60000", **TAKING_KEEPALIVE}
         ours = [f"-c {name}={value}" for name, value in settings.items()]
         given["options"] = " ".join([str(given.get("options") or ""), *ours]).strip()
-        given["application_name"] = "penstock worker"
+        given["application_name"] = WORKER_NAME
         given = {"connect_timeout": 10, **CLIENT_KEEPALIVE, **given}
         text = conninfo.make_conninfo("", **given)
         try:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import psycopg
 
 from penstock.engines.postgres.connect import literal, quoted, server_errors
+from penstock.engines.postgres.target.claims import end_workers
 from penstock.engines.postgres.target.merge import create_merge_table
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
@@ -125,6 +126,7 @@ class StagingArea:
     def _look(self, names: list[str]) -> None:
         if not names:
             return
+        end_workers(self._connection, names)
         found: dict[str, list[tuple[str, str]]] = {}
         for table, column, kind in self._connection.execute(SHAPES, (names,)).fetchall():
             found.setdefault(table, []).append((column, kind))

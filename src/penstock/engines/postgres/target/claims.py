@@ -1,0 +1,101 @@
+"""Who works on a chunk or fills a merge table: sessions of workers that hang are found and ended.
+
+A worker that hangs keeps its session, and what the session has locked, for as long as its machine's
+kernel answers: no limit of the server's ends a COPY that waits for rows. Who comes after it does
+not wait, but ends that session; a role may always end its own sessions. The worker finds its
+connection lost when it goes on, and nothing of the open transaction is in the target.
+
+Sessions of another pipeline are never meant. Those at a chunk hold an advisory lock whose key comes
+from the name of the plan, which is random. Those of changes hold a lock on a merge table, and the
+merge tables of a database belong to one change log (see `progress.bind_log`), or among the logs that
+instances share each to one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+
+import psycopg
+import structlog
+
+from penstock.model import TableName
+from penstock.ports.bulk import ChunkTask
+
+logger = structlog.get_logger(__name__)
+
+WORKER_NAME = "penstock worker"  # of the sessions that fill merge tables
+END_TIMEOUT_MS = 10_000
+
+# Shared, so that every session at a chunk can be found by it, and none waits for another here.
+CLAIM = "select pg_advisory_xact_lock_shared(key) from unnest(%s::int8[]) as key"
+# Only those that the session may end: the role may have been changed by the URL's own options.
+_ENDED = """
+    select count(*) filter (where pg_terminate_backend(pid, %(timeout_ms)s))
+      from (select distinct a.pid
+              from pg_locks as l
+              join pg_database as d on d.oid = l.database and d.datname = current_database()
+              join pg_stat_activity as a on a.pid = l.pid
+             where a.pid <> pg_backend_pid()
+               and a.usename = session_user
+               and pg_has_role(a.usesysid, 'usage')
+               and {condition}) as held
+"""
+END_CLAIMING = _ENDED.format(
+    condition="""l.locktype = 'advisory' and l.objsubid = 1
+               and (l.classid::int8 << 32) | l.objid::int8 = any(%(keys)s)"""
+)
+# A pool in between may add to the name.
+END_SENDING = _ENDED.format(
+    condition="""l.locktype = 'relation' and starts_with(a.application_name, %(name)s)
+               and l.relation in (select c.oid
+                                    from pg_class as c
+                                   where c.relnamespace = 'wirekite'::regnamespace
+                                     and c.relname = any(%(tables)s))"""
+)
+
+
+def claim_chunk(connection: psycopg.Connection, task: ChunkTask) -> None:
+    """Let the chunk's transaction be found by its chunk and by its plan; call first in it.
+
+    A session of before, at the same chunk, is ended when an executor that had the chunk was lost.
+    Otherwise it is left alone: who is at work will commit.
+    """
+    connection.execute(CLAIM, ([_key(task.claim), _key(task.plan)],))
+    if task.repeated:
+        _end_claiming(connection, [task.claim], task.table)
+
+
+def end_copies(connection: psycopg.Connection, plans: Collection[str], table: TableName) -> None:
+    """End the sessions that are still at chunks of these plans, by name: nobody waits for them."""
+    if plans:
+        _end_claiming(connection, plans, table)
+
+
+def end_workers(connection: psycopg.Connection, merge_tables: Iterable[str]) -> None:
+    """End the workers that still fill these merge tables; call before a batch is staged in them.
+
+    They are of an attempt or a run that was given up: a batch fills its tables in one job only.
+    """
+    parameters = {"tables": list(merge_tables), "name": WORKER_NAME, "timeout_ms": END_TIMEOUT_MS}
+    count = _count(connection, END_SENDING, parameters)
+    if count:
+        logger.warning("sessions of lost workers are ended", sessions=count)
+
+
+def _end_claiming(connection: psycopg.Connection, what: Iterable[str], table: TableName) -> None:
+    parameters = {"keys": [_key(text) for text in what], "timeout_ms": END_TIMEOUT_MS}
+    count = _count(connection, END_CLAIMING, parameters)
+    if count:
+        logger.warning("the session of a lost executor is ended", table=str(table), sessions=count)
+
+
+def _count(connection: psycopg.Connection, query: str, parameters: dict[str, object]) -> int:
+    found = connection.execute(query, parameters).fetchone()
+    assert found is not None, "count(*) has a row"
+    return int(found[0])
+
+
+def _key(text: str) -> int:
+    """The key of an advisory lock: 64 bits, signed."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)

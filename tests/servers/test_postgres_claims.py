@@ -1,0 +1,299 @@
+"""Sessions of workers that hang at a PostgreSQL target: who comes after them ends them.
+
+And nobody else's: not of another chunk, plan, merge table, role, database or program.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from fix_chunks import chunk_task
+from fix_merge import ITEM
+from fix_postgres import Server
+from penstock.engines.postgres.connect import connect, server_errors
+from penstock.engines.postgres.target import bulk_marks, claims, progress, send
+from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.send import PostgresStagingWriter
+from penstock.engines.postgres.target.staging import StagingArea
+from penstock.host.errors import ConnectionLost, StatementInterrupted
+from penstock.model import TableName
+from penstock.ports.bulk import APPLICATION_NAME, TablePlan
+from penstock.ports.refusals import StagingChanged, StagingLost
+
+TASK = chunk_task()
+TABLE = TableName("public", "t")
+WAIT_S = 60.0
+ROLES = ("plain_loader", "other_loader")
+
+
+@pytest.fixture
+def plain_urls(postgres: Server, target_url: str) -> Iterator[tuple[str, str]]:
+    """Of two roles that may log in and use schemas public and wirekite, and nothing else."""
+    database = urlsplit(target_url).path.lstrip("/")
+    for role in ROLES:
+        postgres.execute(f"drop role if exists {role}; create role {role} login password 'p'")
+    postgres.execute("create schema wirekite; create table t (id int primary key)", database)
+    for role in ROLES:
+        postgres.execute(
+            f"grant all on t to {role}; grant all on schema public, wirekite to {role}", database
+        )
+    first, second = (postgres.url(database, role, "p") for role in ROLES)
+    yield first, second
+    for role in ROLES:
+        postgres.execute(f"drop owned by {role} cascade", database)
+        postgres.execute(f"drop role {role}")
+
+
+@contextmanager
+def session(url: str, name: str = APPLICATION_NAME) -> Iterator[psycopg.Connection]:
+    """A session in a transaction, which does not wait long for what others have locked."""
+    options = {"lock_timeout": "500"}
+    with connect(url, application_name=name, options=options, autocommit=False) as connection:
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+
+def run(connection: psycopg.Connection, statement: str) -> list[tuple[Any, ...]]:
+    """Run it as a worker does; rows, if there are any."""
+    with server_errors("x"):
+        cursor = connection.execute(statement)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def is_alive(connection: psycopg.Connection) -> bool:
+    """Whether the session is there, with its transaction."""
+    try:
+        return run(connection, "select 1") == [(1,)]
+    except ConnectionLost:
+        return False
+
+
+def until(condition: Callable[[], Any]) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# -- chunks ----------------------------------------------------------------------------------------
+
+
+def test_who_takes_over_ends_the_session_of_before(plain_urls: tuple[str, str]) -> None:
+    """What the first had locked is free, and what it had written is gone."""
+    url, _ = plain_urls
+    with session(url) as first, session(url) as second, session(url) as third:
+        claim_chunk(first, TASK)
+        run(first, "insert into t values (1)")
+        claim_chunk(second, TASK)  # not repeated: whoever is at work stays there
+        with pytest.raises(StatementInterrupted):
+            run(second, "insert into t values (1)")
+        second.rollback()
+        assert is_alive(first)
+        claim_chunk(third, replace(TASK, repeated=True))
+        run(third, "insert into t values (1)")
+        with pytest.raises(ConnectionLost) as caught:
+            run(first, "commit")
+        assert caught.value.retry == "backoff"
+        third.commit()
+        assert run(third, "select id from t") == [(1,)]
+
+
+def test_who_waits_behind_a_session_of_before_is_ended_too(plain_urls: tuple[str, str]) -> None:
+    """A second attempt that came when the first was at work, and then hung as well."""
+    url, _ = plain_urls
+    with session(url) as first, session(url) as second, session(url) as third:
+        claim_chunk(first, TASK)
+        claim_chunk(second, TASK)
+        run(second, "insert into t values (1)")
+        claim_chunk(third, replace(TASK, repeated=True))
+        run(third, "insert into t values (1)")
+        assert not is_alive(first)
+        assert not is_alive(second)
+
+
+def test_a_session_does_not_end_itself_nor_another_s(
+    postgres: Server, plain_urls: tuple[str, str]
+) -> None:
+    """Not at another chunk, nor of another plan, role or database."""
+    url, others = plain_urls
+    elsewhere = postgres.make_database("elsewhere")
+    try:
+        with ExitStack() as stack:
+            again = postgres.url(urlsplit(elsewhere).path.lstrip("/"), ROLES[0], "p")
+            bystanders = [
+                (url, chunk_task(8)),
+                (url, chunk_task(plan="another")),
+                (others, TASK),
+                (again, TASK),
+            ]
+            living = []
+            for place, task in bystanders:
+                living.append(stack.enter_context(session(place)))
+                claim_chunk(living[-1], task)
+            own = stack.enter_context(session(url))
+            claim_chunk(own, TASK)
+            claim_chunk(own, replace(TASK, repeated=True))
+            assert all(is_alive(one) for one in [*living, own])
+    finally:
+        postgres.drop_database(elsewhere)
+
+
+def plan_of(name: str, *given_up: str) -> TablePlan:
+    """A plan of a table, without chunks."""
+    return TablePlan(
+        source=TABLE,
+        target=TABLE,
+        columns=("id",),
+        binary=False,
+        position="0/1",
+        snapshot_id="",
+        snapshot_text="",
+        chunks=(),
+        name=name,
+        given_up=given_up,
+    )
+
+
+@pytest.mark.parametrize("ending", ["begun afresh", "finished"])
+def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending: str) -> None:
+    """Neither when it is begun afresh, for those of its older plans, nor when it is finished."""
+    with session(target_url) as driver, session(target_url) as hung, session(target_url) as other:
+        driver.autocommit = True
+        driver.execute("create table t (id int)")
+        progress.ensure_tables(driver)
+        bulk_marks.ensure_marks(driver)
+        bulk_marks.begin_afresh(driver, [plan_of("one")])
+        claim_chunk(other, chunk_task(table=TABLE, plan="of another pipeline"))
+        claim_chunk(hung, chunk_task(table=TABLE, plan="one"))
+        assert bulk_marks.holds_plan(hung, TABLE, "one")
+        run(hung, "insert into t values (1)")
+        if ending == "finished":
+            assert bulk_marks.finish_table(driver, plan_of("one")) == 0
+        else:
+            bulk_marks.begin_afresh(driver, [plan_of("two", "zero", "one")])
+        assert not is_alive(hung)
+        assert is_alive(other)
+        assert run(driver, "select count(*) from t") == [(0,)]
+
+
+# -- merge tables ----------------------------------------------------------------------------------
+
+
+def test_only_workers_at_these_merge_tables_are_ended(
+    postgres: Server, plain_urls: tuple[str, str]
+) -> None:
+    """Own sessions of this name that hold one of them; not who looks at it, nor at other tables."""
+    url, others = plain_urls
+    with session(url) as maker:
+        for name in ("a_wkm", "b_wkm", "c_wkm"):
+            maker.execute(f"create table wirekite.{name} (id int)")
+            maker.execute(f"grant all on wirekite.{name} to {ROLES[1]}")
+        maker.commit()
+    insert = "insert into wirekite.{} values (1)"
+    with ExitStack() as stack:
+
+        def at_work(place: str, name: str, table: str) -> psycopg.Connection:
+            one = stack.enter_context(session(place, name))
+            one.execute(insert.format(table))  # type: ignore[arg-type]
+            return one
+
+        hung = [at_work(url, WORKER_NAME, "a_wkm"), at_work(url, f"{WORKER_NAME} - h:1", "b_wkm")]
+        living = [
+            at_work(url, WORKER_NAME, "c_wkm"),
+            at_work(url, "psql", "a_wkm"),
+            at_work(url, APPLICATION_NAME, "a_wkm"),
+            at_work(others, WORKER_NAME, "a_wkm"),
+            stack.enter_context(session(url, WORKER_NAME)),  # at nothing
+        ]
+        stager = stack.enter_context(session(url, "stager"))
+        end_workers(stager, ["a_wkm", "b_wkm"])
+        assert not any(is_alive(one) for one in hung)
+        assert all(is_alive(one) for one in living)
+
+
+@pytest.mark.parametrize("place", ["rows", "stamp", "commit"])
+def test_a_batch_is_staged_beside_a_worker_that_hangs(
+    target_url: str, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """It hangs between two batches of rows, behind them or before its commit; then it goes on.
+
+    Its error is one that has its batch staged again, and it finds another's merge table then.
+    """
+    layout, reached, resumed = MergeLayout(ITEM), threading.Event(), threading.Event()
+    batch = pa.RecordBatch.from_pylist([{layout.count: 2, "id": 5}], schema=layout.schema)
+
+    def hang() -> None:
+        reached.set()
+        assert resumed.wait(WAIT_S)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch
+        if place == "rows":
+            hang()
+        yield batch
+
+    check = send._check_stamp
+
+    def checked(cursor: Any, writer: PostgresStagingWriter) -> None:
+        if place == "stamp":
+            hang()
+        check(cursor, writer)
+        if place == "commit":
+            hang()
+
+    monkeypatch.setattr(send, "_check_stamp", checked)
+    options = {"lock_timeout": "5000"}
+    with (
+        connect(target_url, application_name="stager", options=options) as driver,
+        ThreadPoolExecutor(1) as worker,
+    ):
+        progress.ensure_tables(driver)
+        [(name, stamp)] = StagingArea(driver).prepare({"t_wkm": layout}).items()
+        late = PostgresStagingWriter(
+            url=target_url, table=TABLE, staging=name, stamp=stamp, relation=ITEM
+        )
+        sending = worker.submit(lambda: late.send(batches()))
+        try:
+            until(lambda: reached.is_set() or sending.done())
+            held = "select count(*) from pg_locks where relation = 'wirekite.t_wkm'::regclass"
+            until(lambda: run(driver, held) != [(0,)])
+            StagingArea(driver).prepare({"t_wkm": layout})
+        finally:
+            resumed.set()
+        with pytest.raises(StagingLost) as caught:
+            sending.result(WAIT_S)
+        assert caught.value.retry == "backoff"
+        monkeypatch.undo()
+        with pytest.raises(StagingChanged):
+            worker.submit(lambda: late.send(iter([batch]))).result(WAIT_S)
+        assert run(driver, "select count(*) from wirekite.t_wkm") == [(0,)]
+
+
+def test_a_role_without_the_right_leaves_sessions_alone(
+    postgres: Server, plain_urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL may take another role on, which may end none: it waits as before, without an error."""
+    url, _ = plain_urls
+    postgres.execute(f"grant {ROLES[1]} to {ROLES[0]}")
+    monkeypatch.setattr(claims, "END_TIMEOUT_MS", 100)
+    with session(url) as first, session(url) as second:
+        claim_chunk(first, TASK)
+        run(second, f"set role {ROLES[1]}")
+        claim_chunk(second, replace(TASK, repeated=True))
+        assert is_alive(first)
+        assert is_alive(second)
