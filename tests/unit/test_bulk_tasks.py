@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.load import chunk
+from fix_chunks import chunk_task
+from penstock.host.errors import ConnectionLost
+from penstock.load import bulk, chunk
+from penstock.load.bulk import BulkOptions
 from penstock.load.bulk_tasks import partitions, partitions_beside, streams_per_task
+from penstock.load.ledger import Ledger, write_ledger
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkStatus, ChunkTask, TablePlan
 
@@ -132,3 +141,77 @@ def test_the_read_plan_has_its_name_in_the_file() -> None:
     """A bulk.json that was written before a name in the code changed is read as it was."""
     fields = {field.name: field.encode_name for field in msgspec.structs.fields(TablePlan)}
     assert fields["read_plan"] == "way"
+
+
+# -- handed out before ---------------------------------------------------------------------------
+
+
+def plan_of(table: str, name: str) -> TablePlan:
+    """A plan of two chunks."""
+    target = TableName("s", table)
+    return TablePlan(
+        source=target,
+        target=target,
+        columns=("id",),
+        binary=False,
+        position="0/1",
+        snapshot_id="",
+        snapshot_text="",
+        chunks=tuple(Chunk(number=n, relation=target, copy_out="") for n in (1, 2)),
+        name=name,
+    )
+
+
+class Jobs:
+    """A session whose jobs are lost, as those of a driver that loses its executors."""
+
+    parallelism, slots_are_fixed, alive = 2, True, True
+
+    def __init__(self) -> None:
+        """None so far."""
+        self.repeated: list[dict[str, bool]] = []
+
+    def cancel(self) -> None:
+        """Not in these tests."""
+
+    def run(self, groups: Any, _work: object, *, description: str) -> Any:
+        """Note which chunks are said to be repeated, by plan."""
+        assert description.startswith("bulk load at 0/1: s.")
+        self.repeated.append({t.plan: t.repeated for group in groups for t in group})
+        raise ConnectionLost("an executor was lost")
+
+
+def test_chunks_of_an_earlier_job_are_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of this process or, as the ledger tells, of one before; not those of a plan made just now."""
+    monkeypatch.setattr(bulk, "Watch", lambda *_, **__: nullcontext())
+    options = BulkOptions(
+        source_url="x", target_url="x", state_directory=tmp_path, run_directory=tmp_path
+    )
+    write_ledger(tmp_path, Ledger(plans=[plan_of("a", "before")]))
+    jobs, target = Jobs(), cast(Any, SimpleNamespace(marks=dict))
+    load = bulk._Load(cast(Any, jobs), options, [], cast(Any, None), target, None, lambda: False)
+    load.ledger.put([plan_of("b", "now")])
+    for _ in range(2):
+        assert load.copy_round([TableName("s", "a"), TableName("s", "b")]) == []
+    load.ledger.put([plan_of("b", "anew")])
+    assert load.copy_round([TableName("s", "b")]) == []
+    assert jobs.repeated == [
+        {"before": True, "now": False},
+        {"before": True, "now": True},
+        {"anew": False},
+    ]
+
+
+def test_what_attempts_at_a_chunk_have_in_common() -> None:
+    """Another table, chunk or plan is another claim; all fit into the name of a MySQL lock."""
+    one = chunk_task(1, table=TableName("s", "t"), plan="p")
+    assert one.claim == replace(one, snapshot_id="x", repeated=True).claim
+    others = [
+        chunk_task(1, table=TableName("s", "u"), plan="p"),
+        chunk_task(2, table=TableName("s", "t"), plan="p"),
+        chunk_task(1, table=TableName("s", "t"), plan="q"),
+    ]
+    assert len({task.claim for task in [one, *others]}) == 4
+    assert len(f"penstock {chunk_task().claim}") <= 64

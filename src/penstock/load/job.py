@@ -136,7 +136,9 @@ def copy_chunks(tasks: Iterator[ChunkTask], *, streams: int = 1) -> Iterable[Chu
     What an earlier attempt may have left open at the target is the writer's to end.
     """
     repeated = _is_repeated()
-    return chunk.copy_chunks((replace(task, repeated=task.repeated or repeated) for task in tasks), streams=streams)
+    return chunk.copy_chunks(
+        (replace(task, repeated=task.repeated or repeated) for task in tasks), streams=streams
+    )
 
 
 def give_way() -> None:

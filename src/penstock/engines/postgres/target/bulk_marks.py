@@ -142,7 +142,7 @@ def finish_table(connection: psycopg.Connection, plan: TablePlan) -> int:
     """Record that all rows of a table are there; returns their number.
 
     The commit is a synchronous one, behind those of all chunks, which were not: so once it is
-    durable they all are. A session that is still at one of them is ended, as it would keep the mark.
+    durable they all are. Sessions that are still at one are ended, as they would hold the mark.
     Raises ChunksMissing when the target does not have every chunk.
     """
     with connection.transaction():

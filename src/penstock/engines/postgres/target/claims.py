@@ -6,9 +6,9 @@ not wait, but ends that session; a role may always end its own sessions. The wor
 connection lost when it goes on, and nothing of the open transaction is in the target.
 
 Sessions of another pipeline are never meant. Those at a chunk hold an advisory lock whose key comes
-from the name of the plan, which is random. Those of changes hold a lock on a merge table, and the
-merge tables of a database belong to one change log (see `progress.bind_log`), or among the logs that
-instances share each to one of them.
+from the name of the plan, which is random. Those of changes hold a lock on a merge table: a
+database's merge tables belong to one change log, which `progress.bind_log` checks before anything
+is staged, and of logs that instances share each table belongs to one.
 """
 
 from __future__ import annotations
