@@ -318,9 +318,9 @@ def test_pause_lets_chunks_end_and_begins_none_until_run(config: Config, spark: 
     at_rest: list[int] = []
 
     def on_progress(reading: BulkProgress) -> None:
-        seen.append(reading)
-        if len(seen) == 1:
+        if reading.rows_done and not any(r.rows_done for r in seen):  # a chunk is under way
             run(config.target.url, act.format("PAUSE"))
+        seen.append(reading)
         if reading.phase == "paused":
             at_rest.append(finished_chunks(config))
             time.sleep(2.5)
@@ -350,7 +350,10 @@ def test_stop_while_paused_ends_the_load(config: Config, spark: Session) -> None
     act = "update wirekite.wirekite_action set action = '{}'"
 
     def on_progress(reading: BulkProgress) -> None:
-        run(config.target.url, act.format("STOP" if reading.phase == "paused" else "PAUSE"))
+        if reading.phase == "paused":
+            run(config.target.url, act.format("STOP"))
+        elif reading.rows_done:  # a chunk is under way
+            run(config.target.url, act.format("PAUSE"))
 
     with pytest.raises(BulkStopped):
         load(config, spark, on_progress=on_progress)
