@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,13 +23,14 @@ from fix_merge import ITEM
 from fix_postgres import Server
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target import bulk_marks, claims, progress, send
+from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
-from penstock.ports.bulk import APPLICATION_NAME, TablePlan
+from penstock.ports.bulk import APPLICATION_NAME, ChunkStatus, ChunkTask, TablePlan
 from penstock.ports.refusals import StagingChanged, StagingLost
 
 TASK = chunk_task()
@@ -191,13 +192,70 @@ def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending:
         assert run(driver, "select count(*) from t") == [(0,)]
 
 
+class Numbers:
+    """Lines of one column, as a reader and its rows. pause: called between the first two."""
+
+    row_count = 2**17 + 1
+
+    def __init__(self, pause: Callable[[], object] = lambda: None) -> None:
+        self._pause = pause
+
+    def lines(self, *_: object) -> Numbers:
+        """The rows of any chunk."""
+        return self
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b"1\n" * 2**17  # more than libpq keeps to itself
+        self._pause()
+        yield b"2\n"
+
+
+def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
+    """In the middle of its rows. When it goes on, it is told to try again: the chunk is there."""
+    reached, resumed = threading.Event(), threading.Event()
+    task = replace(chunk_task(table=TABLE, plan="one"), columns=("id",))
+    settings = {**TARGET_SETTINGS, "lock_timeout": "5000"}
+
+    def hang() -> None:
+        reached.set()
+        assert resumed.wait(WAIT_S)
+
+    with ExitStack() as stack:
+        driver = stack.enter_context(connect(target_url, application_name="driver"))
+        driver.execute("create table t (id int)")
+        progress.ensure_tables(driver)
+        bulk_marks.ensure_marks(driver)
+        bulk_marks.begin_afresh(driver, [plan_of("one")])
+
+        def write(task: ChunkTask, reader: Any) -> tuple[ChunkStatus, int]:
+            writer = PostgresWriter(target_url, replica_role=False, settings=settings)
+            with closing(writer):
+                return writer.write(task, reader)
+
+        worker = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(resumed.set)
+        hung = worker.submit(write, task, Numbers(hang))
+        until(lambda: reached.is_set() or hung.done())
+        status = write(replace(task, repeated=True), Numbers())
+        assert status == (ChunkStatus.DONE, Numbers.row_count)
+        resumed.set()
+        with pytest.raises(ConnectionLost) as caught:
+            hung.result(WAIT_S)
+        assert caught.value.retry == "backoff"
+        assert write(task, Numbers()) == (ChunkStatus.DONE_BEFORE, Numbers.row_count)
+        assert run(driver, "select count(*) from t") == [(Numbers.row_count,)]
+
+
 # -- merge tables ----------------------------------------------------------------------------------
 
 
 def test_only_workers_at_these_merge_tables_are_ended(
-    postgres: Server, plain_urls: tuple[str, str]
+    postgres: Server, target_url: str, plain_urls: tuple[str, str]
 ) -> None:
-    """Own sessions of this name that hold one of them; not who looks at it, nor at other tables."""
+    """Own sessions of this name that hold one of them; not who looks at it, nor at other tables.
+
+    A superuser could end those of all, and leaves them.
+    """
     url, others = plain_urls
     with session(url) as maker:
         for name in ("a_wkm", "b_wkm", "c_wkm"):
@@ -220,6 +278,9 @@ def test_only_workers_at_these_merge_tables_are_ended(
             at_work(others, WORKER_NAME, "a_wkm"),
             stack.enter_context(session(url, WORKER_NAME)),  # at nothing
         ]
+        superuser = stack.enter_context(session(target_url, "stager"))
+        end_workers(superuser, ["a_wkm", "b_wkm"])
+        assert all(is_alive(one) for one in hung)
         stager = stack.enter_context(session(url, "stager"))
         end_workers(stager, ["a_wkm", "b_wkm"])
         assert not any(is_alive(one) for one in hung)
