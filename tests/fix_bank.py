@@ -51,7 +51,7 @@ class Bank:
 
         xa: some transactions are prepared. pause_s: between two transactions.
         """
-        self._pause_s = pause_s
+        self.pause_s = pause_s
         self._url = url
         self._dialect = dialect_of(url)
         self._random = random.Random(seed)
@@ -87,7 +87,7 @@ class Bank:
                         while not self._stop.is_set():
                             self._transact(connection)
                             self.transaction_count += 1
-                            time.sleep(self._pause_s)
+                            time.sleep(self.pause_s)
                 except ServerGone:
                     time.sleep(0.1)  # the server was killed: that is part of the test
         except BaseException as error:

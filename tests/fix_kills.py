@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -97,8 +97,12 @@ class Half:
 
     def descendants(self, name: str) -> list[psutil.Process]:
         """Its living descendants whose executable's name begins with this."""
-        found = psutil.Process(self.process.pid).children(recursive=True)
-        return [p for p in found if p.name().startswith(name)]
+        found = []
+        for one in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if one.name().startswith(name):
+                    found.append(one)
+        return found
 
     def kill_descendant(self, name: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
         """SIGKILL the youngest of these descendants; False when there is none for so long."""

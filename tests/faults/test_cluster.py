@@ -80,6 +80,37 @@ def test_all_executors_are_killed_in_a_task(tmp_path: Path, point: str, target: 
         pipeline.finish()
 
 
+def test_executors_come_with_work_and_go_without_it(tmp_path: Path) -> None:
+    """Dynamic allocation: none between batches, two where there is work for them."""
+    allocation = {
+        "enabled": "true",
+        "shuffleTracking.enabled": "true",
+        "minExecutors": "0",
+        "maxExecutors": "2",
+        "executorIdleTimeout": "1s",
+        "schedulerBacklogTimeout": "1s",
+        "sustainedSchedulerBacklogTimeout": "1s",
+    }
+    conf = {f"spark.dynamicAllocation.{name}": value for name, value in allocation.items()}
+    sections = {"spark": CLUSTER, "spark.conf": {**CONF, **conf}}
+    with BankPipeline(tmp_path, 1904, sections=sections) as pipeline:
+
+        def executors() -> int:
+            return len(pipeline.load.descendants("java")[1:])
+
+        pipeline.extract.start()
+        log = pipeline.directory / "log"  # made by one who has the slot, which load looks at
+        pipeline.until(lambda: log.is_dir() and any(log.iterdir()), "the log")
+        pipeline.load.start()
+        pipeline.until(lambda: executors() == 2, "two executors for the first tasks", TIMEOUT_S)
+        pipeline.bank.pause_s = 10.0
+        for _ in range(2):
+            before = batch_count(pipeline)
+            pipeline.until(lambda n=before: batch_count(pipeline) > n, "a batch", TIMEOUT_S)
+            pipeline.until(lambda: executors() == 0, "executors are given back", TIMEOUT_S)
+        pipeline.finish()
+
+
 @pytest.mark.parametrize("source", ["mariadb", "mysql"])
 def test_executors_that_read_through_the_driver_are_killed(
     tmp_path: Path, lending: dict[str, str], source: str
