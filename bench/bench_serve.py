@@ -2,8 +2,9 @@
 
 Eight columns, 135 bytes a row on the wire, transactions of 10,000 rows; the server is a process of
 its own, the log is there before it is asked. Contenders: a socket that only drains, pg_recvlogical
-into /dev/null, and pg_recvlogical at a real server that has the same rows. Then 1 and 20 drains at
-once, and the CPU seconds of the server for each.
+into /dev/null, and pg_recvlogical at a real server that has the same rows; a stock subscription
+that catches up with the one and with the other. Then 1 and 20 drains at once, and the CPU seconds
+of the server for each.
 
 Estimate: a row costs decompressing 0.1 us, encoding 0.5 us (the kernel prints numbers itself, but
 for a float, of which Arrow makes a text: 0.2 us), one copy to join the pieces and one into the
@@ -61,6 +62,7 @@ RELATION = Relation(
     before=(0,),
     source_id=1,
 )
+COLUMNS = ", ".join(f"{name} {kind}" for name, (kind, _) in TYPES.items())
 PASSWORD = "bench"
 PER_TRANSACTION = 10_000
 CLIENTS = 20
@@ -218,9 +220,10 @@ def served(rows: int) -> Iterator[tuple[Server, int]]:
         write_log(root / "log", 1, 1, 1)
         server = Server(root)
         try:
-            for number in range(CLIENTS + ROUNDS_MAX):
+            slots = [f"s{number}" for number in range(CLIENTS + ROUNDS_MAX)]
+            for slot in (*slots, *(f"c{number}" for number in range(ROUNDS_MAX))):
                 server.command(
-                    f"CREATE_REPLICATION_SLOT s{number} LOGICAL pgoutput (SNAPSHOT 'nothing')"
+                    f"CREATE_REPLICATION_SLOT {slot} LOGICAL pgoutput (SNAPSHOT 'nothing')"
                 )
             trx = write_log(root / "log", 2, rows + 1, 2)
             yield server, numbers.end_of(rows + 1, trx)
@@ -270,12 +273,11 @@ def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
     """A real server with the same rows behind its slots, and the LSN of their end."""
     with EmbeddedPostgres() as server:
         with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
-            columns = ", ".join(f"{name} {kind}" for name, (kind, _) in TYPES.items())
-            connection.execute(f"create table bulk ({columns}, primary key (id))")
+            connection.execute(f"create table bulk ({COLUMNS}, primary key (id))")
             connection.execute("create publication p for table bulk")
-            for number in range(ROUNDS_MAX):
+            for slot in (f"{kind}{number}" for kind in "sc" for number in range(ROUNDS_MAX)):
                 connection.execute(
-                    "select pg_create_logical_replication_slot(%s, 'pgoutput')", (f"s{number}",)
+                    "select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,)
                 )
             for at in range(1, rows + 1, PER_TRANSACTION):
                 connection.execute(
@@ -292,6 +294,27 @@ def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
         yield server, str(found[0])
 
 
+def caught_up(subscriber: EmbeddedPostgres, url: str, slot: str, last: int) -> float:
+    """Seconds until a stock subscription, which was off, has the last row in its empty table."""
+    with psycopg.connect(subscriber.url("postgres"), autocommit=True) as connection:
+        connection.execute("drop table if exists bulk")
+        connection.execute(f"create table bulk ({COLUMNS}, primary key (id))".encode())
+        connection.execute(
+            f"create subscription s connection '{url}' publication p with (copy_data = false, "
+            f"create_slot = false, slot_name = '{slot}', enabled = false)".encode()
+        )
+        connection.execute("checkpoint")
+        began = time.perf_counter()
+        connection.execute("alter subscription s enable")
+        while connection.execute("select 1 from bulk where id = %s", (last,)).fetchone() is None:
+            time.sleep(0.02)
+        elapsed = time.perf_counter() - began
+        connection.execute("alter subscription s disable")
+        connection.execute("alter subscription s set (slot_name = none)")
+        connection.execute("drop subscription s")
+    return elapsed
+
+
 def main() -> None:
     """Print a line for each measure of each round, and the medians."""
     parser = argparse.ArgumentParser()
@@ -303,7 +326,12 @@ def main() -> None:
     few = rows // 4
     print(json.dumps(describe_machine()))
     rates: dict[str, list[float]] = {}
-    with served(rows) as (server, end), publisher(few) as (real, real_end):
+    with (
+        served(rows) as (server, end),
+        served(few) as (short, _),
+        publisher(few) as (real, real_end),
+        EmbeddedPostgres() as subscriber,
+    ):
         program = real.bindir / "pg_recvlogical"
         for number in range(1 if given.quick else min(given.rounds, ROUNDS_MAX)):
             elapsed, cpu = drained(server, end, 1)
@@ -318,6 +346,13 @@ def main() -> None:
             elapsed = received(recvlogical(program, url, f"s{number}", real_end))
             told("pg_recvlogical, real publisher", few, elapsed, 0.0)
             rates.setdefault("real publisher", []).append(few / elapsed)
+            for what, place, last in (
+                ("subscriber", short.url(), few + 1),
+                ("subscriber of a real publisher", url, few),
+            ):
+                elapsed = caught_up(subscriber, place, f"c{number}", last)
+                told(what, few, elapsed, 0.0)
+                rates.setdefault(what, []).append(few / elapsed)
             elapsed, one = drained(server, end, 1)
             elapsed, many = drained(server, end, CLIENTS)
             told(f"{CLIENTS} drains", CLIENTS * rows, elapsed, many, cpu_of_one_s=round(one, 2))
