@@ -210,6 +210,7 @@ class Running:
         """relations: tables of a real catalogue, in place of patterns, and of a base in `root`."""
         self.root, self.port = root, 0
         self.relations = relations
+        self.state = State()
         self.publications = publications or published(EVERYTHING)
         self.patterns = patterns or Patterns()
         self.settings = settings or settings_of()
@@ -269,6 +270,7 @@ class Running:
             answering=answering,
             holder=holder(self.root) if self.relations else None,
         ) as self.serving:
+            self.state.of(self.serving)
             welcome = self._welcome or Welcome(self.patterns, self._version)
             if catalog is not None:
                 welcome = CatalogWelcome(catalog)
@@ -283,7 +285,9 @@ class Running:
 
     def _catalog(self, directory: Path) -> Catalog:
         dialect = self.settings.dialect
-        made = Catalog(directory, database="shop", users=["repl"], state=State(), dialect=dialect)
+        made = Catalog(
+            directory, database="shop", users=["repl"], state=self.state, dialect=dialect
+        )
         made.set_relations(self.relations)
         return made
 

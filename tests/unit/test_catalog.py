@@ -172,12 +172,68 @@ def test_columns_of_the_other_dialect(tmp_path: Path) -> None:
     there = Asked(tmp_path / "a", dialect="yugabyte")
     there.state.slot_rows.append(slot)
     assert there(query) == [("stream", "7000000000000000000")]
-    assert len(there("select * from pg_replication_slots")[0]) == 17
+    assert len(there("select * from pg_replication_slots")[0]) == 18
     there("begin isolation level repeatable read; set local yb_read_time to '1234 ht'")
     assert there.session.read_time == "1234 ht"
     stock = Asked(tmp_path / "b")
     assert stock.refused(query) == "42703"
     assert stock.refused("set yb_read_time to '1 ht'") == "42704"
+
+
+def test_words_of_the_other_dialect(tmp_path: Path) -> None:
+    """The time that is read at, and the present one; both unknown to a stock server."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    there, stock = Asked(tmp_path / "a", dialect="yugabyte"), Asked(tmp_path / "b")
+    assert there("show yb_read_time") == [("0",)]
+    there("begin isolation level repeatable read; set local yb_read_time to '1234 ht'")
+    assert there("show yb_read_time") == [("1234 ht",)]
+    there("commit")
+    assert there("show yb_read_time") == [("0",)]
+    # For a whole session it would have to hold for every later transaction, too.
+    assert there.refused("set yb_read_time to '1234 ht'") == "0A000"
+    assert there.refused("set yb_read_time to 'yesterday'") == "22023"
+    there("set yb_read_time to 0")
+    time = 1_700_000_000_000_000 << 12
+    assert there("select yb_get_current_hybrid_time_lsn()") == [(str(time),)]
+    assert there("select * from yb_get_current_hybrid_time_lsn()") == [(str(time),)]
+    assert stock.refused("show yb_read_time") == "42704"
+    assert stock.refused("select yb_get_current_hybrid_time_lsn()") == "42883"
+
+
+def test_a_slot_is_dropped_by_a_function(asked: Asked) -> None:
+    """As the hints of our own errors say."""
+    slot = SlotRow(slot_name="s", plugin="pgoutput", confirmed_flush_lsn=1, restart_lsn=1)
+    asked.state.slot_rows.append(slot)
+    assert asked("select pg_drop_replication_slot('s')") == [("",)]
+    assert asked.state.slot_rows == []
+    assert asked.refused("select pg_drop_replication_slot('s')") == "42704"
+
+
+def test_what_is_said_of_publications(tmp_path: Path) -> None:
+    """A comment is durable at COMMIT, goes with its publication, and is no new version of it."""
+    asked = Asked(tmp_path)
+    asked("create publication p for table item; create publication q for table item")
+    versions = len(asked.catalog.model.publications.versions)
+    said = "select pubname, obj_description(oid, 'pg_publication') from pg_publication order by 1"
+    asked("begin; comment on publication p is 'it''s read\nby two'")
+    assert asked(said) == [("p", "it's read\nby two"), ("q", None)]
+    assert asked(said, asked.new_session()) == [("p", None), ("q", None)]
+    asked("rollback")
+    assert asked(said) == [("p", None), ("q", None)]
+    asked("begin; comment on publication p is 'read'; savepoint s")
+    asked("comment on publication p is 'lost'; rollback to s; commit")
+    assert asked(said) == [("p", "read"), ("q", None)]
+    asked("comment on publication q is 'other'")
+    asked("alter publication p rename to r")
+    again = Asked(tmp_path)
+    assert again(said) == [("q", "other"), ("r", "read")]
+    assert len(again.catalog.model.publications.versions) == versions + 2
+    again("comment on publication q is null; drop publication r; create publication r")
+    assert again(said) == [("q", None), ("r", None)]
+    assert again.refused("comment on publication nobody is 'x'") == "42704"
+    assert again.refused("comment on publication q is 3") == "42601"
+    assert again.refused("comment on table item is 'x'") == "0A000"
 
 
 def test_what_it_does_not_have_is_refused(asked: Asked) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from fix_log import inserts, numbered
+from fix_log import ITEM, inserts, numbered
 from fix_serve import Running, settings_of, write_log
 from fix_serve_client import START, Raw, wait_until
 from penstock.serve import serving
@@ -99,3 +100,29 @@ def test_orphans_of_copies_go_and_those_asked_for_stay(tmp_path: Path) -> None:
         assert sorted(rows(running)) == ["kept", SYNC]
         client.close()
         wait_until(lambda: sorted(rows(running)) == ["kept"])
+
+
+def test_a_slot_is_dropped_by_a_function(tmp_path: Path) -> None:
+    """Durably, with what it held; not under somebody who streams from it."""
+    write_log(tmp_path / "log", GROUPS[:1])
+    with Running(tmp_path, relations=[ITEM]) as running:
+        created(running, "s", "t")
+        write_log(tmp_path / "log", GROUPS[1:], per_segment=1, links=tmp_path / "cdc")
+        client = Raw(running)
+        client.query(START)
+        assert client.message()[0] == b"W"
+        with psycopg.connect(running.url(), autocommit=True) as connection:
+            connection.execute("select pg_drop_replication_slot('t')")
+            with pytest.raises(psycopg.errors.ObjectInUse):
+                connection.execute("select pg_drop_replication_slot('s')")
+            with pytest.raises(psycopg.errors.UndefinedObject):
+                connection.execute("select pg_drop_replication_slot('t')")
+            client.close()
+            wait_until(lambda: not running.serving.senders)
+            assert list((tmp_path / "cdc" / "serve").glob("*.ckt"))
+            connection.execute(
+                "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+            )
+            assert not list((tmp_path / "cdc" / "serve").glob("*.ckt"))
+    with Running(tmp_path) as running:
+        assert rows(running) == {}

@@ -85,7 +85,8 @@ class Serving:
         self._tasks: list[asyncio.Task[None]] = []
         self._tail: threading.Thread | None = None
         self._learnt = 0  # the last segment that shapes were looked for in
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self.loop.create_future()
 
     async def __aenter__(self) -> Serving:
         """Begin to follow the log."""
@@ -324,6 +325,12 @@ class Serving:
                 await self.snapshots.release(snapshot)
             raise
         return slot, snapshot
+
+    async def drop_slot(self, name: str, process_id: int, *, wait: bool = False) -> None:
+        """Drop a slot, durably, and let go of what it held. Raises Refused; see `Slots.drop`."""
+        await self.slots.drop(name, process_id, wait=wait)
+        await self.snapshots.slot_begins(name)
+        await self.release()
 
     def _settle_links(self) -> None:
         if self.slots.lowest() is None:

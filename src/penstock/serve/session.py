@@ -320,9 +320,7 @@ class ClientSession:
         self.write(command_complete("ALTER_REPLICATION_SLOT"))
 
     async def _drop(self, command: commands.DropSlot) -> None:
-        await self._serving.slots.drop(command.slot, self._client.process_id, wait=command.wait)
-        await self._serving.snapshots.slot_begins(command.slot)
-        await self._serving.release()
+        await self._serving.drop_slot(command.slot, self._client.process_id, wait=command.wait)
         self.write(command_complete("DROP_REPLICATION_SLOT"))
 
     def _read_slot(self, command: commands.ReadSlot) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from penstock.host.clock import REAL_CLOCK
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
 
 if TYPE_CHECKING:
@@ -134,3 +136,13 @@ class State:
     def transaction_id(self) -> int:
         """The number of the next transaction."""
         return self._serving.head.end.trx + 1
+
+    def now_us(self) -> int:
+        """The time, microseconds since 1970 UTC."""
+        return REAL_CLOCK.now_us()
+
+    def drop_slot(self, name: str, process_id: int) -> None:
+        """Drop a slot, durably. For the catalogue's thread, which waits. Raises Refused."""
+        serving = self._serving
+        dropping = serving.drop_slot(name, process_id)
+        asyncio.run_coroutine_threadsafe(dropping, serving.loop).result()

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.serve.catalog.publications import Publication
+from penstock.serve.catalog.publications import Comment, Publication
 
 Cells = tuple[str | None, ...]
 
@@ -76,7 +76,7 @@ class Session:
     local_before: dict[str, str | None] = field(default_factory=dict)
     local_keys: set[str] = field(default_factory=set)
     savepoints: list[tuple[str, int]] = field(default_factory=list)
-    pending: list[tuple[str, Publication | None]] = field(default_factory=list)
+    pending: list[tuple[str, Publication | Comment | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,4 +154,12 @@ class ServerState(Protocol):
 
     def transaction_id(self) -> int:
         """The number of the next transaction."""
+        ...
+
+    def now_us(self) -> int:
+        """The time, microseconds since 1970 UTC."""
+        ...
+
+    def drop_slot(self, name: str, process_id: int) -> None:
+        """Drop a slot, durably, as a session asks. Blocking. Raises Refused."""
         ...

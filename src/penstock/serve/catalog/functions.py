@@ -15,7 +15,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.answers import ServerState, Session
 from penstock.serve.catalog.facts import Facts
 from penstock.serve.catalog.model import Model
-from penstock.serve.catalog.publications import Publication
+from penstock.serve.catalog.publications import Comment, Publication
 from penstock.serve.catalog.types import ANYARRAY, ANYELEMENT, UNKNOWN, Types
 
 
@@ -40,11 +40,20 @@ class Context:
         """Those that the session sees: with what it has changed in its transaction."""
         found = self.model.publications.current()
         for name, publication in self.session.pending:
+            if isinstance(publication, Comment):
+                continue
             if publication is None:
                 found.pop(name, None)
             else:
                 found[name] = publication
         return found
+
+    def comment(self, oid: int) -> str | None:
+        """What is said of a publication, as the session sees it."""
+        for _, what in reversed(self.session.pending):
+            if isinstance(what, Comment) and what.oid == oid:
+                return what.text or None
+        return self.model.comment(oid)
 
     def commit_publications(self) -> None:
         """Make what the session has changed durable, for all. Raises DiskFull, FileFailed."""
@@ -52,7 +61,10 @@ class Context:
         if not pending:
             return
         for name, publication in pending:
-            self.model.publications.change(self.state.position(), name, publication)
+            if isinstance(publication, Comment):
+                self.model.set_comment(publication)
+            else:
+                self.model.publications.change(self.state.position(), name, publication)
         self.model.save()
 
 

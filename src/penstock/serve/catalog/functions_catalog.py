@@ -192,8 +192,12 @@ def _partition_tree(_: Context, _oid: int) -> list[list[Any]]:
 
 
 @function("obj_description(oid, name?) -> text")
+def _description(context: Context, oid: int, _catalog: str = "pg_publication") -> str | None:
+    return context.comment(oid) if _catalog == "pg_publication" else None
+
+
 @function("shobj_description(oid, name) -> text")
-def _description(_: Context, _oid: int, _catalog: str = "") -> None:
+def _shared_description(_: Context, _oid: int, _catalog: str) -> None:
     return None
 
 

@@ -9,6 +9,8 @@ from penstock.serve.catalog import settings
 from penstock.serve.catalog.functions import Context, function
 from penstock.serve.catalog.names import path_of, search_path
 from penstock.serve.catalog.types import json_of
+from penstock.serve.hybrid import hybrid_time
+from penstock.serve.settings import YUGABYTE
 
 _ENCODINGS = {0: "SQL_ASCII", 6: "UTF8", 8: "LATIN1"}
 
@@ -131,6 +133,19 @@ def _no_position(_: Context) -> None:
 @function("pg_wal_lsn_diff(pg_lsn, pg_lsn) -> numeric")
 def _distance(_: Context, one: int, other: int) -> int:
     return one - other
+
+
+@function("yb_get_current_hybrid_time_lsn() -> int8")
+def _hybrid_time(context: Context) -> int:
+    if context.dialect != YUGABYTE:
+        raise Refused("42883", "function yb_get_current_hybrid_time_lsn() does not exist")
+    return hybrid_time(context.state.now_us())
+
+
+@function("pg_drop_replication_slot(name) -> void")
+def _drop_slot(context: Context, name: str) -> str:
+    context.state.drop_slot(name, context.session.process_id)
+    return ""
 
 
 @function("txid_current() -> int8")

@@ -15,7 +15,7 @@ from penstock.codec.postgres.pgtypes import FIRST_USER_OID, wire_type
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import Identity, Relation
-from penstock.serve.catalog.publications import Publication, Publications, Version
+from penstock.serve.catalog.publications import Comment, Publication, Publications, Version
 
 FILE_NAME = "catalog.json"
 OWNER_OID = 10
@@ -103,12 +103,16 @@ class SavedOid:
 
 @dataclass(slots=True, kw_only=True)
 class SavedCatalog:
-    """The state file: oids, versions of publications, what the pipeline file said of them."""
+    """The state file: oids, versions of publications, what the pipeline file said of them.
+
+    comments: of publications, by oid.
+    """
 
     next_oid: int = FIRST_USER_OID
     oids: list[SavedOid] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     of_file: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    comments: dict[int, str] = field(default_factory=dict)
 
 
 class Model:
@@ -129,7 +133,22 @@ class Model:
     def save(self) -> None:
         """Write the state file. Raises DiskFull, FileFailed."""
         self._saved.versions = list(self.publications.versions)
+        there = {found.oid for found in self.publications.current().values()}
+        self._saved.comments = {
+            oid: text for oid, text in self._saved.comments.items() if oid in there
+        }
         checkpoint.save(self._path, self._saved, self._files)
+
+    def comment(self, oid: int) -> str | None:
+        """What is said of a publication; None: nothing."""
+        return self._saved.comments.get(oid)
+
+    def set_comment(self, comment: Comment) -> None:
+        """Say something of one, an empty text for nothing; `save` makes it durable."""
+        if comment.text:
+            self._saved.comments[comment.oid] = comment.text
+        else:
+            self._saved.comments.pop(comment.oid, None)
 
     def oid(self, kind: str, schema: str, name: str) -> int:
         """The oid of a thing, given now if it has none yet."""

@@ -12,6 +12,7 @@ from penstock.serve.catalog.grammar import Statement, unsupported
 from penstock.serve.catalog.model import CatalogTable
 from penstock.serve.catalog.names import path_of, search_path
 from penstock.serve.catalog.publications import (
+    Comment,
     Publication,
     PublishedTable,
     with_schemas,
@@ -28,24 +29,40 @@ _ACTIONS = ("insert", "update", "delete", "truncate")
 
 def is_publication_ddl(statement: Statement) -> bool:
     """Whether a statement changes publications."""
-    words = statement.words(2)
-    return len(words) == 2 and words[0] in ("CREATE", "ALTER", "DROP") and words[1] == "PUBLICATION"
+    words = statement.words(3)
+    if words == ("COMMENT", "ON", "PUBLICATION"):
+        return True
+    return words[0] in ("CREATE", "ALTER", "DROP") and words[1:2] == ("PUBLICATION",)
 
 
 def change_publication(context: Context, statement: Statement) -> str:
     """Carry one out, durably; gives the command tag. Raises Refused, DiskFull, FileFailed."""
     words = Words(statement)
     verb = words.token().text.upper()
+    tag = verb if words.take("ON") else f"{verb} PUBLICATION"
     words.need("PUBLICATION")
     if context.session.read_only:
-        raise Refused("25006", f"cannot execute {verb} PUBLICATION in a read-only transaction")
-    {"CREATE": _create, "ALTER": _alter, "DROP": _drop}[verb](context, words)
+        raise Refused("25006", f"cannot execute {tag} in a read-only transaction")
+    change = {"CREATE": _create, "ALTER": _alter, "DROP": _drop, "COMMENT": _comment}[verb]
+    change(context, words)
     if context.session.transaction == "I":
         context.commit_publications()
-    return f"{verb} PUBLICATION"
+    return tag
 
 
-def _save(context: Context, name: str, publication: Publication | None) -> None:
+def _comment(context: Context, words: Words) -> None:
+    publication = _existing(context, words.name())
+    words.need("IS")
+    text = ""
+    if not words.take("NULL"):
+        if not words.is_string():
+            raise words.error()
+        text = words.token().text
+    words.end()
+    _save(context, publication.name, Comment(oid=publication.oid, text=text))
+
+
+def _save(context: Context, name: str, publication: Publication | Comment | None) -> None:
     context.session.pending.append((name, publication))
 
 

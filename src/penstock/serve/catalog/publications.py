@@ -56,6 +56,14 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Comment:
+    """What COMMENT ON PUBLICATION says of one. It is no new version: nothing else is sent."""
+
+    oid: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
     """A publication from a position on. publication: None where it has been dropped."""
 

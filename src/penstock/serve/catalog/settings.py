@@ -13,6 +13,7 @@ from typing import Any
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.types import json_of
+from penstock.serve.settings import YUGABYTE
 
 REPORTED = (
     *("server_version", "server_encoding", "client_encoding", "application_name"),
@@ -48,6 +49,7 @@ _FIXED_FORM = {
     "client_encoding": ("utf8", "utf-8", "unicode", "'utf8'"),
     "standard_conforming_strings": ("on", "true", "1", "yes"),
 }
+_OF_DIALECT = {YUGABYTE: {"yb_read_time": "0"}}
 _TIME_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"B": 1, "kB": 2**10, "8kB": 2**13, "MB": 2**20, "GB": 2**30, "TB": 2**40}
 _NUMBER = re.compile(r"\s*(-?[0-9.]+)\s*([a-zA-Z]*)\s*")
@@ -73,6 +75,8 @@ def current(context: Context, name: str, *, raw: bool = False) -> str:
         value = context.held[key]
     elif key in _HELD:
         value = _HELD[key]
+    elif key in (of_dialect := _OF_DIALECT.get(context.dialect, {})):
+        value = of_dialect[key]
     elif fact is None:
         raise _unknown(name)
     elif fact[6] in ("user", "superuser", "superuser-backend", "backend"):
@@ -119,7 +123,8 @@ def set_value(context: Context, name: str, value: str | None, *, local: bool = F
     """
     key, session = name.lower(), context.session
     fact = context.facts.settings.get(key)
-    if fact is None and "." not in key and key != "session_authorization":
+    known = "." in key or key in _OF_DIALECT.get(context.dialect, {})
+    if fact is None and not known and key != "session_authorization":
         raise _unknown(name)
     if fact is not None:
         _may_change(fact, key)

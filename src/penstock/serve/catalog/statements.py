@@ -317,16 +317,21 @@ def _set_one(context: Context, words: Words, *, local: bool) -> None:
         value = ", ".join(many)
     words.end()
     if name == "yb_read_time" and context.dialect == "yugabyte":
-        _read_time(context, value)
-        return
+        _read_time(context, value, local=local)
     outside = local and context.session.transaction == "I"
     if not outside:
         settings.set_value(context, name, value, local=local)
 
 
-def _read_time(context: Context, value: str | None) -> None:
+def _read_time(context: Context, value: str | None, *, local: bool) -> None:
     if value is not None and not _READ_TIME.fullmatch(value):
         raise Refused("22023", f'invalid value for parameter "yb_read_time": "{value}"')
+    if value is not None and int(value.split()[0]) and not local:
+        raise Refused(
+            "0A000",
+            "yb_read_time is for one transaction",
+            hint="BEGIN, then SET LOCAL yb_read_time TO ...",
+        )
     context.session.read_time = value
 
 
