@@ -192,6 +192,9 @@ def test_words_of_the_other_dialect(tmp_path: Path) -> None:
     assert there("show yb_read_time") == [("0",)]
     # For a whole session it would have to hold for every later transaction, too.
     assert there.refused("set yb_read_time to '1234 ht'") == "0A000"
+    letters = "select relreplident from pg_class where relname in ('item', 'plain') order by 1"
+    assert there(letters) == [("c",), ("f",)]
+    assert stock(letters) == [("d",), ("f",)]
     assert there.refused("set yb_read_time to 'yesterday'") == "22023"
     there("set yb_read_time to 0")
     time = 1_700_000_000_000_000 << 12

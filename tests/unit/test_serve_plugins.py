@@ -360,6 +360,47 @@ def test_options_are_refused_as_the_plugins_do(
     assert words in caught.value.message
 
 
+def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
+    """As the server's own tests have it: identity `c`, no old image, `u` for what was not set.
+
+    Insert (1, abcd, t) and (2, defg, f); set b of one, b of the other to NULL; delete the first.
+    """
+    columns = _columns(a=("integer", "int32"), b=("text", "string"), c=("boolean", "bool"))
+    t1 = Relation(schema="public", name="t1", columns=columns, key=(0,), before=(0,), source_id=4)
+    rows = [
+        [insert(t1, 1, "abcd", True)],
+        [insert(t1, 2, "defg", False)],
+        [Change(relation=t1, op=Op.UPDATE, after=(1, "updated_abcd", None), absent=b"\x04")],
+        [Change(relation=t1, op=Op.UPDATE, after=(2, None, None), absent=b"\x04")],
+        [Change(relation=t1, op=Op.DELETE, after=None, before=(1,))],
+    ]
+    write_log(tmp_path / "log", numbered(rows))
+    for plugin, letter in (("yboutput", b"c"), ("pgoutput", b"d")):
+        form = stream_options(plugin, {"proto_version": "1", "publication_names": "p"}).form
+        (block,) = all_blocks(tmp_path, views_of(form=form))
+        (shape,) = block.shapes
+        assert shape.message[5:].startswith(b"public\0t1\0" + letter + b"\0\x03\x01a\0")
+        said = [one.body[4:] for one in sent(block.data) if one.kind in "IUD"]
+        assert said == [
+            b"N" + cells(b"1", b"abcd", b"t"),
+            b"N" + cells(b"2", b"defg", b"f"),
+            b"N" + cells(b"1", b"updated_abcd", None, absent=(2,)),
+            b"N" + cells(b"2", None, None, absent=(2,)),
+            b"K" + cells(b"1", None, None),
+        ]
+
+
+def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:
+    """A tuple of a row message."""
+    found = len(values).to_bytes(2, "big")
+    for at, value in enumerate(values):
+        if at in absent:
+            found += b"u"
+        else:
+            found += b"n" if value is None else b"t" + len(value).to_bytes(4, "big") + value
+    return found
+
+
 def test_words_of_a_dialect() -> None:
     """Its plugin and its kinds of LSN; what is not given is refused by name."""
     check_plugin("yboutput", dialect="yugabyte")

@@ -166,7 +166,7 @@ def encode(
     times: the numbers of a form whose LSNs are commit times; None for others.
     Raises Refused for what no message can say, SegmentCorrupt.
     """
-    out = _Out(open_trx, unsaid)
+    out = _Out(views.form, open_trx, unsaid)
     return _Part(segment, chunk, part, views, out, times, clock.now_us()).block()
 
 
@@ -479,7 +479,8 @@ class _Run(NamedTuple):
 class _Out:
     """The bytes as they grow, and what is told beside them."""
 
-    def __init__(self, open_trx: int, unsaid: Unsaid) -> None:
+    def __init__(self, form: Form, open_trx: int, unsaid: Unsaid) -> None:
+        self._form = form
         self.open_trx, self.count = open_trx, unsaid.changes
         self._kept = list(unsaid.pieces)
         self._kept_bytes = sum(map(len, self._kept))
@@ -542,7 +543,7 @@ class _Out:
         if self._views.get(table) is view:
             return
         self._views[table] = view
-        message = write.relation(view.relation, table)
+        message = self._form.relation(view.relation)
         if self._known.get(table) != message:
             self._known[table] = message
             self._shapes.append(Announced(self._size, table, message))

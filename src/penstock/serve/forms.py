@@ -17,7 +17,8 @@ from penstock.codec.postgres import pgoutput_write as write
 from penstock.codec.postgres.pgoutput_encode import Frames, make_encoder
 from penstock.codec.postgres.plugin_json import Wal2Json
 from penstock.codec.postgres.plugin_text import TestDecoding, Transaction
-from penstock.model import Relation
+from penstock.model import Identity, Relation
+from penstock.serve.settings import CHANGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,10 @@ class Form(ABC):
         """Whether a logical message is sent."""
         return True
 
+    def relation(self, shape: Relation) -> bytes:
+        """The message that tells a shape, where `by_publication`."""
+        return write.relation(shape, shape.source_id)
+
     @abstractmethod
     def encoder(self, relation: Relation) -> RowEncoder:
         """What makes frames of rows."""
@@ -107,12 +112,22 @@ class Form(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgOutput(Form):
-    """pgoutput. messages: whether they are wanted. binary: values, where types have that form."""
+    """pgoutput. messages: whether they are wanted. binary: values, where types have that form.
+
+    changes_only: as yboutput tells it, an update of a table of the usual identity has what was set:
+    the replica identity CHANGE.
+    """
 
     messages: bool = False
     binary: bool = False
+    changes_only: bool = False
 
     by_publication: ClassVar[bool] = True
+
+    def relation(self, shape: Relation) -> bytes:
+        """See Form."""
+        is_change = self.changes_only and shape.identity is Identity.DEFAULT
+        return write.relation(shape, shape.source_id, identity=CHANGE if is_change else "")
 
     def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
         """See Form."""

@@ -13,7 +13,8 @@ from penstock.serve.settings import YUGABYTE
 
 _TEXT, _JSON = "test_decoding", "wal2json"
 PLUGINS = ("pgoutput", _TEXT, _JSON)
-PLUGINS_YUGABYTE = ("yboutput", *PLUGINS)
+_YBOUTPUT = "yboutput"
+PLUGINS_YUGABYTE = (_YBOUTPUT, *PLUGINS)
 _INVALID, _UNSUPPORTED, _SYNTAX = "22023", "0A000", "42601"
 _PROTOCOLS = range(1, 5)
 _OPTIONS = (
@@ -64,10 +65,10 @@ def _of_plugin(plugin: str, given: dict[str, str]) -> StreamOptions:
         return StreamOptions(form=AsText(plugin=TestDecoding.of(given)))
     if plugin == _JSON:
         return StreamOptions(form=AsJson(plugin=Wal2Json.of(given)))
-    return _of_pgoutput(given)
+    return _of_pgoutput(given, changes_only=plugin == _YBOUTPUT)
 
 
-def _of_pgoutput(given: dict[str, str]) -> StreamOptions:
+def _of_pgoutput(given: dict[str, str], *, changes_only: bool) -> StreamOptions:
     for name in given:
         if name not in _OPTIONS:
             raise Refused(_INVALID, f"unrecognized pgoutput option: {name}")
@@ -89,6 +90,7 @@ def _of_pgoutput(given: dict[str, str]) -> StreamOptions:
         form=PgOutput(
             messages=_boolean("messages", given.get("messages", "off")),
             binary=_boolean("binary", given.get("binary", "off")),
+            changes_only=changes_only,
         ),
         publications=_names(given["publication_names"]),
     )

@@ -10,6 +10,7 @@ from penstock.codec.postgres.scram_server import Verifier
 from penstock.codec.types.losses import NO_CHOICES, Choices
 
 POSTGRES, YUGABYTE = "postgres", "yugabyte"
+CHANGE = "c"  # the letter of the usual replica identity in the second one
 
 
 def verifiers(passwords: Mapping[str, str]) -> dict[str, Verifier]:

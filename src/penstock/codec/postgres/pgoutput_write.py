@@ -56,15 +56,18 @@ def commit(position: int, end_position: int, time_us: int) -> bytes:
     return struct.pack(">cBQQq", b"C", 0, position, end_position, time_us - POSTGRES_EPOCH_US)
 
 
-def relation(shape: Relation, source_id: int, *, xid: int | None = None) -> bytes:
+def relation(
+    shape: Relation, source_id: int, *, xid: int | None = None, identity: str = ""
+) -> bytes:
     """R: the shape of the rows that follow under this oid.
 
+    identity: the letter of its replica identity; empty for its own.
     The types are those that PostgreSQL itself has; a type made by a user is announced as text.
     """
     named = range(len(shape.columns)) if shape.identity is Identity.FULL else shape.before
     parts = [
         b"R" + _xid(xid) + struct.pack(">I", source_id),
-        _text(shape.schema) + _text(shape.name) + shape.identity.value.encode(),
+        _text(shape.schema) + _text(shape.name) + (identity or shape.identity.value).encode(),
         struct.pack(">H", len(shape.columns)),
     ]
     for index, column in enumerate(shape.columns):

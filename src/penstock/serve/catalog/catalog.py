@@ -120,7 +120,7 @@ class Catalog:
             held=held or {},
         )
         types.where = lambda: (schema_names(self._context), path_of(self._context))
-        self._rows = Rows(facts, types, self.model, database)
+        self._rows = Rows(facts, types, self.model, database, dialect=dialect)
         self._store = Store(self._context)
         self._moment = self._rows.of_moment(state)
         self._plans: dict[Any, _Plan] = {}

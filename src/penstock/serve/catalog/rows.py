@@ -23,6 +23,7 @@ from penstock.serve.catalog.model import (
 from penstock.serve.catalog.publications import Publication
 from penstock.serve.catalog.row_filter import shown_filter
 from penstock.serve.catalog.types import Types, json_of
+from penstock.serve.settings import CHANGE, YUGABYTE
 
 HEAP_AM, BTREE_AM, DEFAULT_TABLESPACE = 2, 403, 1663
 _SYSTEM_COLUMNS = (
@@ -34,8 +35,11 @@ _SYSTEM_COLUMNS = (
 class Rows:
     """Makes the rows for one catalogue."""
 
-    def __init__(self, facts: Facts, types: Types, model: Model, database: str) -> None:
+    def __init__(
+        self, facts: Facts, types: Types, model: Model, database: str, *, dialect: str = ""
+    ) -> None:
         """database: the one that there is."""
+        self._has_change = dialect == YUGABYTE
         self._facts, self._types, self._model = facts, types, model
         self._database = database
 
@@ -237,7 +241,9 @@ class Rows:
             relkind="r",
             relnatts=len(table.columns),
             relhasindex=int(bool(table.key)),
-            relreplident=table.identity.value,
+            relreplident=CHANGE
+            if self._has_change and table.identity is Identity.DEFAULT
+            else table.identity.value,
         )
         if table.key:
             yield _class_row(
