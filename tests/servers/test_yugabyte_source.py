@@ -7,6 +7,7 @@ there a second pipeline extracts and loads into another database.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -24,8 +25,11 @@ from fix_postgres import Server
 from fix_shared import SharedServers
 from penstock.control.config import load_config
 from penstock.engines.yugabyte.reset import SlotReadLately, found
+import penstock
 from penstock.engines.yugabyte.slots import SlotPlace
+from penstock.engines.yugabyte.stream import QUIET_S
 from penstock.host import checkpoint
+from penstock.log.layout import DONE_NAME
 
 BIG = "create table {}big (id int primary key, n int, body text)"
 
@@ -218,3 +222,28 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
     reset = second.start("reset", "--yes")
     assert reset.ended() == 0, reset.err
     assert served.asked("select slot_name from pg_replication_slots") == []
+
+
+def test_it_ends_when_nothing_comes_any_more(served: Based, second: Second) -> None:
+    """exitWhenIdle, without an end of a log to reach: not between changes, and with all of them."""
+    text = second.path.read_text().replace('"data+change"', '"change"')
+    text = text.replace("[changeExtractor]", "[changeExtractor]\nexitWhenIdle = true")
+    second.path.write_text(text)
+    extractor = second.start("extract")
+    state = second.folder / "second" / "state" / "slot.json"
+    extractor.until(state.exists, "the stream has begun")
+    began = time.monotonic()
+    count = 0
+    while time.monotonic() - began < 1.5 * QUIET_S:
+        served.place.run(f"insert into item values ({5000 + count}, 0, 'again')")
+        count += 1
+        assert extractor.running
+        time.sleep(1)
+    served.place.run("update item set id = id + 1000000 where id = 5000")
+    assert extractor.ended() == 0, extractor.err
+    log = second.folder / "second" / "log"
+    assert (log / DONE_NAME).exists()
+    found = penstock.read_log(second.folder / "second").table(f"{served.place.namespace}.item")
+    assert found.column("id").to_pylist() == [*range(5000, 5000 + count), 1_005_000]
+    assert found.column("_op").to_pylist() == ["insert"] * count + ["update"]
+    assert found.column("_before").to_pylist()[-1]["id"] == 5000, "an update of the key has it"

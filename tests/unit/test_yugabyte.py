@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import struct
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from fix_pipeline import write_pipeline
+from fix_readings import status
 from penstock.codec.postgres.pgoutput_messages import relation_message
-from penstock.control.lag import lag_of
+from penstock.control import table_commands
+from penstock.control.config import load_config
+from penstock.control.lag import Lag, lag_of
+from penstock.control.live import change_line, change_rows
+from penstock.control.show import show_lag
+from penstock.control.table_requests import read_requests
+from penstock.control.verify import NotComparable, verify
+from penstock.engines.postgres.positions import LsnPositions
 from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
 from penstock.engines.postgres.source.slot_owner import SlotOfAnother
 from penstock.engines.yugabyte import lag, reset, slots
@@ -32,6 +45,7 @@ from penstock.engines.yugabyte.slots import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import UrlInvalid
 from penstock.model import FlushPoint, Identity, TableDefinition, TableName
+from penstock.ports.config import Config
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.lag import LogEnd, SourceState, Unread
 from penstock.ports.target import Applied
@@ -236,6 +250,67 @@ def test_lag_is_a_time_though_lsns_say_nothing() -> None:
     end = FlushPoint(position=5, gsn=1, trx=1, commit_time_us=1_000_000)
     found = lag_of(state, LogEnd(log_id="x", end=end), Applied(), outstanding_us=None)
     assert (found.seconds, found.at_most) == (8.0, True)
+
+
+def known_lag() -> Lag:
+    """Of such a source, with a target that is 3 rows behind."""
+    state = SourceState(
+        now_us=20_000_000,
+        position=0,
+        slot_exists=True,
+        slot_active=True,
+        confirmed=0x50,
+        unread=Unread(commit_us=12_000_000),
+        counts_bytes=False,
+        bytes_between=lambda _first, _last: 0,
+    )
+    log = LogEnd(log_id="x", end=FlushPoint(position=0x60, gsn=8, trx=2, commit_time_us=1_000_000))
+    applied = Applied(position=0x40, gsn=5, trx=1)
+    return lag_of(state, log, applied, outstanding_us=18_000_000, positions=LsnPositions())
+
+
+def test_what_is_not_known_of_the_source_is_not_printed() -> None:
+    """Neither 0 bytes nor a source at 0/0: what it has been told stands there."""
+    found = known_lag()
+    out = Console(file=io.StringIO(), width=100)
+    show_lag(found, out)
+    assert isinstance(out.file, io.StringIO)
+    lines = [" ".join(line.split()) for line in out.file.getvalue().splitlines()]
+    assert lines == [
+        "lag 2.0 s, 3 rows in the log",
+        "source knows as read 0/50",
+        "change log is at 0/60",
+        "target is at 0/40",
+    ]
+    said = found.as_dict()
+    assert said["lag_seconds"] == 2.0
+    for key in ("extract_lag_bytes", "slot_lag_bytes", "applied_lag_bytes", "source_position"):
+        assert said[key] is None
+    shown = replace(status(), lag=found)
+    text = change_line(shown, 0.0, 0.0) + "".join(value for _, value in change_rows(shown)[:3])
+    assert "2.0 s" in text
+    assert " B" not in text
+    assert "bytes" not in text
+
+
+def followed_from(folder: Path) -> Config:
+    """A pipeline of such a source."""
+    url = "yugabytedb://u@127.0.0.1:1/d"
+    return load_config(write_pipeline(folder, url, "postgresql://u@127.0.0.1:1/d"))
+
+
+def test_hints_name_what_this_source_has(tmp_path: Path) -> None:
+    """No single table is copied again: verify does not say so, and such a request is refused."""
+    config = followed_from(tmp_path)
+    with pytest.raises(NotComparable) as caught:
+        verify(config)
+    assert "resync" not in caught.value.hint
+    assert f"penstock reset {config.path.name} --target" in caught.value.hint
+    for ask in (table_commands.add, table_commands.remove, table_commands.resync):
+        with pytest.raises(table_commands.RequestRefused) as refused:
+            ask(config, TableName("public", "t"))
+        assert f"penstock reset {config.path.name} --target" in refused.value.hint
+    assert read_requests(config).tables == ()
 
 
 def test_another_point_than_the_slots_is_refused() -> None:

@@ -37,7 +37,8 @@ class Lag:
     applied and its present end, other databases' and the server's own included.
     rows: row changes in the log that are not applied. extracting: an extractor reads the source.
     has_target: whether it is of a target; else of the log, and nothing is said of what is applied.
-    positions: how the source writes them.
+    counts_bytes: whether the source's positions tell bytes, and where it is; else both are 0, and
+    confirmed_position is what it knows. positions: how the source writes them.
     """
 
     seconds: float | None
@@ -52,6 +53,8 @@ class Lag:
     applied_position: int
     applied_commit_us: int
     has_target: bool = True
+    counts_bytes: bool = True
+    confirmed_position: int = 0
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     @property
@@ -63,16 +66,20 @@ class Lag:
 
     def as_dict(self) -> dict[str, Any]:
         """The lag as `penstock lag --json` prints it; positions as the source writes them."""
+        counted = self.slot_bytes if self.counts_bytes else None
+        has_applied = self.has_target and self.counts_bytes
         return {
             "lag_seconds": None if self.seconds is None else round(self.seconds, 3),
             "lag_is_at_most": self.at_most,
             "lag_unknown": self.unknown or None,
-            "extract_lag_bytes": self.slot_bytes,
-            "slot_lag_bytes": self.slot_bytes,
-            "applied_lag_bytes": self.applied_bytes if self.has_target else None,
+            "extract_lag_bytes": counted,
+            "slot_lag_bytes": counted,
+            "applied_lag_bytes": self.applied_bytes if has_applied else None,
             "rows_outstanding": self.rows if self.has_target else None,
             "extracting": self.extracting,
-            "source_position": self.positions.text(self.source_position),
+            "source_position": self.positions.text(self.source_position)
+            if self.counts_bytes
+            else None,
             "log_position": self.positions.text(self.log_position),
             "applied_position": self.positions.text(self.applied_position)
             if self.has_target
@@ -113,6 +120,8 @@ def lag_of(
         applied_bytes=source.bytes_behind(at) if at else 0,
         rows=max(log.end.gsn - applied.gsn, 0),
         extracting=source.slot_active,
+        counts_bytes=source.counts_bytes,
+        confirmed_position=source.confirmed,
         source_position=source.position,
         log_position=log.end.position,
         applied_position=at,

@@ -86,7 +86,7 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     """Extraction, loading and lag in one line."""
     lag = status.lag
     behind = f"lag {status.lag_words}"
-    if lag is not None:
+    if lag is not None and lag.counts_bytes:
         behind += f", {human_bytes(lag.applied_bytes)}"
     extracted = f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s)"
     at = f"at {status.positions.text(status.log.end.position)}"
@@ -223,7 +223,7 @@ class JsonView:
                 "loaded_rows": None if away else status.target.applied.gsn,
                 "loaded_rows_per_s": None if away else round(events.applied_rate, 1),
                 **_lag_figures(lag),
-                "lag_bytes": lag.applied_bytes if lag is not None else None,
+                "lag_bytes": lag.applied_bytes if lag is not None and lag.counts_bytes else None,
                 "log_position": status.positions.text(status.log.end.position),
             }
         return found
@@ -338,9 +338,10 @@ def change_rows(
     lag = status.lag
     words = status.lag_words
     if lag is not None and lag.seconds is not None:
-        behind = human_bytes(lag.applied_bytes)
-        rows_behind = f"{human_count(lag.rows)} rows, " if status.has_target else ""
-        words += f", {rows_behind}{behind} of the source's log"
+        parts = [f"{human_count(lag.rows)} rows"] if status.has_target else []
+        if lag.counts_bytes:
+            parts.append(f"{human_bytes(lag.applied_bytes)} of the source's log")
+        words = ", ".join([words, *parts])
     rows.append(("  lag", words))
     rows.append(
         (

@@ -84,14 +84,24 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
     rows = f", {human_count(lag.rows)} rows in the log" if lag.has_target else ""
     lines = [
         ("lag", f"{lag.words}{rows}"),
-        ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
-        ("behind what is applied", human_bytes(lag.applied_bytes)),
-        ("source is at", lag.positions.text(lag.source_position)),
+        *_at_source(lag, extracting),
         ("change log is at", lag.positions.text(lag.log_position)),
         ("target is at", lag.positions.text(lag.applied_position)),
     ]
     of_target = ("behind what is applied", "target is at")
     out.print(pairs([line for line in lines if lag.has_target or line[0] not in of_target]))
+
+
+def _at_source(lag: Lag, extracting: str) -> list[tuple[str, str]]:
+    """What is known of the source's log: bytes, or what the source has been told."""
+    text = lag.positions.text
+    if not lag.counts_bytes:
+        return [("source knows as read", text(lag.confirmed_position) + extracting)]
+    return [
+        ("not extracted yet", human_bytes(lag.slot_bytes) + extracting),
+        ("behind what is applied", human_bytes(lag.applied_bytes)),
+        ("source is at", text(lag.source_position)),
+    ]
 
 
 def show_status(status: Status, out: Console | None = None) -> None:

@@ -20,7 +20,7 @@ from penstock.control.table_requests import (
     read_requests,
     requested_patterns,
 )
-from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.model import LOAD_AGAIN, PenstockError, TableDefinition, TableName
 from penstock.model.patterns import Selection, as_pattern, parse_pattern
 from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.checks import Side, checks_of
@@ -54,6 +54,7 @@ def add(config: Config, table: TableName) -> TableRequest:
     Raises TableTaken, RequestRefused, PreflightFailed, PlanRefused, and what reading the source's
     catalogue does.
     """
+    _check_requests(config)
     _check_mode(config)
     selection = Selection.parse(_patterns(config))
     is_refused = read_answers(config).refuses(read_requests(config).of(table))
@@ -87,6 +88,7 @@ def remove(config: Config, table: TableName) -> TableRequest:
 
     Raises TableNotTaken, RequestRefused.
     """
+    _check_requests(config)
     _check_mode(config)
     if read_requests(config).of(table) == TableRequest(table=table):
         _check_there(config, table)
@@ -132,6 +134,7 @@ def resync(config: Config, table: TableName) -> TableRequest:
     Raises TableNotTaken, TargetMissing.
     """
     _need_target(config, "a table's rows are copied into it")
+    _check_requests(config)
     _check_mode(config)
     _check_there(config, table)
     if not _is_captured(config, table) and not _is_asked(config, table):
@@ -153,6 +156,17 @@ def _check_mode(config: Config) -> None:
         raise RequestRefused(
             "this pipeline is of mode data: it follows no table",
             hint="Change [source] tables, and run it again.",
+        )
+
+
+def _check_requests(config: Config) -> None:
+    engine = config.source.engine
+    if not engine.has_table_requests:
+        name = config.path.name
+        raise RequestRefused(
+            f"a log of {engine.shown} has the tables that it began with: none is added, left out "
+            "or copied again by itself",
+            hint=f"Change [source] tables in {name} and {LOAD_AGAIN.replace('FILE', name)}",
         )
 
 

@@ -43,7 +43,7 @@ from penstock.load.hold import (
     write_hold,
 )
 from penstock.load.ledger import read_ledger
-from penstock.model import PenstockError, Retry, TableName
+from penstock.model import LOAD_AFRESH, PenstockError, Retry, TableName
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
@@ -308,12 +308,15 @@ def check_loaded(config: Config) -> None:
 def _check_comparable(config: Config) -> None:
     engine = config.source.engine
     if "verify" not in engine.parts:
+        name = config.path.name
+        again = f"penstock table resync {name} TABLE copies the rows of a table again."
+        if not engine.has_table_requests:
+            again = f"{LOAD_AFRESH.replace('FILE', name)}."
         raise NotComparable(
             f"tables of {engine.shown} are not compared: it has no point at which all of them can "
             "be read, and no checksums",
-            hint=f"Wait until penstock lag {config.path.name} has no lag left, and compare by the "
-            f"source's own queries. penstock table resync {config.path.name} TABLE copies the rows "
-            "of a table again.",
+            hint=f"Wait until penstock lag {name} has no lag left, and compare by the source's own "
+            f"queries. If rows differ: {again}",
         )
 
 

@@ -70,6 +70,7 @@ class Descriptor:
     need in Spark's workers, imported before these are forked where its driver is installed.
     lends_snapshots: executors read a snapshot of it through the process that took it.
     has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
+    has_table_requests: a log of it takes tables in, leaves them out and copies them again.
     extra: of our package, which installs the engine's driver; empty where there is none.
     """
 
@@ -88,6 +89,7 @@ class Descriptor:
     worker_modules: tuple[str, ...] = ()
     has_nodes: bool = False
     lends_snapshots: bool = False
+    has_table_requests: bool = True
     extra: str = ""
 
     def part(self, name: str) -> Any:

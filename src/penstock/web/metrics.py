@@ -172,8 +172,9 @@ def _lag(known: Known) -> Iterator[Metric]:
                 at_most.add_metric([name], int(status.lag.at_most))
             if status.has_target:
                 rows.add_metric([name], status.lag.rows)
-            slot.add_metric([name], status.lag.slot_bytes)
-            applied.add_metric([name], status.lag.applied_bytes)
+            if status.lag.counts_bytes:
+                slot.add_metric([name], status.lag.slot_bytes)
+                applied.add_metric([name], status.lag.applied_bytes)
         if reading.retention is not None:
             kept.add_metric([name], reading.retention.size_bytes)
             if reading.retention.age_s is not None:

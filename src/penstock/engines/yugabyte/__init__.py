@@ -23,6 +23,7 @@ DESCRIPTOR = Descriptor(
     example="yugabytedb://user:${PASSWORD}@host:5433/database",
     has_same_types=True,
     has_schemas=True,
+    has_table_requests=False,
     parts={
         "lag": f"{_HERE}.lag:YugabyteLagReader",
         "options": f"{_HERE}.options",
