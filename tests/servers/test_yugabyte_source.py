@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import penstock
 from fix_based import ITEM, OTHER, Based, fill, rows
 from fix_end_to_end import LIVELY, Process
 from fix_engines import FIRST, Place, new_place
@@ -25,7 +26,6 @@ from fix_postgres import Server
 from fix_shared import SharedServers
 from penstock.control.config import load_config
 from penstock.engines.yugabyte.reset import SlotReadLately, found
-import penstock
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.engines.yugabyte.stream import QUIET_S
 from penstock.host import checkpoint
