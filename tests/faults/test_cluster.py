@@ -141,30 +141,21 @@ def landing(mysql: MySQLServer) -> Iterator[str]:
     mysql.execute("drop database if exists wirekite")
 
 
-@pytest.mark.parametrize("target", ["target_url", pytest.param("landing", marks=LONG)])
-def test_a_result_that_a_killed_executor_was_in_the_middle_of(
-    mysql: MySQLServer,
-    mysql_url: str,
-    target: str,
-    tmp_path: Path,
-    lending: dict[str, str],
-    request: pytest.FixtureRequest,
-) -> None:
-    """Its session reads the chunk again for another task: the table is not loaded anew."""
-    name, url = database_of(mysql_url), request.getfixturevalue(target)
+def read_while_killed(
+    tmp_path: Path, mysql: MySQLServer, urls: tuple[str, str], sections: dict[str, dict[str, Any]]
+) -> list[tuple[str, ...]]:
+    """Load orders, killing the executors that are in the middle of them; what should be there."""
+    source_url, target_url = urls
+    name = database_of(source_url)
     fill_orders(mysql, name)
-    expected = [tuple(map(str, row)) for row in mysql.execute(f"select {SUMS} from orders", name)]
-    sections: dict[str, dict[str, Any]] = {
-        "spark": {**CLUSTER, **lending},
-        "spark.conf": CONF,
-        "dataLoader": {"chunkMegabytes": 1},
-        "target.types": {'"*"': "error"},
-    }
-    if target == "landing":
-        sections["target.map"] = {name: database_of(url)}
-        del sections["target.types"]
+    expected = mysql.execute(f"select {SUMS} from orders", name)
     config = pipeline(
-        tmp_path, mysql_url, url, mode="data", tables=[f"{name}.*"], sections=sections
+        tmp_path,
+        source_url,
+        target_url,
+        mode="data",
+        tables=[f"{name}.*"],
+        sections={"spark.conf": CONF, "dataLoader": {"chunkMegabytes": 1}, **sections},
     )
     load = Half("load", config.path)
     load.start("bulk.chunk.reading:2:sleep")
@@ -182,8 +173,28 @@ def test_a_result_that_a_killed_executor_was_in_the_middle_of(
             load.kill()
     assert "the session is kept" in (config.layout.run / "load.log").read_text()
     assert not begun_anew(config.directory)
-    if target == "landing":
-        found = mysql.execute(f"select {SUMS} from orders", database_of(url))
-    else:
-        found = rows(url, f'select {SUMS} from "{name}".orders')
+    return [tuple(map(str, row)) for row in expected]
+
+
+def test_a_result_that_a_killed_executor_was_in_the_middle_of(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, lending: dict[str, str]
+) -> None:
+    """Its session reads the chunk again for another task: the table is not loaded anew."""
+    sections = {"spark": {**CLUSTER, **lending}, "target.types": {'"*"': "error"}}
+    expected = read_while_killed(tmp_path, mysql, (mysql_url, target_url), sections)
+    found = rows(target_url, f'select {SUMS} from "{database_of(mysql_url)}".orders')
+    assert [tuple(map(str, row)) for row in found] == expected
+
+
+@pytest.mark.long
+def test_a_result_of_another_database_of_the_same_server(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, lending: dict[str, str]
+) -> None:
+    """The same, of its own engine."""
+    sections: dict[str, dict[str, Any]] = {
+        "spark": {**CLUSTER, **lending},
+        "target.map": {database_of(mysql_url): database_of(landing)},
+    }
+    expected = read_while_killed(tmp_path, mysql, (mysql_url, landing), sections)
+    found = mysql.execute(f"select {SUMS} from orders", database_of(landing))
     assert [tuple(map(str, row)) for row in found] == expected
