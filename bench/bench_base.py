@@ -59,6 +59,8 @@ class Beats(Drain):
         while not self._ended.is_set():
             with suppress(TimeoutError):
                 count = self.socket.recv_into(self.buffer)
+                if not count and self._ended.is_set():
+                    return
                 assert count, "the server has gone"
                 data = tail + bytes(self.buffer[:count])
                 for beat in _BEAT.finditer(data):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from fix_based import ITEM, OTHER, Based, fill
+from fix_based import ITEM, OTHER, Based, fill, rows
 from fix_end_to_end import Process
 from fix_engines import ENGINES, new_place
 from fix_shared import SharedServers
 
+WAIT_S = 240.0
 KEYLESS = "create table {}plain (a int, b varchar(20))"
 
 
@@ -49,6 +53,7 @@ def change(based: Based, first: int) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
+        "base.read.chunk:1:kill",
         "base.file.written:2:kill",
         "base.manifest.before:1:kill",
         "base.manifest.after:1:kill",
@@ -56,16 +61,15 @@ def change(based: Based, first: int) -> None:
         "base.compact.task:2:kill",
         "base.manifest.before:2:kill",
         "base.compacted.after:1:kill",
+        "base.others.removed:2:kill",
+        "base.links.before:1:kill",
     ],
 )
 def test_killed_at(
     based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The old base or the new one; what no manifest names is removed, and no row is lost."""
-    once = tmp_path / "once"
-    once.mkdir()
-    monkeypatch.setenv("PENSTOCK_FAULT", fault)
-    monkeypatch.setenv("PENSTOCK_FAULT_ONCE", str(once))
+    once = once_at(fault, tmp_path, monkeypatch)
     with Process(based.path, "load") as first:
         first_rows = 1000
         while not list(once.iterdir()):
@@ -77,16 +81,144 @@ def test_killed_at(
     change(based, 30_000)
     based.serve()
     based.equal("item", "other", "plain")
-    segment = based.based().segment
-    change(based, 40_000)
-    based.moved_on(segment)
+    moved_on(based, 40_000)
     based.equal("item", "other", "plain")
-    manifest = based.based()
-    named = {file.name for table in manifest.tables for file in table.files}
+    tidy(based)
 
-    def tidy() -> bool:
+
+def tidy(based: Based) -> None:
+    """Wait until the base has the files that it names, and links of what is behind it, alone."""
+    links = based.folder / "shop" / "cdc" / "base"
+
+    def is_tidy() -> bool:
+        manifest = based.based()
+        named = {file.name for table in manifest.tables for file in table.files}
         there = {path.name for path in based.manifest.parent.glob("*.arrow")}
-        return there == named or based.based() != manifest
+        behind = [path for path in links.glob("*.ckt") if int(path.stem) < manifest.segment]
+        return there == named and not behind
 
     assert based.loader is not None
-    based.loader.until(tidy, "files that nobody names are removed")
+    based.loader.until(is_tidy, "what nobody needs is removed")
+
+
+def moved_on(based: Based, first: int) -> None:
+    """Write rows until the base moves on."""
+    segment, until = based.based().segment, time.monotonic() + WAIT_S
+    while based.based().segment <= segment:
+        assert time.monotonic() < until, "the base does not move on"
+        change(based, first)
+        first += 20
+        time.sleep(0.2)
+
+
+def once_at(fault: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Processes started from here on die once at a point; a directory that has a file then."""
+    once = folder / "once"
+    once.mkdir()
+    monkeypatch.setenv("PENSTOCK_FAULT", fault)
+    monkeypatch.setenv("PENSTOCK_FAULT_ONCE", str(once))
+    return once
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault", ["base.manifest.before:1:kill", "base.manifest.after:1:kill", "base.read.chunk:1:kill"]
+)
+def test_killed_while_the_base_is_read_anew(
+    based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that the base needs was taken: all tables are read once more, none goes on."""
+    loader = based.load()
+    change(based, 1000)
+    loader.__exit__()
+    assert based.extractor is not None
+    links = based.folder / "shop" / "cdc" / "base"
+    behind = based.based().segment
+    for first in (2000, 3000):
+        change(based, first)
+        count = len(list(links.glob("*.ckt")))
+        based.extractor.until(lambda n=count: len(list(links.glob("*.ckt"))) > n, "a segment")
+    taken = links / f"{behind}.ckt"
+    assert taken.exists()
+    taken.unlink()
+    once = once_at(fault, tmp_path, monkeypatch)
+    with Process(based.path, "load") as process:
+        until = time.monotonic() + WAIT_S
+        while not list(once.iterdir()):
+            assert time.monotonic() < until, "not killed"
+            time.sleep(0.1)
+        monkeypatch.delenv("PENSTOCK_FAULT")
+        assert process is not None
+    based.load()
+    based.serve()
+    based.equal("item", "other", "plain")
+    moved_on(based, 4000)
+    based.equal("item", "other", "plain")
+    tidy(based)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "fault",
+    ["base.manifest.after:1:kill", "base.others.removed:2:kill", "base.links.before:1:kill"],
+)
+def test_a_snapshot_stays_while_the_base_that_moves_is_killed(
+    based: Based, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads files and segments of an old base; a later snapshot reads those of the new one."""
+    based.load()
+    change(based, 1000)
+    based.serve()
+    based.equal("item", "other", "plain")
+    expected = {table: rows(based.place, table) for table in ("item", "other", "plain")}
+    options = based.connection(replication="database")
+    with (
+        psycopg.connect(options, autocommit=True) as walsender,
+        psycopg.connect(based.connection(), autocommit=True) as reader,
+    ):
+        made = walsender.pgconn.exec_(
+            b"CREATE_REPLICATION_SLOT held LOGICAL pgoutput (SNAPSHOT 'export')"
+        )
+        name = (made.get_value(0, 2) or b"").decode()
+        reader.execute("begin isolation level repeatable read")
+        reader.execute(f"set transaction snapshot '{name}'".encode())
+        assert based.loader is not None
+        based.loader.__exit__()
+        once = once_at(fault, tmp_path, monkeypatch)
+        with Process(based.path, "load"):
+            first, until = 2000, time.monotonic() + WAIT_S
+            while not list(once.iterdir()):
+                assert time.monotonic() < until, "not killed"
+                change(based, first)
+                first += 20
+            monkeypatch.delenv("PENSTOCK_FAULT")
+        based.load()
+        moved_on(based, 20_000)
+        tidy(based)
+        for table, found in expected.items():
+            query = f"select * from {based.place.namespace}.{table}".encode()
+            assert sorted(reader.execute(query).fetchall(), key=repr) == found
+        reader.execute("rollback")
+    based.equal("item", "other", "plain")
+
+
+@pytest.mark.long
+def test_a_server_that_is_killed_while_it_holds_a_state(
+    based: Based, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has held is removed by the next one, whose snapshots are whole."""
+    based.load()
+    change(based, 1000)
+    once = once_at("base.held.linked:2:kill", tmp_path, monkeypatch)
+    first = based.serve()
+    with suppress(psycopg.OperationalError):
+        based.asked(f"select count(*) from {based.place.namespace}.item")
+    assert first.ended() < 0
+    assert list(once.iterdir())
+    monkeypatch.delenv("PENSTOCK_FAULT")
+    held = based.manifest.parent / "held" / "serve"
+    left = set(held.iterdir())
+    assert left
+    based.serve()
+    based.equal("item", "other", "plain")
+    assert not left & set(held.iterdir() if held.exists() else ())

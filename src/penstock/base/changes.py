@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.codec.ckt import FrameEntry
 from penstock.log.segment import Segment
-from penstock.model import FlushPoint, MarkerKind, Relation, TableName
+from penstock.model import DROP_TABLE, FlushPoint, MarkerKind, Relation, TableName
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 
@@ -115,7 +115,10 @@ def _emptied_at(segments: Sequence[Segment], table: TableName, window: Window) -
     found = None
     for segment in segments:
         for marker in segment.markers():
-            if marker.kind not in _EMPTYING or not window.trx_from <= marker.trx <= window.end.trx:
+            is_drop = marker.kind is MarkerKind.DDL and marker.data == DROP_TABLE
+            if marker.kind not in _EMPTYING and not is_drop:
+                continue
+            if not window.trx_from <= marker.trx <= window.end.trx:
                 continue
             if any(TableName(*name) == table for name in marker.tables):
                 found = marker.gsn

@@ -15,6 +15,7 @@ from pathlib import Path
 from penstock.base.changes import Window, changes_of, first_trx
 from penstock.base.manifest import HELD, BaseTable, Manifest, load_manifest, read_file
 from penstock.base.state import Piece, state
+from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files, remove_tree
 from penstock.log.durable import read_durable
 from penstock.log.layout import EXTENSION_DEFAULT, open_name, segment_name
@@ -23,6 +24,7 @@ from penstock.log.state import load_state
 from penstock.model import FlushPoint, PenstockError, Relation, TableName
 
 _ATTEMPTS_MAX = 20
+declare("base.held.linked")
 
 
 class BaseNotReady(PenstockError):
@@ -130,14 +132,25 @@ class Holder:
 
         Raises BaseNotReady, FileFailed.
         """
+        found = self._now()
+        if found is None:
+            raise _not_ready("there is no log yet")
+        log_id, number, end, is_open = found
+        return self.hold(log_id, number, end, is_open=is_open), number
+
+    def end(self) -> FlushPoint | None:
+        """The log's end as its files say it; None where there is no log yet."""
+        found = self._now()
+        return None if found is None else found[2]
+
+    def _now(self) -> tuple[str, int, FlushPoint, bool] | None:
+        """The log's id, the segment of its end, that end, and whether that segment is open."""
         durable, log = read_durable(self._log, self._files), load_state(self._log, self._files)
         if log is None:
-            raise _not_ready("there is no log yet")
-        is_open = durable is not None and durable.number >= log.number_next
-        number, end = log.number_next, log.end
-        if durable is not None and is_open:
-            number, end = durable.number, durable.end
-        return self.hold(log.log_id, number, end, is_open=is_open), number
+            return None
+        if durable is not None and durable.number >= log.number_next:
+            return log.log_id, durable.number, durable.end, True
+        return log.log_id, log.number_next, log.end, False
 
     def hold(self, log_id: str, number: int, end: FlushPoint, *, is_open: bool) -> HeldState:
         """The state at the end of what is durable. number: of the segment that it is in, or next.
@@ -156,6 +169,7 @@ class Holder:
                 for table in manifest.tables:
                     for file in table.files:
                         self._files.link(self._base / file.name, directory / file.name)
+                        point("base.held.linked")
                 last = number if is_open else number - 1
                 segments = tuple(
                     self._segment(directory, one) for one in range(manifest.segment, last + 1)

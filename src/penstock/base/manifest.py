@@ -31,7 +31,7 @@ FILE_NAME = "BASE.json"
 HELD = "held"
 SUFFIX = ".arrow"
 FILE_BYTES = 48 << 20  # of rows in memory; so much at once is in the memory of who reads
-declare("base.manifest.before", "base.manifest.after", "base.file.written")
+declare("base.manifest.before", "base.manifest.after", "base.file.written", "base.others.removed")
 
 
 class BaseCorrupt(PenstockError):
@@ -145,6 +145,7 @@ def remove_others(directory: Path, manifest: Manifest | None, files: Files = REA
             with suppress(FileMissing):
                 files.unlink(directory / name)
             count += 1
+            point("base.others.removed")
     return count
 
 

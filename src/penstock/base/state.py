@@ -9,7 +9,7 @@ file's size; the changed rows are read from the log again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ class Piece:
     relation: Relation
     rows: pa.RecordBatch
     is_old: bool = True
+
+    def slice(self, at: int, count: int) -> Piece:
+        """Some of its rows."""
+        return replace(self, rows=self.rows.slice(at, count))
 
 
 def state(

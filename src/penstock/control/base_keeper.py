@@ -15,6 +15,7 @@ from dataclasses import replace
 import structlog
 
 from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
+from penstock.control.base_merged import grown, hole_in_merged
 from penstock.control.base_place import base_place
 from penstock.control.consumer_snapshot import reading_of
 from penstock.control.followed import followed_tables
@@ -57,6 +58,7 @@ class BaseKeeper:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="base", daemon=True)
         self._tables_s = -TABLES_S
+        self._seen: set[int] = set()
 
     def __enter__(self) -> BaseKeeper:
         """Begin."""
@@ -101,7 +103,12 @@ class BaseKeeper:
         if manifest is None:
             manifest = self._begun(log)
         session = self._sessions.get().named("base")
-        if self._looks(manifest):
+        if self._config.merge is not None:
+            found = grown(self._config, manifest, log, self._seen)
+            if found is not manifest:
+                save_manifest(self._place.directory, found)
+                return True
+        elif self._looks(manifest):
             followed = self._followed()
             kept = tuple(t for t in manifest.tables if t.table in {one.name for one in followed})
             if kept != manifest.tables:  # captured again it would lack what came in between
@@ -114,6 +121,8 @@ class BaseKeeper:
         try:
             due = self._compaction.due(manifest) if manifest.tables else []
         except BaseHole as error:
+            if self._config.merge is not None:
+                raise hole_in_merged(self._config, error) from error
             logger.warning("base is read anew", reason=error.message)
             save_manifest(self._place.directory, self._begun(log))
             return True
@@ -124,6 +133,8 @@ class BaseKeeper:
     def _begun(self, log: LogState) -> Manifest:
         """A base without tables: the links of what it will need are made from here on."""
         links.enable(self._place.links)
+        if self._config.merge is not None:
+            return Manifest(log_id=log.log_id, number=0, segment=0, gsn=0)
         now = load_state(self._config.layout.log) or log
         return Manifest(log_id=log.log_id, number=0, segment=now.number_next, gsn=0)
 

@@ -124,11 +124,8 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     if config.merge is not None:
         config = with_merge(text, config, lambda file: load_config(file, environment))
     config = with_whole_patterns(config)
-    if config.serve is not None and config.pipeline.mode is Mode.DATA_CHANGE:
-        config = replace(config, has_base=True)
+    config = _with_base(config)
     if not has_target:
-        # What is loaded then is the base, at a point of its own behind the log's beginning.
-        config = replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE))
         url = progress_beside(config.layout.state)
         config = replace(config, target=TargetSection(url=url))
     if FLEXCDC in text.values:
@@ -486,17 +483,29 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
         )
 
 
+def _with_base(config: Config) -> Config:
+    """The pipeline with what its mode means for the log's base, where no target is loaded by it."""
+    only_base = not config.has_target or config.merge is not None
+    if config.pipeline.mode is Mode.DATA_CHANGE and (only_base or config.serve is not None):
+        config = replace(config, has_base=True)
+    if only_base:
+        # What is loaded then is the base, at a point of its own behind the log's beginning; of a
+        # merge it comes with the log.
+        config = replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE))
+    return config
+
+
 def _refuse_loading(text: ConfigText) -> None:
     """Refuse, in a file without [target], what only a load would obey. Raises TargetMissing."""
     section = text.values.get("pipeline")
     mode = plain(section.get("mode")) if isinstance(section, dict) else None
-    has_base = mode == Mode.DATA_CHANGE and SERVE in text.values
-    if mode in (Mode.DATA, Mode.DATA_CHANGE) and not has_base:
+    has_base = mode == Mode.DATA_CHANGE
+    if mode == Mode.DATA:
         raise TargetMissing(
             f"{text.place('pipeline', 'mode')}: mode {mode} loads tables into a target, and there "
             "is no [target]",
-            hint="Add [target] with its url, or [serve], whose tables are loaded into the base; or "
-            "leave mode out: changes alone are extracted then.",
+            hint="Add [target] with its url; or leave mode out: changes alone are extracted then. "
+            "In mode data+change the log keeps a base of the tables.",
             key="pipeline.mode",
         )
     loader = text.values.get("changeLoader")

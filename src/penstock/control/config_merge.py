@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +25,11 @@ def check_merge_file(text: ConfigText) -> None:
             )
     pipeline = text.values.get("pipeline")
     mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
-    if mode in (Mode.DATA, Mode.DATA_CHANGE):
+    if mode == Mode.DATA:
         raise ConfigValueInvalid(
             f"{text.place('pipeline', 'mode')}: with [merge] nothing is loaded in bulk",
-            hint="Take mode out. docs/merge.md says how rows of before get there.",
+            hint='Take mode out; or write mode = "data+change": the merged log begins with the '
+            "rows of its logs' bases then.",
             key="pipeline.mode",
         )
 
@@ -53,12 +54,7 @@ def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config])
     names = list(by_file.values())
     if len(set(names)) < len(names):
         raise invalid(text, MERGE, "logs", f"must have different names, not {', '.join(names)}")
-    for one in inputs:
-        if one.merge is not None or one.stage is not None or not one.pipeline.mode.has_change:
-            reason = f"must have a log of a source's changes, and {one.path.name} has none"
-            raise invalid(text, MERGE, "logs", reason)
-        if one.directory == config.directory:
-            raise invalid(text, MERGE, "logs", f"has {one.path.name}, of the same directory")
+    _check_inputs(text, config, inputs)
     for file in (*section.split, *(child for of in section.split.values() for child in of)):
         if file not in by_file:
             raise invalid(text, MERGE, "split", f"names {file}, which is not in logs")
@@ -81,6 +77,22 @@ def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config])
         inputs=inputs,
         source=SourceSection(url=_url_of(url), tables=tuple(patterns)),
     )
+
+
+def _check_inputs(text: ConfigText, config: Config, inputs: Sequence[Config]) -> None:
+    """Whether each has what this merge needs. Raises ConfigValueInvalid."""
+    for one in inputs:
+        if one.merge is not None or one.stage is not None or not one.pipeline.mode.has_change:
+            reason = f"must have a log of a source's changes, and {one.path.name} has none"
+            raise invalid(text, MERGE, "logs", reason)
+        if one.directory == config.directory:
+            raise invalid(text, MERGE, "logs", f"has {one.path.name}, of the same directory")
+        if config.pipeline.mode is Mode.DATA_CHANGE and not one.has_base:
+            reason = (
+                f"must have bases, and {one.path.name} has none: it needs mode data+change, and "
+                "[serve] or no [target]"
+            )
+            raise invalid(text, MERGE, "logs", reason)
 
 
 def _url_of(url: str) -> str:

@@ -162,11 +162,21 @@ def _of_base(
         return None
     holder = base_holder(config, f"consume-{snapshot.folder.parent.name}")
     holder.clear()
-    try:
-        held, number = holder.hold_now()
-    except BaseNotReady as error:
-        logger.info("rows are read from the source", reason=error.message)
-        return None
+    told = False
+    while True:
+        try:
+            held, number = holder.hold_now()
+            break
+        except BaseNotReady as error:
+            if config.merge is None:
+                logger.info("rows are read from the source", reason=error.message)
+                return None
+            if not told:
+                logger.info("waiting for the base", reason=error.message)
+            told = True
+            if stop():
+                return None
+            clock.sleep(WAIT_S)
     try:
         snapshot.clear()
         end = held.end
@@ -282,8 +292,8 @@ class _RowWriter:
         """Rows of a table as they are."""
         count = piece.rows.num_rows
         for at in range(0, count, ROWS_PER_TRANSACTION):
-            some = replace(piece, rows=piece.rows.slice(at, ROWS_PER_TRANSACTION))
             self._trx += 1
+            some = piece.slice(at, ROWS_PER_TRANSACTION)
             batch = as_inserts(some, gsn=self.gsn + 1, trx=self._trx)
             self._put(Rows(relation=piece.relation, batch=batch))
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 import structlog
 
 from penstock.control.actions import ActionWatch
+from penstock.control.base_place import base_holder
 from penstock.control.consumers import register_configured, register_merge
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
@@ -22,6 +23,7 @@ from penstock.control.progress import CeRecorder
 from penstock.control.running import check_not_running
 from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.extract.base_rows import LogBaseRows
 from penstock.extract.extractor import ExtractOptions, Extractor, Outcome
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import REAL_FILES
@@ -120,6 +122,7 @@ def extract_changes(
             options=options,
             recorder=recorder,
             gate=gate,
+            base=LogBaseRows(base_holder(config, "extract")) if config.has_base else None,
             stop=lambda: begins_only or stop(),
         ).run()
         if watch.error is not None:

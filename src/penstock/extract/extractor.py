@@ -27,6 +27,7 @@ from penstock.host.status_file import StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
 from penstock.model.layout import PipelineLayout
+from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.extract_options import (
     ControlGate,
     Ended,
@@ -130,13 +131,15 @@ class Extractor:
         gate: ControlGate | None = None,
         stop: Callable[[], bool] = lambda: False,
         log_id: str | None = None,
+        base: BaseRows | None = None,
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         """Say from where to where.
 
         engine: the source; it serves this extraction alone. directory: the pipeline's. stop: called
-        again and again; True ends the extraction at a flush point.
+        again and again; True ends the extraction at a flush point. base: of the log, if it has
+        one.
         """
         self.progress = ExtractProgress(started_us=clock.now_us())
         self._engine = engine
@@ -146,6 +149,7 @@ class Extractor:
         self._gate = gate
         self._stop = stop
         self._log_id = log_id
+        self._base = base or NoBase()
         self._files = files
         self._clock = clock
         self._background_tasks = BackgroundTasks("recorder")
@@ -172,6 +176,7 @@ class Extractor:
                 log_id=lambda: self._log_id or "",
                 files=self._files,
                 clock=self._clock,
+                base=self._base,
             )
         )
         with ExitStack() as stack:

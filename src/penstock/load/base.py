@@ -38,7 +38,7 @@ from penstock.model import FlushPoint, PenstockError, Relation, TableName
 
 _T = TypeVar("_T")
 logger = structlog.get_logger(__name__)
-declare("base.compacted.before", "base.compacted.after")
+declare("base.compacted.before", "base.compacted.after", "base.links.before")
 
 SEGMENTS_MAX = 16  # of one step: so many keys are in a worker's memory
 SMALL_BYTES = FILE_BYTES // 8  # as lz4 leaves them: files below are joined
@@ -167,6 +167,7 @@ class Compaction:
         save_manifest(self._place.directory, made)
         point("base.compacted.after")
         remove_others(self._place.directory, made)
+        point("base.links.before")
         links.release(self._place.links, through=files[-1].number, extension=self._place.extension)
         logger.info("base moved on", segment=made.segment, tables=len(made.tables))
         return made

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from penstock.base.held import HeldState
 from penstock.host.files import DirectoryLocked
 from penstock.log.layout import SegmentMissing
+from penstock.merge.beginning import begun, lacking
 from penstock.merge.inputs import InputPlace, InputReplaced, MergeInput
 from penstock.merge.order import Reached
 from penstock.merge.state import InputState, MergeState, MergeStateLost, MergeStates
@@ -34,13 +36,17 @@ class InputLeft(PenstockError):
 
 @dataclass
 class MergeEngine:
-    """See SourceEngine. places: of the logs; scheme, types: of the merged one's source."""
+    """See SourceEngine. places: of the logs; scheme, types: of the merged one's source.
+
+    has_base: it begins with the rows of the logs' bases.
+    """
 
     name: str
     scheme: str
     types: str
     places: Sequence[InputPlace]
     section: MergeSection
+    has_base: bool = False
     _states: MergeStates | None = None
     _place: EnginePlace | None = None
     _stream: MergeStream | None = None
@@ -83,11 +89,16 @@ class MergeEngine:
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[MergeStream]:
-        """See SourceEngine. Raises MergeStateLost, InputLeft."""
+        """See SourceEngine. Raises MergeStateLost, InputLeft, BaseLacking, BaseNotReady."""
         assert self._states is not None, "begin() comes first"
         assert self._place is not None
         state, shapes = self._states.at(durable.trx)
         self._check_left(state)
+        held: list[tuple[str, HeldState]] = []
+        if self.has_base and not durable.trx:
+            state, held = begun(self.places, join_us=round(self.section.join_seconds * 1e6))
+        elif self.has_base and not state.has_base:
+            raise lacking(self.name)
         members = [
             Member(
                 state=one,
@@ -115,6 +126,7 @@ class MergeEngine:
             clock=self._place.clock,
             has_writer=self._has_writer,
             on_acknowledge=self._release,
+            begins_with=held,
         )
         try:
             yield self._stream

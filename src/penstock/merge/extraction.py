@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
+from penstock.base.held import Holder
+from penstock.base.manifest import NAME as BASE
+from penstock.log import links
 from penstock.merge.engine import MergeEngine
 from penstock.merge.inputs import InputPlace
-from penstock.model import TableDefinition
+from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.merge_config import MERGED
 from penstock.ports.pipeline import Pipeline
 from penstock.ports.registry import types_at
+from penstock.ports.tables import tables_at
 
 
 def identity(config: Config) -> SourceIdentity:
@@ -37,12 +42,29 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 def place_of(config: Config, one: Config) -> InputPlace:
     """Where a log is, and our links to its segments. one: of the log's own pipeline."""
+    links = one.layout.consumers / consumer_name(config)
+    extension = one.change_loader.change_file_extension
+    holder = Holder(
+        one.layout.base,
+        owner=consumer_name(config),
+        log=one.layout.log,
+        links=(one.layout.consumers / BASE, links),
+        extension=extension,
+    )
     return InputPlace(
         name=one.pipeline.name,
         log=one.layout.log,
-        links=one.layout.consumers / consumer_name(config),
-        extension=one.change_loader.change_file_extension,
+        links=links,
+        extension=extension,
+        holder=holder if config.has_base else None,
+        followed=partial(_followed, one),
     )
+
+
+def _followed(one: Config) -> frozenset[TableName]:
+    """The tables that a log follows and that are there."""
+    known = tables_at(one.source.url).followed(one, added=())
+    return known.names - known.missing if known is not None else frozenset()
 
 
 def consumer_name(config: Config) -> str:
@@ -62,10 +84,13 @@ def opened(
     del options, tables, stop
     config = pipeline.config
     assert config.merge is not None, "a file with [merge]"
+    if config.has_base:
+        links.enable(config.layout.consumers / BASE)  # before there is a segment
     yield MergeEngine(
         name=config.pipeline.name,
         scheme=config.source.url.partition("://")[0],
         types=types_at(config.source.url),
         places=[place_of(config, one) for one in config.inputs],
         section=config.merge,
+        has_base=config.has_base,
     )

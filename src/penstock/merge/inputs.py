@@ -8,7 +8,7 @@ the rows stay in their files. Not here: what comes next (`order.py`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.base.held import Holder
 from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import links
@@ -31,7 +32,7 @@ from penstock.log.segment import Segment
 from penstock.log.state import load_state
 from penstock.log.tail import LogFollower, SegmentOpener
 from penstock.merge.order import Global, Ints
-from penstock.model import Marker, MarkerKind, PenstockError, Relation, Rows
+from penstock.model import Marker, MarkerKind, PenstockError, Relation, Rows, TableName
 from penstock.model.change import is_global_prefix
 
 MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
@@ -49,13 +50,18 @@ class InputReplaced(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPlace:
-    """Where a log is. name: of its pipeline. links: the directory of our links to its segments."""
+    """Where a log is. name: of its pipeline. links: the directory of our links to its segments.
+
+    holder: of states of its base, if it has one that is wanted. followed: its tables.
+    """
 
     name: str
     log: Path
     links: Path
     extension: str = EXTENSION_DEFAULT
     files: Files = REAL_FILES
+    holder: Holder | None = None
+    followed: Callable[[], Collection[TableName]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +232,8 @@ class MergeInput:
         for entry in held.segment.entries[held.entry_count :]:
             if entry.kind == FrameKind.ROWS:
                 low, high = max(entry.trx_first, first), min(entry.trx_last, end)
+                if low > high:
+                    continue
                 share = entry.row_count / (entry.trx_last - entry.trx_first + 1)
                 weights[low - first : high - first + 1] += share
             elif entry.kind == FrameKind.MARKER:

@@ -7,6 +7,7 @@ that has two numbers keeps two. Rows of one table that lie in several inputs bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
+from penstock.base.held import HeldState
+from penstock.base.state import Piece as BasePiece
+from penstock.base.state import as_inserts
 from penstock.codec.columns import COMMIT_TIME, POSITION, TRANSACTIONS_SCHEMA
 from penstock.merge.inputs import MergeInput, Piece
 from penstock.merge.order import Ints, Round
@@ -30,6 +34,9 @@ from penstock.model import (
 )
 
 logger = structlog.get_logger(__name__)
+
+BEGINS = "the merged log begins with the rows of its logs"
+FIRST_ROWS_MAX = 20_000  # of a run
 
 # Markers that are about a table as a whole.
 OF_TABLES = frozenset({MarkerKind.TRUNCATE, MarkerKind.RELOAD, MarkerKind.DDL})
@@ -93,6 +100,56 @@ class RowMerger:
             yield from self._of_one(one)
         else:
             yield from self._of_many(one)
+
+    def first(self, states: Sequence[tuple[str, HeldState]]) -> Iterator[Run]:
+        """The rows of inputs' bases as one transaction, table by table; of tables without rows the
+        shape.
+
+        states: by input. Raises ShapesDiffer, and what reading a state does.
+        """
+        trx = self.trx + 1
+        tables = {table.table for _, state in states for table in state.manifest.tables}
+        time_us = max(state.end.commit_time_us for _, state in states)
+        for table in sorted(tables):
+            with ExitStack() as stack:
+                having = [
+                    (name, stack.enter_context(closing(state.pieces(table))))
+                    for name, state in states
+                    if state.manifest.of(table) is not None
+                ]
+                for name, pieces in having:
+                    self.has_new_shapes |= self.shapes.apply(name, next(pieces).relation)
+                into = self.shapes.merged[table]
+                marker = Marker(
+                    kind=MarkerKind.RELOAD,
+                    gsn=self.gsn,
+                    trx=trx,
+                    position=trx,
+                    commit_time_us=time_us,
+                    tables=((table.schema, table.name),),
+                    data={"reason": BEGINS},
+                )
+                yield Run(markers=(marker,), relations=(into,))
+                for _, pieces in having:
+                    yield from self._pieces(pieces, into, trx)
+        self.trx = trx
+        arrays = [
+            _positions(np.array([trx])),
+            _positions(np.array([trx + 1])),
+            pa.array([time_us]).view(COMMIT_TIME),
+            pa.array([0], pa.uint64()),
+            pa.array([0], pa.uint16()),
+        ]
+        ended = pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
+        yield Run(transactions=ended, end=self._point(ended))
+
+    def _pieces(self, pieces: Iterator[BasePiece], into: Relation, trx: int) -> Iterator[Run]:
+        for piece in pieces:
+            for at in range(0, piece.rows.num_rows, FIRST_ROWS_MAX):
+                batch = as_inserts(piece.slice(at, FIRST_ROWS_MAX), gsn=self.gsn + 1, trx=trx)
+                batch = converted(batch, piece.relation, into)
+                self.gsn += batch.num_rows
+                yield Run(rows=(Rows(relation=into, batch=batch),))
 
     def _of_many(self, one: Round) -> Iterator[Run]:
         size = len(one.which)

@@ -21,6 +21,13 @@ KEPT = 3
 declare("merge.state.before", "merge.state.after", "merge.shapes.before")
 
 
+class BaseLacking(PenstockError):
+    """A merged log should have a base, and has begun without the rows of its logs' bases."""
+
+    code = "MG07"
+    retry = "operator"
+
+
 class MergeStateLost(PenstockError):
     """What says where the merged log is in its inputs is missing, or of another time."""
 
@@ -45,12 +52,18 @@ class InputState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeState:
-    """Behind one transaction of the merged log. watermark_us: see `order.Order`."""
+    """Behind one transaction of the merged log. watermark_us: see `order.Order`.
+
+    has_base: the log began with the rows of its logs' bases. settles_us: which are of one moment
+    when the watermark is there; 0: they are.
+    """
 
     trx: int = 0
     watermark_us: int = 0
     joined_count: int = 0
     unjoined_count: int = 0
+    has_base: bool = False
+    settles_us: int = 0
     inputs: tuple[InputState, ...] = ()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from penstock.base.held import HeldState
 from penstock.host.clock import Clock
 from penstock.host.status_file import StatusFile
 from penstock.merge.inputs import Chunk, InputPlace, MergeInput
@@ -70,8 +71,12 @@ class MergeStream:
         clock: Clock,
         has_writer: Callable[[InputPlace], bool],
         on_acknowledge: Callable[[int], None],
+        begins_with: Sequence[tuple[str, HeldState]] = (),
     ) -> None:
-        """start: the merged log's end; state, shapes: of that place. over: inputs that ended."""
+        """start: the merged log's end; state, shapes: of that place. over: inputs that ended.
+
+        begins_with: states of inputs' bases whose rows come first.
+        """
         self.members = tuple(members)
         self.counted = Counted()
         self._over = over
@@ -100,7 +105,9 @@ class MergeStream:
             gsn=start.gsn,
             leaves_tables=section.of_one_log is OfOneLog.LEAVE,
         )
-        self._runs: Iterator[Run] | None = None
+        self._runs: Iterator[Run] | None = self._rows.first(begins_with) if begins_with else None
+        self._begins_with = begins_with
+        self._has_base, self._settles_us = state.has_base, state.settles_us
         self._states: dict[int, tuple[MergeState, ShapeState | None]] = {}
         self._status = StatusFile(run_directory / STATUS_FILE, clock=clock)
         self._held = (frozenset[int](), clock.monotonic_s())
@@ -153,6 +160,7 @@ class MergeStream:
 
     def close(self) -> None:
         """Give the files back."""
+        self._let_go()
         for one in self.members:
             one.source.close()
 
@@ -168,6 +176,8 @@ class MergeStream:
         if run is None:
             self._runs = None
             return None
+        if run.end is not None:
+            self._let_go()
         self.counted.byte_count += sum(rows.batch.nbytes for rows in run.rows)
         if run.end is not None:
             self._note(run.end.trx)
@@ -177,8 +187,17 @@ class MergeStream:
         self._rows.taken([queue.trx for queue in self._order.queues])
         self._runs = self._rows.runs(found, ROWS_MAX)
 
+    def _let_go(self) -> None:
+        """The rows of the bases were read, or are not wanted any more."""
+        for _, state in self._begins_with:
+            state.release()
+        self._begins_with = ()
+
     def _note(self, trx: int) -> None:
         """What is to be kept of the place behind a merged transaction."""
+        is_over = all(queue.is_ended and not len(queue) for queue in self._order.queues)
+        if is_over or self._order.watermark_us >= self._settles_us:
+            self._settles_us = 0
         for queue in self._order.queues:
             if queue.is_ended and not len(queue):
                 queue.claim(self._order.watermark_us)
@@ -197,6 +216,8 @@ class MergeStream:
             watermark_us=self._order.watermark_us,
             joined_count=self._order.joined_count,
             unjoined_count=self._order.unjoined_count,
+            has_base=self._has_base,
+            settles_us=self._settles_us,
             inputs=tuple(sorted((*self._over, *inputs), key=lambda one: one.number)),
         )
         shapes = self._shapes.state(trx) if self._rows.has_new_shapes else None

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import FlushPoint, PenstockError, Run
+from penstock.ports.base_rows import BaseRows, NoBase
 
 RELATIONS_FILE = "relations.json"
 State = TypeVar("State")
@@ -37,7 +38,7 @@ class StateFiles(Protocol):
 class EnginePlace:
     """Where an engine works. spill: directory of side files. run: directory of what is for show.
 
-    log_id: returns the log's, from the first attempt on.
+    log_id: returns the log's, from the first attempt on. base: the tables as the log has them.
     """
 
     state: StateFiles
@@ -46,6 +47,7 @@ class EnginePlace:
     log_id: Callable[[], str]
     files: Files = field(default=REAL_FILES)
     clock: Clock = field(default=REAL_CLOCK)
+    base: BaseRows = field(default_factory=NoBase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -416,6 +416,13 @@ cdef class Decoder:
         self._count()
         return self.gsn, self.trx
 
+    def pass_rows(self, int64_t count):
+        self._idle()
+        if not self.in_transaction or self.row_count:
+            raise ValueError("no transaction is open, or rows are not given out")
+        self._count()
+        self.gsn += count
+
     cdef inline void _count(self) noexcept nogil:
         if not self._counted:
             self._counted = True

@@ -337,6 +337,16 @@ class Decoder:
         self._count()
         return self.gsn, self.trx
 
+    def pass_rows(self, count: int) -> None:
+        """Let the numbers of rows pass that the open transaction has from elsewhere.
+
+        When all rows were taken.
+        """
+        if not self.in_transaction or self.row_count:
+            raise ValueError("no transaction is open, or rows are not given out")
+        self._count()
+        self.gsn += count
+
     def _count(self) -> None:
         if not self._counted:
             self._counted = True

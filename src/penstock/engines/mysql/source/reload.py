@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
+import pyarrow as pa
 import structlog
 
 from penstock.codec.columns import transactions_batch
@@ -51,6 +52,7 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
+from penstock.ports.base_rows import TableRows
 from penstock.ports.planner import PointUnfit
 from penstock.ports.request_files import cache_unknown
 
@@ -134,6 +136,13 @@ class _Transaction:
             ),
         )
 
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows as inserts, numbered behind those before."""
+        self._assembler.decoder.skip(batch.num_rows, 0)
+        self.row_count += batch.num_rows
+        point("extract.resend.rows")
+        self._give((Rows(relation=self._relation, batch=batch),), batch.nbytes)
+
     def write(self, block: bytes) -> None:
         """Whole lines, at least one."""
         decoder = self._assembler.decoder
@@ -171,6 +180,18 @@ class _Transaction:
             position=self._end, gsn=decoder.gsn, trx=decoder.trx, commit_time_us=self._time_us
         )
         self._assembler.give(Run(markers=self._markers, transactions=told, end=end))
+
+
+def give_again(
+    assembler: Assembler, book: SchemaHistory, found: TableRows, relation: Relation
+) -> int:
+    """Rows that the log's base has as a transaction in front of all that comes; how many."""
+    writing = _Transaction(assembler, book, relation)
+    decoder = assembler.decoder
+    for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
+        writing.add(batch)
+    writing.end()
+    return writing.row_count
 
 
 @contextmanager

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import structlog
+
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.captures import LOOK_INTERVAL_S
 from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.engines.mysql.source.reload import open_reload
+from penstock.engines.mysql.source.reload import give_again, open_reload
 from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.strategies import WITH_SNAPSHOTS
 from penstock.engines.mysql.source.stream import BinlogSource
@@ -23,6 +25,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.model import FlushPoint, PenstockError, TableDefinition, TableName
 from penstock.model.table_requests import TableRequest
+from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.planner import PointUnfit
 from penstock.ports.request_files import (
     RequestFiles,
@@ -36,6 +39,7 @@ from penstock.ports.visits import Visit
 
 faults.declare("extract.resend.before", "extract.resend.after")
 
+logger = structlog.get_logger()
 ATTEMPTS_MAX = 20
 PAUSE_S = 0.1
 
@@ -60,12 +64,14 @@ class Resends:
         live: LiveTables,
         is_reached: Callable[[int], bool],
         reader: str,
+        base: BaseRows | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         """is_reached: whether the stream is where the binlog ended when a request was first seen.
 
-        reader: what reads the binlog, as the server knows it.
+        reader: what reads the binlog, as the server knows it. base: of the log.
         """
+        self._base = base or NoBase()
         self._url = url
         self._files = RequestFiles(state)
         self._book = book
@@ -138,6 +144,8 @@ class Resends:
         self, table: TableName, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
         then, version = self._present(table)
+        if self._sent_of_base(then, stream, assembler):
+            return
         for attempt in range(ATTEMPTS_MAX):
             with open_reload(self._url, then, live=self._live, server=self._server) as job:
                 if _differs(job.definition, then):
@@ -160,6 +168,22 @@ class Resends:
             f"{ATTEMPTS_MAX} times the stream was ahead of what can be read of {table}",
             hint="Give the same command again.",
         )
+
+    def _sent_of_base(
+        self, then: TableDefinition, stream: BinlogSource, assembler: Assembler
+    ) -> bool:
+        """Put a table's rows into the log again as the log's base has them; whether it has."""
+        table = then.name
+        trx = assembler.decoder.trx
+        with self._base.at(table, trx, gives_up=lambda: stream.is_closing) as found:
+            if found is None:
+                return False
+            current = self._book.read_again(then, assembler.place)
+            if not found.relation.same_shape(current):
+                return False
+            count = give_again(assembler, self._book, found, current)
+        logger.info("table sent again from the base", table=str(table), row_count=count)
+        return True
 
     def _present(self, table: TableName) -> tuple[TableDefinition, int]:
         """A captured table as it is now, and the version that its rows have in the log."""

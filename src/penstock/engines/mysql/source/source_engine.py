@@ -153,6 +153,7 @@ class MySQLEngine:
             live=self._live,
             is_reached=reached,
             reader=self.name,
+            base=place.base,
             clock=place.clock,
         )
         last = self._resume_states.last

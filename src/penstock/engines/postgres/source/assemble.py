@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,12 +41,15 @@ from penstock.engines.postgres.source.client import server_error
 from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.engines.postgres.source.spill import Spill, SpillBroken, Streamed
 from penstock.host.errors import ConnectionLost
+from penstock.host.faults import declare, point
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, MarkerKind, Relation, Rows, Run
 from penstock.model.change import is_global_prefix
+from penstock.ports.base_rows import TableRows
 from penstock.ports.visits import Visit, Visits
 
 logger = structlog.get_logger()
 INTERNAL_PREFIX = "penstock."  # logical messages of our own: never rows; markers: heartbeats alone
+declare("extract.resend.rows")
 REPLAY_READ_BYTES = 4 * 1024 * 1024
 _XLOG_HEAD_BYTES = 25
 _U64 = struct.Struct(">Q")
@@ -292,6 +296,31 @@ class Assembler:
     def row_limit(self) -> int:
         """Rows that make a run."""
         return self._limits.row_count
+
+    def give_again(self, found: TableRows, relation: Relation, *, reason: str) -> int:
+        """Give out a table's rows as a transaction in front of all that comes; how many.
+
+        For a visit.
+        """
+        decoder = self._decoder
+        position = max(decoder.end_position, self.counted.received_position, self._position)
+        count = 0
+        decoder.begin(position - 1, time.time_ns() // 1000, 0)
+        self.mark(
+            MarkerKind.RELOAD,
+            tables=((relation.schema, relation.name),),
+            data={"reason": reason},
+        )
+        self.cut()
+        for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
+            decoder.pass_rows(batch.num_rows)
+            count += batch.num_rows
+            self.counted.row_count += batch.num_rows
+            self._emit(Run(rows=(Rows(relation=relation, batch=batch),)), batch.nbytes)
+            point("extract.resend.rows")
+        decoder.commit(position)
+        self.cut()
+        return count
 
     # -- runs --------------------------------------------------------------------------------
 

@@ -182,6 +182,7 @@ class PostgresEngine:
                 resolver,
                 save=lambda state: self._place.state.save(WATCH_FILE, state),
                 interval_s=self._options.table_interval_s,
+                base=self._place.base,
                 clock=self._place.clock,
             )
         self._actions.connected(connection)

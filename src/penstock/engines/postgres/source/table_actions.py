@@ -39,6 +39,7 @@ from penstock.model import (
     TableDefinition,
     TableName,
 )
+from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.extract_options import TABLE_INTERVAL_S
 from penstock.ports.request_files import cache_unknown, resend_cancelled
 from penstock.ports.visits import Visit
@@ -63,9 +64,11 @@ class TableActions:
         *,
         save: Callable[[WatchState], None],
         interval_s: float = TABLE_INTERVAL_S,
+        base: BaseRows | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Take the watch and the resolver of the log's relations."""
+        """Take the watch and the resolver of the log's relations. base: of the log."""
+        self._base = base or NoBase()
         self._url = url
         self._watch = watch
         self._resolver = resolver
@@ -167,6 +170,8 @@ class TableActions:
                 )
 
         source_id = action.definition.source_id
+        if action.reason is ReloadReason.RESENT and self._sent_of_base(action, source, assembler):
+            return
         try:
             job = open_reload(self._url, action.table, source_id, on_blocked=on_blocked)
         except TableVanished:
@@ -190,6 +195,21 @@ class TableActions:
                 reason=str(action.reason),
                 row_limit=assembler.row_limit,
             )
+
+    def _sent_of_base(self, action: Reload, source: PostgresSource, assembler: Assembler) -> bool:
+        """Put a table's rows into the log again as the log's base has them; whether it has."""
+        current = self._resolver.current(action.definition.source_id)
+        trx = assembler.decoder.trx
+        with self._base.at(action.table, trx, gives_up=lambda: source.is_closing) as found:
+            if found is None:
+                return False
+            if current is None:  # no change came yet
+                current = self._resolver.reshaped(action.definition)
+            if not found.relation.same_shape(current):
+                return False
+            count = assembler.give_again(found, current, reason=str(action.reason))
+        logger.info("table sent again from the base", table=str(action.table), row_count=count)
+        return True
 
 
 def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:

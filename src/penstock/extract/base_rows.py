@@ -1,0 +1,67 @@
+"""The log's base as an engine asks for it: a table's rows at the end of what is durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.base.held import BaseNotReady, Holder
+from penstock.base.state import Piece, as_inserts
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import ConnectionLost
+from penstock.model import Relation, TableName
+
+POLL_S = 0.02
+ROWS_MAX = 20_000  # of a batch
+
+
+class LogBaseRows:
+    """See BaseRows. Used by the thread that decodes."""
+
+    def __init__(self, holder: Holder, *, clock: Clock = REAL_CLOCK) -> None:
+        """holder: of the base, with an owner of its own."""
+        self._holder, self._clock = holder, clock
+        holder.clear()
+
+    @contextmanager
+    def at(
+        self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
+    ) -> Iterator[_Held | None]:
+        """See BaseRows."""
+        while (end := self._holder.end()) is None or end.trx < trx:
+            if gives_up():
+                raise ConnectionLost("reload given up: the stream is being closed")
+            self._clock.sleep(POLL_S)
+        try:
+            held, _ = self._holder.hold_now()
+        except BaseNotReady:
+            yield None
+            return
+        try:
+            if held.manifest.of(table) is None or held.end.trx != trx:
+                yield None
+                return
+            with closing(held.pieces(table)) as pieces:
+                first = next(pieces)  # says the shape
+                yield _Held(relation=first.relation, pieces=pieces)
+        finally:
+            held.release()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """See TableRows. pieces: behind the first."""
+
+    relation: Relation
+    pieces: Iterator[Piece]
+
+    def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
+        """See TableRows."""
+        for piece in self.pieces:
+            for at in range(0, piece.rows.num_rows, ROWS_MAX):
+                batch = as_inserts(piece.slice(at, ROWS_MAX), gsn=gsn, trx=trx)
+                yield batch
+                gsn += batch.num_rows

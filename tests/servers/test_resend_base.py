@@ -1,0 +1,159 @@
+"""`penstock resend` where the log has a base: rows come from there, and the source is not read."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_bank_engines import session
+from fix_based import ITEM, OTHER, WAIT_S, Based, fill, rows
+from fix_end_to_end import Process
+from fix_engines import ENGINES, Place, new_place
+from fix_shared import SharedServers
+from penstock.consume import CdcConsumer, run
+
+
+@pytest.fixture(params=ENGINES)
+def based(
+    request: pytest.FixtureRequest, shared_servers: SharedServers, tmp_path: Path
+) -> Iterator[Based]:
+    """A source with rows of before, extracted, with a base."""
+    with new_place(shared_servers, request.param) as place:
+        place.run(ITEM.format(""), OTHER.format(""))
+        fill(place, 1, 50)
+        made = Based(place, tmp_path)
+        try:
+            made.extract()
+            made.load()
+            yield made
+        finally:
+            made.close()
+            place.forget_log()
+
+
+class View(CdcConsumer):
+    """The rows of a table by key, forgotten where they come anew. resent: keys that came again."""
+
+    def __init__(self) -> None:
+        """Nothing came yet."""
+        self.rows: dict[Any, dict[str, Any]] = {}
+        self.resent: set[Any] = set()
+        self.reloads = 0
+
+    def on_events(self, events: Any) -> bool:
+        """Apply each as it is; a row is made once."""
+        for event in events:
+            if event.value is None:
+                del self.rows[event.key]
+                continue
+            assert (event.key in self.rows) is (event.op != "I")
+            self.rows[event.key] = {**self.rows.get(event.key, {}), **event.value}
+            if event.resent:
+                self.resent.add(event.key)
+        return True
+
+    def on_reload(self, table: str) -> None:
+        """Rows follow anew."""
+        self.reloads += table.endswith(".item")
+        self.rows.clear()
+
+
+def with_view(based: Based) -> None:
+    """Register a consumer of item."""
+    table = f"{based.place.namespace}.item"
+    based.path.write_text(
+        based.path.read_text()
+        + '\n[consumers.view]\nclass = "shop_app:View"\nstart = "snapshot"\n'
+        + f'keepBinary = false\ncheckFrequency = 50\ntables = ["{table}"]\n'
+    )
+
+
+def wanted(place: Place) -> dict[Any, Any]:
+    """What the view should have."""
+    names = ("id", "n", "note")
+    return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
+
+
+def resent(based: Based) -> None:
+    """Give the command, and see that it succeeds."""
+    with Process(based.path, "resend", "--tables", f"{based.place.namespace}.item") as process:
+        assert process.ended() == 0, process.err
+
+
+@pytest.mark.long
+def test_the_source_is_not_read(based: Based) -> None:
+    """Nobody reads the table at the source, and its rows come all the same, each once."""
+    place = based.place
+    with_view(based)
+    view = View()
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+
+    def done() -> bool:
+        assert not deadline.is_set(), "not in time"
+        return bool(view.rows) and view.rows == expected
+
+    expected = wanted(place)
+    run(based.path, "view", view, stop=done)
+    if place.url.startswith("postgresql"):
+        scans = "select seq_scan + coalesce(idx_scan, 0) from pg_stat_user_tables"
+        before = place.run(f"{scans} where relname = 'item'")
+        resent(based)
+        time.sleep(1.5)  # a session tells its scans within a second, or at its end
+        assert place.run(f"{scans} where relname = 'item'") == before
+    else:
+        with session(place.url, place.namespace) as holder:
+            holder.execute("lock tables item write")
+            resent(based)
+            holder.execute("unlock tables")
+    run(based.path, "view", view, stop=lambda: done() and view.reloads == 1)
+    assert view.resent == set(expected)
+    timer.cancel()
+
+
+@pytest.mark.long
+def test_rows_are_equal_with_writes_meanwhile(based: Based) -> None:
+    """Again and again, while rows change and the base moves on: for a consumer and in the base."""
+    place = based.place
+    with_view(based)
+    view = View()
+    ended = threading.Event()
+
+    def write() -> None:
+        first = 1000
+        while not ended.is_set():
+            fill(place, first, 20)
+            first += 20
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            resent(based)
+        based.moved_on()
+        resent(based)
+    finally:
+        ended.set()
+        writer.join()
+    expected = wanted(place)
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+
+    def done() -> bool:
+        assert not deadline.is_set(), "not in time"
+        return view.rows == expected
+
+    run(based.path, "view", view, stop=done)
+    timer.cancel()
+    based.serve()
+    based.equal("item", "other")
+    log = (based.folder / "shop" / "run" / "extract.log").read_text()
+    assert log.count("table sent again from the base") == 4
+    assert "table read again" not in log
