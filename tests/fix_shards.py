@@ -39,10 +39,14 @@ class Shards:
     files: of the shards' pipelines; merged: of the merged one, to a database of the first server.
     """
 
-    def __init__(self, folder: Path, count: int, *, has_target: bool = True) -> None:
+    def __init__(
+        self, folder: Path, count: int, *, has_target: bool = True, has_bases: bool = False
+    ) -> None:
+        """has_bases: of the shards' logs, and of the merged one."""
         self.folder = folder
         self._count = count
-        self._has_target = has_target
+        self._has_target, self._has_bases = has_target, has_bases
+        self.loaders: list[Process] = []
         self._stack = ExitStack()
         self.servers: list[Server] = []
         self.urls: list[str] = []
@@ -71,7 +75,7 @@ class Shards:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in self.extractors:
+        for process in (*self.extractors, *self.loaders):
             process.__exit__(None, None, None)
         self._stack.close()
 
@@ -86,6 +90,7 @@ class Shards:
             sql.commit()
         self.servers.append(server)
         self.urls.append(url)
+        mode = {"pipeline": {"mode": "data+change"}, "spark": {"master": "local[1]"}}
         self.files.append(
             write_pipeline(
                 self.folder,
@@ -94,7 +99,10 @@ class Shards:
                 name=name,
                 directory=name,
                 file=f"{name}.toml",
-                sections={"changeExtractor": {**LIVELY, "replicationSlot": f"slot_{name}"}},
+                sections={
+                    "changeExtractor": {**LIVELY, "replicationSlot": f"slot_{name}"},
+                    **(mode if self._has_bases else {}),
+                },
             )
         )
 
@@ -102,7 +110,9 @@ class Shards:
         """The merged pipeline's file. merge: more of [merge]."""
         names = [file.name for file in files or self.files]
         split = merge.pop("split", {})
-        lines = ['[pipeline]\nname = "all"\ndirectory = "all"', "[merge]"]
+        lines = ['[pipeline]\nname = "all"\ndirectory = "all"']
+        lines += ['mode = "data+change"'] if self._has_bases else []
+        lines += ["[merge]"]
         lines += [f"logs = {json.dumps(names)}"]
         lines += [f"{key} = {json.dumps(value)}" for key, value in merge.items()]
         if split:
@@ -111,6 +121,7 @@ class Shards:
         lines.append("[changeExtractor]\nflushIntervalSeconds = 0.5")
         if self._has_target:
             lines.append(f'[target]\nurl = "{self.target_url}"')
+        if self._has_target or self._has_bases:
             lines.append('[spark]\nmaster = "local[2]"')
         self.merged.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -121,6 +132,13 @@ class Shards:
             self.extractors[number] = process
         else:
             self.extractors.append(process)
+
+    def load(self, number: int) -> None:
+        """Start what keeps a shard's base, and wait until there is one."""
+        process = Process(self.files[number], "load")
+        self.loaders.append(process)
+        base = self.folder / self.files[number].stem / "base" / "BASE.json"
+        process.until(base.exists, "the base is read")
 
     def until_extracted(self) -> None:
         """Wait until each shard's log has begun."""

@@ -149,7 +149,7 @@ def test_killed_while_the_base_is_read_anew(
             time.sleep(0.1)
         monkeypatch.delenv("PENSTOCK_FAULT")
         assert process is not None
-    based.load()
+    based.load().until(lambda: based.based().tables, "the tables are read", WAIT_S)
     based.serve()
     based.equal("item", "other", "plain")
     moved_on(based, 4000)

@@ -59,11 +59,11 @@ class ServedMerge:
         )
         return run
 
-    def subscribe(self) -> None:
-        """At the place of the merged copy, without a copy of what there is."""
+    def subscribe(self, *, copies: bool = False) -> None:
+        """At the place of the merged copy, without a copy of what there is unless it copies."""
         self.shards.servers[0].execute(
             f"create subscription merged connection 'host=127.0.0.1 port={self.port} user=repl "
-            f"dbname=all password={PASSWORD}' publication p with (copy_data = false)",
+            f"dbname=all password={PASSWORD}' publication p with (copy_data = {copies})",
             self.shards.target_url.rpartition("/")[2],
         )
 

@@ -73,7 +73,6 @@ def test_a_target_without_url_is_an_error(tmp_path: Path) -> None:
     ("more", "place"),
     [
         ('mode = "data"', "line 5, [pipeline]: mode data loads"),
-        ('mode = "data+change"', "line 5, [pipeline]: mode data+change loads"),
         ('mode = "${MODE}"', "line 5, [pipeline]: mode data loads"),
         ("[dataLoader]", "line 5, [dataLoader]: this section"),
         ('[spark]\nmaster = "local[2]"', "line 5, [spark]: this section"),
@@ -90,6 +89,14 @@ def test_what_is_about_loading_is_refused(tmp_path: Path, more: str, place: str)
     assert "[target]" in caught.value.message
     assert "add [target]" in caught.value.hint.replace("Add", "add")
     assert caught.value.code == "CF11"
+
+
+def test_the_log_may_have_a_base_all_the_same(tmp_path: Path) -> None:
+    """Mode data+change without a target keeps one, with [serve] or without; else there is none."""
+    config = config_of(tmp_path, FILE.replace("[source]", 'mode = "data+change"\n[source]'))
+    assert (config.has_base, config.has_target) == (True, False)
+    assert not config.pipeline.mode.has_data
+    assert not config_of(tmp_path, FILE).has_base
 
 
 def test_what_extraction_needs_of_the_loader_is_taken(tmp_path: Path) -> None:

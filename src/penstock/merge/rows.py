@@ -19,6 +19,7 @@ from penstock.base.held import HeldState
 from penstock.base.state import Piece as BasePiece
 from penstock.base.state import as_inserts
 from penstock.codec.columns import COMMIT_TIME, POSITION, TRANSACTIONS_SCHEMA
+from penstock.host.faults import declare, point
 from penstock.merge.inputs import MergeInput, Piece
 from penstock.merge.order import Ints, Round
 from penstock.merge.shapes import Shapes, converted
@@ -32,6 +33,8 @@ from penstock.model import (
     Run,
     TableName,
 )
+
+declare("merge.first.rows")
 
 logger = structlog.get_logger(__name__)
 
@@ -150,6 +153,7 @@ class RowMerger:
                 batch = converted(batch, piece.relation, into)
                 self.gsn += batch.num_rows
                 yield Run(rows=(Rows(relation=into, batch=batch),))
+                point("merge.first.rows")
 
     def _of_many(self, one: Round) -> Iterator[Run]:
         size = len(one.which)
