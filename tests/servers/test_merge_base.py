@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_merge_served import ServedMerge, kill_part
 
 from fix_end_to_end import Process
+from fix_merge_served import ServedMerge, kill_part
 from fix_pipeline import penstock
 from fix_shards import ACCOUNTS, CREDIT, Shards, TotalReader, Transfers, wait_until
 from penstock.base.manifest import load_manifest

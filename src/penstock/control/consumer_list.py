@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.base.manifest import NAME as BASE
 from penstock.consume.events import events_of
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.position import ConsumerState, ConsumerStateCorrupt, Position
@@ -127,7 +128,7 @@ def read_report(config: Config, name: str) -> ConsumerReport:
 
 
 def _line(config: Config, name: str, end: LogEnd, *, is_known: bool) -> ConsumerLine:
-    is_configured = name in config.consumers
+    is_configured = name in config.consumers or (name == BASE and config.has_base)
     if not is_known:
         error = read_report(config, name).error or {}
         return ConsumerLine(

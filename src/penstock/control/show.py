@@ -132,6 +132,8 @@ def show_status(status: Status, out: Console | None = None) -> None:
     if status.merge is not None:
         for text, is_trouble in status.merge.lines(status.read_us):
             out.print(Text(text, style="yellow" if is_trouble else ""))
+    for text in status.base.lines() if status.base is not None else ():
+        out.print(Text(text))
     if status.mode != "data":
         out.print(pairs(change_rows(status)))
         _show_files(status, out)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.control.base_status import BaseSeen, read_base
 from penstock.control.lag import Lag, assess_lag
 from penstock.control.log_facts import read_log_end
 from penstock.control.merge_status import MergeSeen, read_merge
@@ -49,7 +50,7 @@ class Status:
     asked, `target.unknown` is set. retries: what processes have failed at and try again. read_us:
     when this was read.
 
-    merge: of a pipeline with [merge], what its merging process said last.
+    merge: of a pipeline with [merge], what its merging process said last. base: of the log.
     has_target: whether there is a target; else `target` is what the file in the pipeline's
     directory says. tables: those that somebody asked something for. positions: how the source
     writes them.
@@ -71,6 +72,7 @@ class Status:
     read_us: int = 0
     target_read_us: int = 0
     merge: MergeSeen | None = None
+    base: BaseSeen | None = None
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def outage(self, side: str) -> Outage | None:
@@ -162,6 +164,7 @@ class Status:
             "tried_again": [one.as_dict() for one in self.retries],
             "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
             **({"merge": dict(self.merge.facts)} if self.merge is not None else {}),
+            **({"base": self.base.as_dict()} if self.base is not None else {}),
         }
 
 
@@ -223,6 +226,7 @@ class StatusReader:
             read_us=self._clock.now_us(),
             target_read_us=self._last_us,
             merge=read_merge(config),
+            base=read_base(config),
             positions=positions_of(config),
         )
 

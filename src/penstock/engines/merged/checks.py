@@ -27,7 +27,7 @@ CHECKS_OF_A_NEW_TABLE: tuple[str, ...] = ()
 DROP_PROGRESS = ""
 CHECKS_OF: Mapping[str, tuple[str, ...]] = {"MG03": ("MG23",)}
 NOT_FOUND_BEFORE: Mapping[str, str] = {
-    "MG01 MG02 MG04 MG05 MG06": "of what a log brings or has lost: while logs are merged",
+    "MG01 MG02 MG04 MG05 MG06 MG07": "of what a log brings or has lost: while logs are merged",
 }
 
 

@@ -1,0 +1,81 @@
+"""What a pipeline's base is at: of its own files, and the segments that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.base.manifest import load_manifest
+from penstock.control.base_place import base_place
+from penstock.control.display import human_bytes, human_count
+from penstock.host.files import FileMissing
+from penstock.log.layout import list_segments
+from penstock.ports.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseSeen:
+    """The base. segment: the first one that is not in it yet; size_bytes: of its files.
+
+    segments, segment_bytes: that it holds; held_bytes: of those that nobody else has.
+    """
+
+    tables: int
+    rows: int
+    size_bytes: int
+    segment: int
+    segments: int
+    segment_bytes: int
+    held_bytes: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `penstock status --json` prints it."""
+        return {
+            "tables": self.tables,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "segment": self.segment,
+            "segments": self.segments,
+            "segment_bytes": self.segment_bytes,
+            "held_bytes": self.held_bytes,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        if not self.tables:
+            yield "base: no table is in it yet"
+        else:
+            yield (
+                f"base: {self.tables} tables, {human_count(self.rows)} rows, "
+                f"{human_bytes(self.size_bytes)}, up to segment {self.segment - 1}"
+            )
+        if self.segments:
+            yield (
+                f"base: holds {self.segments} segments that are not in it yet, "
+                f"{human_bytes(self.segment_bytes)}, {human_bytes(self.held_bytes)} of them alone"
+            )
+
+
+def read_base(config: Config) -> BaseSeen | None:
+    """What the files say; None where the log has no base. Raises CheckpointCorrupt."""
+    if not config.has_base:
+        return None
+    place = base_place(config)
+    manifest = load_manifest(place.directory)
+    found: list[tuple[int, int]] = []
+    for file in list_segments(place.links, place.extension):
+        with suppress(FileNotFoundError, FileMissing):  # let go meanwhile
+            stat = file.path.stat()
+            found.append((stat.st_size, stat.st_nlink))
+    tables = manifest.tables if manifest is not None else ()
+    return BaseSeen(
+        tables=len(tables),
+        rows=sum(table.row_count for table in tables),
+        size_bytes=manifest.size_bytes if manifest is not None else 0,
+        segment=manifest.segment if manifest is not None else 0,
+        segments=len(found),
+        segment_bytes=sum(size for size, _ in found),
+        held_bytes=sum(size for size, names in found if names == 1),
+    )
