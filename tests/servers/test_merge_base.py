@@ -57,6 +57,7 @@ def killed_at(shards: Shards, fault: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("shards", [False], indirect=True)
 def test_a_subscriber_copies_a_merged_log(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under transfers, with the merge killed at its beginning and later, and its base's keeper."""
@@ -99,6 +100,7 @@ def test_a_subscriber_copies_a_merged_log(shards: Shards, monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("shards", [True], indirect=True)
 def test_a_target_and_a_consumer_begin_with_what_was_there(shards: Shards) -> None:
     """The target's rows of before make room; a consumer begins with the merged base."""

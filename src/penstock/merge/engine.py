@@ -96,6 +96,7 @@ class MergeEngine:
         self._check_left(state)
         held: list[tuple[str, HeldState]] = []
         if self.has_base and not durable.trx:
+            self._states.forget()  # what a crash left is of other states of the bases
             state, held = begun(self.places, join_us=round(self.section.join_seconds * 1e6))
         elif self.has_base and not state.has_base:
             raise lacking(self.name)

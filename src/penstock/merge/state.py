@@ -91,6 +91,10 @@ class MergeStates:
             )
         return found, shapes[-1]
 
+    def forget(self) -> None:
+        """The log is empty, and begins at another place than was saved before."""
+        self.entries = self._shapes = ()
+
     def save(self, state: MergeState, shapes: ShapeState | None) -> None:
         """The log is about to be durable up to here. shapes: where they are new."""
         if shapes is not None or not self._shapes:
