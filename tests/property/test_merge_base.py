@@ -13,6 +13,7 @@ import pytest
 
 from fix_log import ITEM
 from fix_merged import BASE_US, JOIN_US, OPTIONS, OWN, SECTION, LogOf, rows_for, world
+from fix_merged import merge as merge_plain
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
 from penstock.extract import extractor
@@ -23,7 +24,7 @@ from penstock.log.reader import check
 from penstock.log.state import load_state
 from penstock.merge.beginning import begun
 from penstock.merge.engine import MergeEngine
-from penstock.merge.state import STATE_FILE, MergeState
+from penstock.merge.state import STATE_FILE, BaseLacking, MergeState
 from penstock.model import Op, TableName
 
 POINTS = (
@@ -180,6 +181,16 @@ def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> Non
     assert settles == [1050 + JOIN_US, 0, 0]
     for log in logs:
         log.close()
+
+
+def test_a_merge_that_began_without_bases_is_refused(tmp_path: Path) -> None:
+    """The rows that its logs had before are not in it."""
+    log = LogOf(tmp_path / "s0", [(1000, None), (1001, None)], [[], []])
+    log.end()
+    merge_plain([log], tmp_path / "all").run()
+    with pytest.raises(BaseLacking) as caught:
+        merge([log], tmp_path / "all").run()
+    assert (caught.value.code, caught.value.retry) == ("MG07", "operator")
 
 
 def test_a_log_that_has_no_base_yet_is_waited_for(tmp_path: Path) -> None:
