@@ -64,5 +64,13 @@ class ServedMerge:
 def kill_part(run: Process, word: str) -> None:
     """SIGKILL of one of the processes that a run has started."""
     children = psutil.Process(run._process.pid).children(recursive=True)
-    (found,) = [one for one in children if word in one.cmdline()]
+    (found,) = [one for one in children if word in _words(one)]
     found.send_signal(signal.SIGKILL)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Its command line; none of one that has ended."""
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
