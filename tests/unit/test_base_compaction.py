@@ -19,6 +19,7 @@ from fix_log import (
     SOURCE,
     Change,
     commit_position,
+    dropped,
     inserts,
     numbered,
     run_of,
@@ -40,7 +41,7 @@ from penstock.load.base import BaseHole, Compaction
 from penstock.load.session import Session
 from penstock.log import Writer, WriterOptions, links
 from penstock.log.layout import list_segments
-from penstock.model import Op, Relation, TableName
+from penstock.model import Marker, Op, Relation, TableName
 
 OLD = [(n, f"old {n}") for n in range(100, 110)]
 
@@ -91,7 +92,12 @@ class Log:
         options = WriterOptions(consumers=self.root / "cdc")
         return Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
 
-    def write(self, *groups: list[Change], empties: str = "") -> None:
+    def write(
+        self,
+        *groups: list[Change],
+        empties: str = "",
+        mark: Callable[[int, int, str], Marker] = truncate,
+    ) -> None:
         """Transactions in a segment of their own, behind an emptying of a table."""
         with self.writer() as writer:
             start = writer.end
@@ -106,7 +112,7 @@ class Log:
                     )
                     for row in group
                 ]
-                marks = [truncate(start.gsn, rows[0].trx, empties)] if empties else []
+                marks = [mark(start.gsn, rows[0].trx, empties)] if empties else []
                 writer.write(run_of(rows, markers=marks))
                 empties = ""
             writer.flush()
@@ -187,10 +193,11 @@ def test_values_that_were_not_sent_come_from_the_base(log: Log) -> None:
     assert log.rows(ITEM) == wanted
 
 
-def test_a_table_is_emptied(log: Log) -> None:
-    """What was before is gone, what comes behind stays."""
+@pytest.mark.parametrize("mark", [truncate, dropped])
+def test_a_table_is_emptied(log: Log, mark: Callable[[int, int, str], Marker]) -> None:
+    """What was before is gone, what comes behind stays; a drop empties it, too."""
     log.write(inserts(2), [change(Op.UPDATE, (100, "x"))])
-    log.write(inserts(1, first=50), empties="item")
+    log.write(inserts(1, first=50), empties="item", mark=mark)
     wanted = log.rows(ITEM)
     assert sum(wanted.values()) == 1
     assert log.step().of(TableName("public", "item")) is not None
