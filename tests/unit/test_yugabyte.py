@@ -109,6 +109,10 @@ def test_a_slot_is_made_with_a_hybrid_time() -> None:
     said.answers.append([{"consistent_point": "0/2", "snapshot_name": str(HT)}])
     create_slot(said, "s", lsn_type="HYBRID_TIME")  # type: ignore[arg-type]
     assert said.said[-1] == 'CREATE_REPLICATION_SLOT "s" LOGICAL yboutput HYBRID_TIME'
+    said.answers.append([{"consistent_point": "0/2", "snapshot_name": None}])
+    create_slot(said, "s", lsn_type="HYBRID_TIME", has_snapshot=False)  # type: ignore[arg-type]
+    words = 'CREATE_REPLICATION_SLOT "s" LOGICAL yboutput NOEXPORT_SNAPSHOT HYBRID_TIME'
+    assert said.said[-1] == words
 
 
 def test_a_slot_is_read_with_its_stream_and_its_time() -> None:

@@ -41,6 +41,11 @@ DROP_TABLE = {"statement": "drop table"}
 # `data["content"]`. `penstock.global/3`: it has three parts, each at another source.
 GLOBAL_PREFIX = "penstock.global"
 
+# Prefix of the messages that are heartbeats: the slot that one is for and when it was sent, in
+# microseconds. Served ones are for any slot.
+HEARTBEAT_PREFIX = "penstock.heartbeat"
+ANY_SLOT = "*"
+
 # `data["reason"]` of a RELOAD in front of which columns got other names.
 COLUMN_RENAMED = "a column was renamed"
 

@@ -71,6 +71,7 @@ class Descriptor:
     lends_snapshots: executors read a snapshot of it through the process that took it.
     has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
     has_table_requests: a log of it takes tables in, leaves them out and copies them again.
+    sends_heartbeats: its extractor writes them, with heartbeatSeconds.
     extra: of our package, which installs the engine's driver; empty where there is none.
     """
 
@@ -90,6 +91,7 @@ class Descriptor:
     has_nodes: bool = False
     lends_snapshots: bool = False
     has_table_requests: bool = True
+    sends_heartbeats: bool = True
     extra: str = ""
 
     def part(self, name: str) -> Any:

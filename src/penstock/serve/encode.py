@@ -11,7 +11,7 @@ import base64
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from penstock.codec.types.served import Unservable
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, Relation, TableName
+from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX
 from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, published
 from penstock.serve.chunks import Chunk
@@ -239,6 +240,8 @@ class _Part:
         if marker.kind is MarkerKind.MESSAGE:
             prefix = marker.data.get("prefix")
             return prefix is not None and self._form.takes_message(str(prefix))
+        if marker.kind is MarkerKind.HEARTBEAT:
+            return self._form.tells_heartbeats
         return marker.kind in _EMPTYING and bool(self._emptied(marker))
 
     def _emptied(self, marker: Marker) -> list[TableView]:
@@ -420,6 +423,8 @@ class _Part:
 
     def _marker(self, marker: Marker) -> None:
         position = self._row(marker.gsn, marker.trx)
+        if marker.kind is MarkerKind.HEARTBEAT:
+            marker = _as_message(marker)
         if marker.kind is MarkerKind.MESSAGE:
             self._message(marker, position)
             return
@@ -564,6 +569,13 @@ class _Out:
             open_trx=self.open_trx,
             unsaid=Unsaid(self.count, tuple(self._kept)),
         )
+
+
+def _as_message(marker: Marker) -> Marker:
+    """A heartbeat as the message that a PostgreSQL has of one, for whoever follows."""
+    content = f"{ANY_SLOT} {marker.data.get('sent_us', 0)}"
+    data = {"prefix": HEARTBEAT_PREFIX, "content": content, "transactional": True}
+    return replace(marker, kind=MarkerKind.MESSAGE, data=data)
 
 
 def _content(data: dict[str, Any]) -> bytes:

@@ -77,6 +77,11 @@ class Form(ABC):
         """Whether a table is sent at all."""
         return True
 
+    @property
+    def tells_heartbeats(self) -> bool:
+        """Whether heartbeats in the log are sent, as the messages that they were or would be."""
+        return False
+
     def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
         """Whether a logical message is sent."""
         return True
@@ -128,6 +133,11 @@ class PgOutput(Form):
         """See Form."""
         is_change = self.changes_only and shape.identity is Identity.DEFAULT
         return write.relation(shape, shape.source_id, identity=CHANGE if is_change else "")
+
+    @property
+    def tells_heartbeats(self) -> bool:
+        """See Form."""
+        return self.messages
 
     def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
         """See Form."""

@@ -74,7 +74,17 @@ def heartbeats(merged: Merged) -> Iterator[Finding]:
     assert section is not None, "a file with [merge]"
     for one in merged.config.inputs:
         every = one.change_extractor.heartbeat_seconds
-        if every == 0 and one.pipeline.name not in section.split:
+        if not one.source.engine.sends_heartbeats:
+            yield Finding(
+                code="MG20",
+                severity=Severity.INFO,
+                side=Side.SOURCE,
+                what=f"{one.pipeline.name} has the heartbeats that come with its changes",
+                why="without any, nothing of any log is merged while its source is idle",
+                command="Where it follows a pipeline of another machine, set heartbeatSeconds = 1 "
+                "in [changeExtractor] of that one.",
+            )
+        elif every == 0 and one.pipeline.name not in section.split:
             yield Finding(
                 code="MG20",
                 severity=Severity.WARNING,

@@ -24,6 +24,7 @@ DESCRIPTOR = Descriptor(
     has_same_types=True,
     has_schemas=True,
     has_table_requests=False,
+    sends_heartbeats=False,
     parts={
         "lag": f"{_HERE}.lag:YugabyteLagReader",
         "options": f"{_HERE}.options",

@@ -106,7 +106,7 @@ def slot(seen: Seen) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("YB21", "what the server keeps for the slot", change_only=True)
 def retention(seen: Seen) -> Iterator[Finding]:
     """A slot that has confirmed nothing for most of the time that changes are kept."""
-    if seen.found is None:
+    if seen.found is None or seen.found.is_served:
         return
     kept_s = retention_s(seen.config.source.url)
     age = slots.age_s(seen.found.restart_ht, REAL_CLOCK.now_us())

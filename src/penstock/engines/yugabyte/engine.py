@@ -202,7 +202,7 @@ class YugabyteEngine:
             return  # the stream says so
         self._keep(found.stream_id, found.restart_ht)
         age = slots.age_s(found.restart_ht, self._place.clock.now_us())
-        if age is not None and age > ALARM_PART * self._retention_s:
+        if not found.is_served and age is not None and age > ALARM_PART * self._retention_s:
             logger.warning(
                 "the server will drop changes that are not confirmed",
                 slot=self.name,

@@ -138,7 +138,10 @@ class _Handing:
             position, snapshot = found.state.confirmed_flush, str(found.restart_ht or "")
         else:
             made = slots.create_slot(
-                connection, self._slot, lsn_type=lsn_type(self._config.source.url)
+                connection,
+                self._slot,
+                lsn_type=lsn_type(self._config.source.url),
+                has_snapshot=self._loads,
             )
             position, snapshot = made.position, made.snapshot_id
         faults.point("handover.slot.made")

@@ -23,6 +23,7 @@ from penstock.model import LOAD_AGAIN, PenstockError, TableName
 
 PLUGIN = "yboutput"
 STATE_FILE = "slot.json"
+SERVED = "(penstock)"  # in the version of a server of ours
 
 
 class SlotReplaced(PenstockError):
@@ -57,11 +58,15 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YbSlot:
-    """A slot: what PostgreSQL says of one, and the dialect's columns."""
+    """A slot: what PostgreSQL says of one, and the dialect's columns.
+
+    is_served: by a penstock (`penstock serve`), which keeps what is not confirmed, however long.
+    """
 
     state: postgres.SlotState
     stream_id: str
     restart_ht: int
+    is_served: bool = False
 
 
 def micros(hybrid_time: int) -> int:
@@ -75,8 +80,8 @@ def read_slot(connection: ReplicationConnection, name: str) -> YbSlot | None:
     if state is None:
         return None
     rows = connection.query(
-        "select yb_stream_id, yb_restart_commit_ht from pg_replication_slots where slot_name = "
-        f"{literal(name)}",
+        "select yb_stream_id, yb_restart_commit_ht, version() as version from pg_replication_slots "
+        f"where slot_name = {literal(name)}",
         doing=f"looking at slot {name}",
     )
     row: Row = rows[0] if rows else {}
@@ -84,6 +89,7 @@ def read_slot(connection: ReplicationConnection, name: str) -> YbSlot | None:
         state=state,
         stream_id=row.get("yb_stream_id") or "",
         restart_ht=int(row.get("yb_restart_commit_ht") or 0),
+        is_served=SERVED in (row.get("version") or ""),
     )
 
 
@@ -115,7 +121,7 @@ def age_s(restart_ht: int, now_us: int) -> float | None:
 
 def check_retention(found: YbSlot, name: str, retention_s: float) -> None:
     """Refuse a slot that was left for longer than the server keeps changes. RetentionOver."""
-    age = age_s(found.restart_ht, REAL_CLOCK.now_us())
+    age = None if found.is_served else age_s(found.restart_ht, REAL_CLOCK.now_us())
     if age is not None and age > retention_s:
         raise RetentionOver(
             f"slot {name} has confirmed nothing for {age / 3600:.1f} hours; the server keeps "
@@ -126,14 +132,15 @@ def check_retention(found: YbSlot, name: str, retention_s: float) -> None:
 
 
 def create_slot(
-    connection: ReplicationConnection, name: str, *, lsn_type: str
+    connection: ReplicationConnection, name: str, *, lsn_type: str, has_snapshot: bool = True
 ) -> postgres.CreatedSlot:
-    """Make the slot; snapshot_id is the hybrid time of its consistent point.
+    """Make the slot; snapshot_id is the hybrid time of its consistent point, if that is wanted.
 
-    The second word is left out for SEQUENCE, which is the default: older servers do not know it.
+    The last word is left out for SEQUENCE, which is the default: older servers do not know it.
     """
     faults.point("slot.create.before")
-    word = "" if lsn_type == "SEQUENCE" else f" {lsn_type}"
+    word = "" if has_snapshot else " NOEXPORT_SNAPSHOT"
+    word += "" if lsn_type == "SEQUENCE" else f" {lsn_type}"
     row = connection.query(
         f"CREATE_REPLICATION_SLOT {quoted_name(name)} LOGICAL {PLUGIN}{word}",
         doing=f"making slot {name}",

@@ -58,7 +58,11 @@ class YugabyteSource(PostgresSource):
     def _protocol(self, connection: ReplicationConnection) -> list[tuple[str, str]]:
         del connection
         name = pgwire.quoted_name(self._options.publication)
-        return [("proto_version", "1"), ("publication_names", name)]
+        found = [("proto_version", "1"), ("publication_names", name)]
+        if self._known.found is not None and self._known.found.is_served:
+            # Heartbeats, and names of global transactions: a merge of logs needs them.
+            found.append(("messages", "true"))
+        return found
 
     def next_run(self, timeout_s: float) -> Run | None:
         """See PostgresSource."""

@@ -12,8 +12,9 @@ import psycopg
 
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage
 from penstock.engines.postgres.connect import connect, server_errors
+from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX
 
-PREFIX = "penstock.heartbeat"
+PREFIX = HEARTBEAT_PREFIX
 SEND = "select pg_logical_emit_message(true, %s, %s)"
 
 
@@ -49,7 +50,7 @@ def sent_us_in(message: LogicalMessage, slot: str) -> int | None:
     """When a heartbeat for this slot was sent; None for any other message."""
     if message.prefix == PREFIX and message.transactional:
         of, _, sent_us = message.content.decode("utf-8", "replace").rpartition(" ")
-        if of == slot:
+        if of in (slot, ANY_SLOT):
             with suppress(ValueError):
                 return int(sent_us)
     return None
