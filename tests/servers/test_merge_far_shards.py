@@ -30,7 +30,8 @@ class Far:
         self.file = shards.files[number]
         text = (
             '\n[serve]\nlisten = "127.0.0.1:0"\ndialect = "yugabyte"\n'
-            'users = { repl = "${SERVE_PASSWORD}" }\n[serve.publications.p]\ntables = ["public.*"]\n'
+            'users = { repl = "${SERVE_PASSWORD}" }\n'
+            '[serve.publications.p]\ntables = ["public.*"]\n'
         )
         self.file.write_text(self.file.read_text() + text)
         self.port = 0

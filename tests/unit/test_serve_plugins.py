@@ -9,12 +9,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fix_log import SOURCE, Change, numbered, run_of, truncate
+from fix_log import (
+    COMMIT_TIME_US,
+    SOURCE,
+    Change,
+    announced_batch,
+    commit_position,
+    numbered,
+    run_of,
+    truncate,
+)
 from fix_serve import all_blocks, opened, sent, views_of, write_log
+from penstock.codec.postgres.pgoutput_messages import logical_message
+from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_text import float_text
+from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.log import Writer
-from penstock.model import Column, Identity, Marker, MarkerKind, Op, Relation
+from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Run
 from penstock.serve import chunks, encode, numbers
 from penstock.serve.catalog.publications import everything
 from penstock.serve.forms import Form
@@ -388,6 +400,40 @@ def test_what_yboutput_says_of_an_update(tmp_path: Path) -> None:
             b"N" + cells(b"2", None, None, absent=(2,)),
             b"K" + cells(b"1", None, None),
         ]
+
+
+def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
+    """With `messages`, in their own transaction, for whichever slot; else they are not sent."""
+    beat = Marker(
+        kind=MarkerKind.HEARTBEAT,
+        gsn=1,
+        trx=2,
+        position=commit_position(2),
+        commit_time_us=COMMIT_TIME_US + 2,
+        data={"sent_us": 1234},
+    )
+    rows = numbered([[insert(KEYED, 1, "x", TIME_US)], [insert(KEYED, 2, "y", TIME_US)]])
+    with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
+        writer.write(run_of(rows[0]))
+        writer.flush()
+        end = FlushPoint(
+            position=commit_position(2) + 50, gsn=1, trx=2, commit_time_us=COMMIT_TIME_US + 2
+        )
+        run = Run(rows=(), markers=(beat,), transactions=announced_batch([2]), end=end)
+        writer.write(run)
+        writer.flush()
+    (block,) = all_blocks(tmp_path, views_of(messages=True))
+    found = sent(block.data)
+    assert [one.kind for one in found] == ["B", "I", "C", "B", "M", "C"]
+    assert b"penstock.heartbeat\0" + (6).to_bytes(4, "big") + b"* 1234" in found[4].body
+    assert found[4].body[:1] == b"\x01", "transactional"
+    decoded = logical_message(found[4].body)
+    assert sent_us_in(decoded, "any_slot") == 1234
+    time_us = int.from_bytes(found[3].body[8:16], "big") + POSTGRES_EPOCH_US
+    assert time_us == COMMIT_TIME_US + 2, "when it was committed at the source"
+    for form in (views_of(), views_of(form=form_of("test_decoding"))):
+        (block,) = all_blocks(tmp_path, form)
+        assert b"heartbeat" not in block.data
 
 
 def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:

@@ -25,6 +25,7 @@ from penstock.control.verify import NotComparable, verify
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
 from penstock.engines.postgres.source.slot_owner import SlotOfAnother
+from penstock.engines.postgres.source.stream import StreamOptions
 from penstock.engines.yugabyte import lag, reset, slots
 from penstock.engines.yugabyte.catalog import TableUnfit, check_table
 from penstock.engines.yugabyte.engine import YugabyteEngine
@@ -42,6 +43,7 @@ from penstock.engines.yugabyte.slots import (
     micros,
     read_slot,
 )
+from penstock.engines.yugabyte.stream import Known, YugabyteSource
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import UrlInvalid
 from penstock.model import FlushPoint, Identity, TableDefinition, TableName
@@ -169,6 +171,24 @@ def test_the_retention_is_a_clock() -> None:
     assert "retention_hours" in caught.value.hint
     check_retention(slot_of(yb_restart_commit_ht=str(old)), "s", 24 * 3600)
     assert age_s(0, now_us) is None
+
+
+def test_a_penstock_that_serves_keeps_what_is_not_confirmed() -> None:
+    """Its slots hold segments, however long; and it has heartbeats to send."""
+    old = str((REAL_CLOCK.now_us() - 30 * 3_600_000_000) << 12)
+    ours = slot_of(yb_restart_commit_ht=old, version="PostgreSQL 15.0 (penstock)")
+    assert ours.is_served
+    check_retention(ours, "s", 8 * 3600)
+    theirs = slot_of(yb_restart_commit_ht=old, version="PostgreSQL 15.2-YB-2025.1.0.0-b0")
+    assert not theirs.is_served
+    with pytest.raises(RetentionOver):
+        check_retention(theirs, "s", 8 * 3600)
+    for found, more in ((ours, [("messages", "true")]), (theirs, [])):
+        source = YugabyteSource.__new__(YugabyteSource)
+        source._options = StreamOptions(slot="s", publication="p")
+        source._known = Known(place=SlotPlace(), retention_s=1.0, found=found)
+        words = [("proto_version", "1"), ("publication_names", '"p"'), *more]
+        assert source._protocol(None) == words  # type: ignore[arg-type]
 
 
 def test_the_url_is_for_libpq_without_our_parameters() -> None:
