@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fix_log import ITEM
-from fix_merged import BASE_US, JOIN_US, OPTIONS, OWN, SECTION, LogOf, rows_for, world
+from fix_merged import BASE_US, JOIN_US, OPTIONS, OWN, SECTION, LogOf, World, rows_for, world
 from fix_merged import merge as merge_plain
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
@@ -26,6 +26,7 @@ from penstock.merge.beginning import begun
 from penstock.merge.engine import MergeEngine
 from penstock.merge.state import STATE_FILE, BaseLacking, MergeState
 from penstock.model import Op, TableName
+from penstock.ports.merge_config import MergeSection
 
 POINTS = (
     "merge.first.rows",
@@ -54,7 +55,9 @@ def based(log: LogOf, relations: Sequence[Any]) -> None:
     save_manifest(log.directory / "base", made)
 
 
-def merge(logs: Sequence[LogOf], directory: Path, **more: Any) -> Extractor:
+def merge(
+    logs: Sequence[LogOf], directory: Path, *, section: MergeSection = SECTION, **more: Any
+) -> Extractor:
     """The extractor of a merge that begins with the bases."""
     places = [
         replace(
@@ -70,7 +73,7 @@ def merge(logs: Sequence[LogOf], directory: Path, **more: Any) -> Extractor:
         scheme="merged-postgresql",
         types="postgresql",
         places=places,
-        section=SECTION,
+        section=section,
         has_base=True,
     )
     links.enable(directory / "cdc" / "base")
@@ -157,6 +160,38 @@ def test_rows_are_those_of_all_logs(
     for log in logs:
         held = log.directory / "base" / "held" / "merge"
         assert not held.exists() or not list(held.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_log_that_began_with_a_base_is_split(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that go on have no rows of before in the merged log: they came with the old one."""
+    monkeypatch.setattr(extractor, "WAIT_S", 0.02)
+    rng = random.Random(seed)
+    times = [[(1000 + rng.randint(0, 3) + 5 * at, None) for at in range(12)] for _ in range(4)]
+    rows = rows_for(rng, World(inputs=[list(of) for of in times]), [ITEM] * 9)
+    logs = [LogOf(tmp_path / f"s{at}", list(times[at]), rows[at]) for at in range(4)]
+    for log in logs[:2]:
+        log.write(rng.randint(1, 9), rotates=rng.random() < 0.5)
+        based(log, [ITEM])
+    left = iter([False] * 20)
+    merge(logs[:2], tmp_path / "all", stop=lambda: next(left, True)).run()
+    logs[0].write(12, rotates=True)
+    logs[0].close()
+    for log in logs[2:]:
+        log.write(rng.randint(1, 5), rotates=True)
+        based(log, [ITEM])
+    section = replace(SECTION, split={"s0": ("s2", "s3")})
+    for _ in range(2):
+        left = iter([False] * rng.randint(1, 20))
+        with faults.armed(f"{rng.choice(POINTS)}:1:error=EIO"), suppress(OSError):
+            stop = lambda left=left: next(left, True)  # noqa: E731
+            merge(logs, tmp_path / "all", section=section, stop=stop).run()
+    for log in logs[1:]:
+        log.end()
+    merge(logs, tmp_path / "all", section=section).run()
+    assert merged(tmp_path / "all", ["item"]) == expected(logs)
 
 
 def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from fix_end_to_end import Process
 from fix_engines import ENGINES, Place, new_place
 from fix_shared import SharedServers
 from penstock.consume import CdcConsumer, run
+from penstock.control.config import load_config
+from penstock.control.running import processes
 
 
 @pytest.fixture(params=ENGINES)
@@ -79,6 +81,11 @@ def wanted(place: Place) -> dict[Any, Any]:
     return {(row[0],): dict(zip(names, row, strict=True)) for row in rows(place, "item")}
 
 
+def extracts(based: Based) -> bool:
+    """Whether an extractor is at work: without one the command is refused."""
+    return any(one.name == "extract" and one.pid for one in processes(load_config(based.path)))
+
+
 def resent(based: Based) -> None:
     """Give the command, and see that it succeeds."""
     with Process(based.path, "resend", "--tables", f"{based.place.namespace}.item") as process:
@@ -115,6 +122,45 @@ def test_the_source_is_not_read(based: Based) -> None:
     run(based.path, "view", view, stop=lambda: done() and view.reloads == 1)
     assert view.resent == set(expected)
     timer.cancel()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["extract.resend.rows", "extract.resend.before"])
+def test_killed_meanwhile(based: Based, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next extractor carries the request out: rows of the base, whole, and what came since."""
+    place = based.place
+    with_view(based)
+    view = View()
+    assert based.extractor is not None
+    based.extractor.stop()
+    monkeypatch.setenv("PENSTOCK_FAULT", f"{point}:1:kill")
+    dying = based.extract()
+    monkeypatch.delenv("PENSTOCK_FAULT")
+    dying.until(lambda: extracts(based), "it runs")
+    command = Process(based.path, "resend", "--tables", f"{place.namespace}.item")
+    with command:
+        assert dying.ended() < 0
+        fill(place, 500, 20)
+        based.extract()
+        assert command.ended() == 0, command.err
+    expected = wanted(place)
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+
+    def done() -> bool:
+        assert not deadline.is_set(), "not in time"
+        return view.rows == expected
+
+    run(based.path, "view", view, stop=done)
+    timer.cancel()
+    log = (based.folder / "shop" / "run" / "extract.log").read_text()
+    assert "table sent again from the base" in log
+    assert "table read again" not in log
+    held = based.manifest.parent / "held" / "extract"
+    assert not held.exists() or not list(held.iterdir())
+    based.serve()
+    based.equal("item", "other")
 
 
 @pytest.mark.long
