@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,11 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_log import inserts, numbered
+from fix_log import ITEM, Change, commit_position, inserts, numbered
 from fix_serve import Patterns, Running, answer_of, limits, settings_of, write_log
 from fix_serve_client import START, Raw, streamed, wait_until
 from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
+from penstock.model import Op
 from penstock.serve import numbers
+from penstock.serve.chunks import ROWS_MAX
 
 MEMORY_MAX = 128 << 20
 SSL_REQUEST = struct.pack(">ii", 8, 80877103)
@@ -261,3 +264,99 @@ def test_frames_of_any_bytes(data: bytes, length_max: int) -> None:
     with suppress(Refused):
         found = frame_at(data, 0, len(data), length_max)
         assert found is None or found.end <= len(data)
+
+
+def create_text_slot(running: Running) -> None:
+    """Of test_decoding, which is encoded row by row, from the log's begin on."""
+    client = Raw(running)
+    client.query("CREATE_REPLICATION_SLOT s LOGICAL test_decoding NOEXPORT_SNAPSHOT")
+    client.until(b"Z")
+    client.close()
+
+
+TEXT_START = "START_REPLICATION SLOT s LOGICAL 0/0"
+
+
+def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> None:
+    """It asks again and again, and each time is answered at once, long before the block is."""
+    write_log(tmp_path / "log", numbered([inserts(1)]))
+    with Running(tmp_path) as running:
+        create_text_slot(running)
+        append_large(tmp_path)
+        client = Raw(running)
+        client.query(TEXT_START)
+        assert client.message()[0] == b"W"
+        began = last = time.monotonic()
+        longest, answers, size = 0.0, 0, 0
+        ended = threading.Event()
+
+        def ask() -> None:
+            while not ended.wait(0.02):
+                with suppress(OSError):
+                    client.status(0, reply=True)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        try:
+            while True:
+                _, body = client.message()
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+                if body[:1] == b"w":
+                    break
+                answers += 1
+            made_s = now - began
+            size = len(body)
+            while body[25:26] != b"C" or body[:1] != b"w":
+                _, body = client.message()
+                size += len(body)
+        finally:
+            ended.set()
+            asking.join()
+        client.close()
+    assert size > 8 << 20
+    assert answers > 5
+    assert longest < made_s / 3, (longest, made_s)
+
+
+def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
+    tmp_path: Path,
+) -> None:
+    """It says nothing by itself; asked, which takes no part of the block, it answers."""
+    write_log(tmp_path / "log", numbered([inserts(1)]))
+    settings = settings_of(limits=limits(sender_s=0.4))
+    with Running(tmp_path, settings=settings) as running:
+        create_text_slot(running)
+        append_large(tmp_path)
+        client = Raw(running)
+        client.query(TEXT_START)
+        assert client.message()[0] == b"W"
+        began, asked = time.monotonic(), 0
+        while True:
+            _, body = client.message()
+            if body[:1] == b"w":
+                break
+            if body[-1]:
+                asked += 1
+                client.status(0)
+        made_s = time.monotonic() - began
+        client.close()
+    assert made_s > settings.limits.sender_s, "else nothing was tested"
+    assert asked
+
+
+def append_large(root: Path) -> None:
+    """A transaction of many MB that is not divided, and takes its time as text."""
+    body = "x" * 200
+    one = numbered([inserts(1)])[0][0]
+    rows = [
+        replace(one, gsn=n, trx=2, position=commit_position(2), change=change)
+        for n, change in enumerate(
+            (
+                Change(relation=ITEM, op=Op.INSERT, after=(n, f"{body}{n}"))
+                for n in range(ROWS_MAX - 1)
+            ),
+            2,
+        )
+    ]
+    write_log(root / "log", [rows])

@@ -156,10 +156,13 @@ class Sender:
         try:
             while not self._done:
                 changed = self._serving.changed
-                made = await (self._next(place) if ahead is None else ahead)
-                ahead = None
+                ahead = ahead or asyncio.create_task(self._next(place))
+                is_made = await self._made(ahead)
                 if self._end is not None:
                     raise self._end
+                if not is_made:
+                    return
+                made, ahead = ahead.result(), None
                 if made is None:
                     await self._idle(place, changed)
                     continue
@@ -172,6 +175,27 @@ class Sender:
             if ahead is not None:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _made(self, making: asyncio.Task[Made | None]) -> bool:
+        """Wait for a block; False: the stream ends before it is there.
+
+        A large one takes its time, in which the client must hear of us.
+        """
+        while not making.done() and not self._done and self._end is None:
+            wake = asyncio.create_task(self._changed.wait())
+            try:
+                found, _ = await asyncio.wait(
+                    [making, wake],
+                    timeout=self._timeout_s / 4,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                wake.cancel()
+            self._changed.clear()
+            if making not in found and (self._reply_wanted or not found):
+                self._keepalive()
+                await self._wire.drain()
+        return making.done() and not self._done
 
     async def _next(self, place: Place) -> Made | None:
         views, borders = self._views(place)
