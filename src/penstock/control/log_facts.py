@@ -37,7 +37,7 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
     # First of all: what it says is in the log must be in what is read of the log.
-    watermark_us = _read_watermark(config)
+    watermark_us = read_watermark(config)
     state = load_state(directory)
     if state is None:
         return LogEnd()
@@ -79,7 +79,7 @@ def outstanding_commit_us(config: Config, applied: Applied) -> int | None:
     return None
 
 
-def _read_watermark(config: Config) -> int:
+def read_watermark(config: Config) -> int:
     """The watermark that an extractor of this log has noted last; 0 for none.
 
     True for ever, whether one runs or not: what is in the log stays there.

@@ -15,6 +15,7 @@ from penstock.base.held import Holder
 from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.base_place import base_holder
+from penstock.control.log_facts import read_watermark
 from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES, DirectoryLocked
@@ -230,6 +231,7 @@ class _Served:
             on_shapes=show,
             answering=answering,
             holder=self._holder(),
+            known_us=lambda: read_watermark(self._config),
         ) as serving:
             standing.of(serving)
             server = Server(serving, CatalogWelcome(catalog))

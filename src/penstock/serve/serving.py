@@ -57,12 +57,15 @@ class Serving:
         on_shapes: Callable[[], None] = lambda: None,
         answering: ThreadPoolExecutor | None = None,
         holder: Holder | None = None,
+        known_us: Callable[[], int] = lambda: 0,
     ) -> None:
         """shapes: the newest ones; learnt from the log as it grows. on_shapes: told of new ones.
 
         table_oid: the number of a table, the catalogue's; asked from any thread.
         answering: the catalogue's one thread, in which all is asked of it.
         holder: of states of the base; None where there is none.
+        known_us: until when the log has all that the source has committed, as its extractor says;
+        asked from any thread, 0 for not known.
         """
         self.settings, self.log, self.slots = settings, log, slots
         self.retention, self.publications = retention, publications
@@ -70,6 +73,7 @@ class Serving:
         self.blocks = Blocks(log, hybrid=self._hybrid)
         self.snapshots = Snapshots(holder, self.in_thread)
         self._holder, self._base_s = holder, 0.0
+        self.known_us = known_us
         self.head: Head = log.head()
         self.changed = asyncio.Event()
         self.senders: dict[int, Sender] = {}
@@ -380,13 +384,14 @@ class Serving:
         """The hybrid time up to which a slot has confirmed everything.
 
         Before its first stream that is its snapshot's name. Of one that has all of the log it moves
-        on with the clock.
+        on with what the log is known to have, so while the source is idle, too.
         """
         snapshot = self.snapshots.time_of(slot.saved.name)
         if snapshot is not None:
             return snapshot
-        if slot.saved.confirmed >= self.head.position:
-            return hybrid_time(REAL_CLOCK.now_us())
+        known_us = self.known_us()  # before the log's end is looked at, which may grow meanwhile
+        if slot.saved.confirmed >= self.log.head().position:
+            return hybrid_time(max(known_us, slot.saved.confirmed_us))
         return hybrid_time(slot.saved.confirmed_us)
 
     def sender_rows(self) -> Sequence[SenderRow]:
