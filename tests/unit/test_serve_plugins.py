@@ -24,9 +24,11 @@ from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_text import float_text
+from penstock.engines.mysql.source.prepared import PreparedFiles
 from penstock.engines.postgres.source.heartbeat import sent_us_in
 from penstock.log import Writer
 from penstock.model import Column, FlushPoint, Identity, Marker, MarkerKind, Op, Relation, Run
+from penstock.model.change import is_global_prefix
 from penstock.serve import chunks, encode, numbers
 from penstock.serve.catalog.publications import everything
 from penstock.serve.forms import Form
@@ -434,6 +436,29 @@ def test_heartbeats_of_a_log_that_is_followed(tmp_path: Path) -> None:
     for form in (views_of(), views_of(form=form_of("test_decoding"))):
         (block,) = all_blocks(tmp_path, form)
         assert b"heartbeat" not in block.data
+
+
+def test_an_xa_id_comes_inside_its_transaction(tmp_path: Path) -> None:
+    """The marker that a MySQL source makes of one says nothing else; outside it would be lost."""
+    named = Marker(
+        kind=MarkerKind.MESSAGE,
+        gsn=1,
+        trx=1,
+        position=commit_position(1),
+        commit_time_us=COMMIT_TIME_US + 1,
+        data=PreparedFiles.global_of((1, b"transfer-4711", b"branch")),
+    )
+    rows = numbered([[insert(KEYED, 1, "x", TIME_US)]])
+    with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
+        writer.write(run_of(rows[0], markers=(named,)))
+        writer.flush()
+    (block,) = all_blocks(tmp_path, views_of(messages=True))
+    found = sent(block.data)
+    assert [one.kind for one in found] == ["B", "I", "M", "C"]
+    said = logical_message(found[2].body)
+    assert said.transactional
+    assert is_global_prefix(said.prefix)
+    assert said.content == b"transfer-4711"
 
 
 def cells(*values: bytes | None, absent: tuple[int, ...] = ()) -> bytes:

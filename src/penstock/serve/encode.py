@@ -25,7 +25,7 @@ from penstock.codec.types.served import Unservable
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, Relation, TableName
-from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX
+from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX, is_global_prefix
 from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, published
 from penstock.serve.chunks import Chunk
@@ -444,9 +444,11 @@ class _Part:
             self._out.add(write.xlog_data(message, position, self._now_us))
 
     def _message(self, marker: Marker, position: int) -> None:
-        transactional = bool(marker.data.get("transactional"))
+        prefix = str(marker.data["prefix"])
+        # What names a global transaction is in it, also where the source has an XA id in its place.
+        transactional = bool(marker.data.get("transactional", is_global_prefix(prefix)))
         what = Logical(
-            prefix=str(marker.data["prefix"]),
+            prefix=prefix,
             content=_content(marker.data),
             position=position,
             transaction=self._transaction(marker.trx) if transactional else None,
