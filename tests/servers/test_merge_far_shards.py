@@ -27,6 +27,7 @@ class Far:
 
     def __init__(self, shards: Shards, number: int) -> None:
         self.shards, self.name = shards, f"f{number}"
+        self.lsn_type = ("SEQUENCE", "HYBRID_TIME")[number % 2]
         self.file = shards.files[number]
         text = (
             '\n[serve]\nlisten = "127.0.0.1:0"\ndialect = "yugabyte"\n'
@@ -53,7 +54,8 @@ class Far:
         if not self.path.name:
             self.path = write_pipeline(
                 self.shards.folder,
-                f"yugabytedb://repl:{PASSWORD}@127.0.0.1:{self.port}/{self.file.stem}",
+                f"yugabytedb://repl:{PASSWORD}@127.0.0.1:{self.port}/{self.file.stem}"
+                f"?lsn_type={self.lsn_type}",
                 None,
                 name=self.name,
                 directory=self.name,
