@@ -12,10 +12,11 @@ from fix_merge import ITEM, insert
 from fix_mysql_loader import ITEMS, MyStart, Target
 from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
+from penstock.engines.mysql.target.claims import claim_staging
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
-from penstock.engines.mysql.target.staging import check_staged
-from penstock.host.errors import StatementInterrupted
+from penstock.engines.mysql.target.staging import StagingArea, check_staged
+from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.refusals import StagingChanged
 
@@ -60,6 +61,37 @@ def test_a_worker_that_still_sends_is_waited_for(
         worker.commit()
     with pytest.raises(StagingChanged), transaction(connection):
         check_staged(connection, expected)
+
+
+def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log: LogMaker) -> None:
+    """It was given up: who has waited for it ends it, and what it has sent does not count."""
+    target = my_start(ITEMS, rows_directory=None)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    staged = target.stage()
+    [merge] = [spec for phase in staged.phases for spec in phase.merges]
+    expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
+    connection = target.target.connection
+    run(connection, "set innodb_lock_wait_timeout = 1", doing="setting up")
+    for then in (
+        lambda: check_staged(connection, expected),
+        lambda: StagingArea(connection).prepare({merge.staging: ITEM}),
+    ):
+        with (
+            closing(connect(my_target.url, application_name="test")) as worker,
+            closing(connect(my_target.url, application_name="test")) as other,
+        ):
+            claim_staging(other, "other")
+            claim_staging(worker, merge.staging)
+            begin_sending(worker, merge.staging, merge.stamp)
+            run(worker, f"insert into wirekite.{merge.staging} (id) values (9)", doing="sending")
+            with pytest.raises(StatementInterrupted), transaction(connection):
+                then()
+            with transaction(connection):
+                then()
+            with pytest.raises(ConnectionLost):
+                run(worker, "commit", doing="sending")
+            run(other, "select 1", doing="it is at another merge table")
 
 
 def test_merge_tables_are_emptied_ahead(my_start: MyStart, log: LogMaker) -> None:

@@ -1,18 +1,19 @@
-"""Who works on a chunk: a lock of its name, by which a later attempt finds the session of before.
+"""Who works on a chunk or fills a merge table: locks with names, by which sessions are found.
 
-A server keeps the session of a machine that has vanished for as long as a source may take its time
-between two rows, and with it what the session has locked. Who takes over does not wait for that:
-an account may always end its own sessions.
+A server keeps the session of a machine that has vanished, or of a worker that hangs, for as long as
+one may take its time between two rows, and with it what the session has locked. Who takes over does
+not wait for that: an account may always end its own sessions.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 
 import pymysql
 import structlog
 
-from penstock.engines.mysql.connect import Connection, run, value
+from penstock.engines.mysql.connect import Connection, rows, run, value
 from penstock.ports.bulk import ChunkTask
 
 logger = structlog.get_logger(__name__)
@@ -28,7 +29,45 @@ def claim(connection: Connection, task: ChunkTask) -> None:
         holder = value(connection, "select is_used_lock(%s)", (name,), doing=task.doing)
         if holder is not None and int(holder) != connection.thread_id():
             logger.warning("the session of a lost executor is ended", table=str(task.table))
-            with suppress(pymysql.err.OperationalError):  # it has just ended by itself
-                connection.query(f"kill connection {int(holder)}")
+            _end(connection, int(holder))
     run(connection, "do release_all_locks()", doing=task.doing)
     run(connection, "do get_lock(%s, 0)", (name,), doing=task.doing)
+
+
+def claim_staging(connection: Connection, staging: str) -> None:
+    """Let this session be found by the merge table that it is about to fill: call in front of it.
+
+    The lock has the session's id in its name, since many fill a table. It is kept until the next.
+    """
+    run(
+        connection,
+        "do release_all_locks(), get_lock(concat(%s, connection_id()), 0)",
+        (_staging_name(staging),),
+        doing=f"staging into {staging}",
+    )
+
+
+def end_workers(connection: Connection, staging: str) -> None:
+    """End the sessions that fill a merge table, or did last: of tasks that were given up.
+
+    For who waits for them in vain. One that waits for its next work meanwhile opens another.
+    """
+    held = rows(
+        connection,
+        "select id from information_schema.processlist where is_used_lock(concat(%s, id)) = id",
+        (_staging_name(staging),),
+        doing=f"looking for workers at {staging}",
+    )
+    for row in held:
+        logger.warning("the session of a lost worker is ended", merge_table=staging)
+        _end(connection, int(row["id"]))
+
+
+def _end(connection: Connection, session: int) -> None:
+    with suppress(pymysql.err.OperationalError):  # it has just ended by itself
+        connection.query(f"kill connection {session}")
+
+
+def _staging_name(staging: str) -> str:
+    """The lock's name without the session's id: at most 42 characters of 64."""
+    return f"penstock {hashlib.sha256(staging.encode()).hexdigest()[:32]} "

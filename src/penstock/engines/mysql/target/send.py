@@ -20,6 +20,7 @@ from pymysql.constants import COMMAND
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, statement_error, value
 from penstock.engines.mysql.connect import rows as rows_of
+from penstock.engines.mysql.target.claims import claim_staging
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.rows import FIELDS, lines, tuples
 from penstock.host.clock import REAL_CLOCK
@@ -32,8 +33,9 @@ logger = structlog.get_logger(__name__)
 
 WORKER_NAME = "penstock worker"
 LOCK_WAIT_S = 60
-# A machine of ours that vanishes leaves a session in a transaction, whose locks others wait for:
-# the server ends it after so long. No transaction here stands still for nearly as long.
+# A machine of ours that vanishes leaves a session in a transaction, whose locks others wait for.
+# They end it (`claims.py`), and the server does so by itself after twice as long. No transaction
+# here stands still for nearly as long.
 VANISHED_S = 50
 IDLE_MAX_S = 20.0  # a session that the server may be about to end for that is not used again
 PACKET_BYTES = 2**20
@@ -97,6 +99,7 @@ def _send(session: StagingSession, place: Destination, batches: Iterable[pa.Reco
     connection = session.connection
     layout = MergeLayout(place.relation)
     table = quoted(SCHEMA, place.staging)
+    claim_staging(connection, place.staging)
     connection.begin()
     _check_stamp(connection, place)
     put = put_rows(session, table, layout, batches)

@@ -8,12 +8,14 @@ finds another stamp and sends nothing (`send.py`). Not here: applying them (`app
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from penstock.engines.mysql.connect import Connection, quoted, rows, run, server_errors, value
+from penstock.engines.mysql.target.claims import end_workers
 from penstock.engines.mysql.target.layout import MergeLayout
 from penstock.engines.mysql.target.progress import transaction
-from penstock.host.errors import StatementFailed
+from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import Relation
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import SCHEMA
@@ -103,11 +105,12 @@ class StagingArea:
 
     def _new_stamp(self, name: str) -> int:
         """Count the stamp up: waits for workers that send at this moment."""
-        self._run(
-            f"insert into {SCHEMA}.wirekite_merge (merge_name, stamp, shape) values (%s, 1, '')"
-            " on duplicate key update stamp = last_insert_id(stamp + 1)",
-            (name,),
-        )
+        with _nobody_hangs(self._connection, name):
+            self._run(
+                f"insert into {SCHEMA}.wirekite_merge (merge_name, stamp, shape) values (%s, 1, '')"
+                " on duplicate key update stamp = last_insert_id(stamp + 1)",
+                (name,),
+            )
         return int(
             value(
                 self._connection,
@@ -169,15 +172,15 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
     doing = "checking merge tables"
     # Workers share a stamp's lock while they send: a second attempt of a task that still does is
     # waited for, and then counted. One by one, by key: a scan would wait for other tables' workers.
-    stamps = {
-        name: value(
-            connection,
-            f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s for update",
-            (name,),
-            doing=doing,
-        )
-        for name in sorted(expected)
-    }
+    stamps = {}
+    for name in sorted(expected):
+        with _nobody_hangs(connection, name):
+            stamps[name] = value(
+                connection,
+                f"select stamp from {SCHEMA}.wirekite_merge where merge_name = %s for update",
+                (name,),
+                doing=doing,
+            )
     for name, (stamp, count) in expected.items():
         table = quoted(SCHEMA, name)
         held = value(connection, f"select count(*) from {table}", doing=doing)
@@ -186,6 +189,19 @@ def check_staged(connection: Connection, expected: Mapping[str, tuple[int, int]]
             raise StagingChanged(
                 f"merge table {table} {what}", hint="The batch is staged again by itself."
             )
+
+
+@contextmanager
+def _nobody_hangs(connection: Connection, name: str) -> Iterator[None]:
+    """Where workers keep a merge table's stamp for too long, end them; what waited is repeated.
+
+    All tasks that count have ended by then: these were given up.
+    """
+    try:
+        yield
+    except StatementInterrupted:
+        end_workers(connection, name)
+        raise
 
 
 def drop_merge_tables(connection: Connection, names: Iterable[str]) -> None:
