@@ -17,6 +17,7 @@ from fix_readings import status
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control import table_commands
 from penstock.control.config import load_config
+from penstock.control.config_errors import ConfigValueInvalid
 from penstock.control.lag import Lag, lag_of
 from penstock.control.live import change_line, change_rows
 from penstock.control.show import show_lag
@@ -386,3 +387,18 @@ def test_a_slot_has_one_consumer() -> None:
     assert claimed("penstock: slot s is read by pipeline shop, log ours").written == []
     with pytest.raises(SlotOfAnother):
         claimed("penstock: slot s is read by pipeline shop, log theirs")
+
+
+@pytest.mark.parametrize(
+    "serve", ["", '[serve]\nusers = { repl = "${MODE}" }\n[target]\nurl = "{}"\n']
+)
+def test_no_base_is_kept(tmp_path: Path, serve: str) -> None:
+    """Rows are there at the log's beginning alone: said at once, and not waited for."""
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        '[pipeline]\nname = "shop"\ndirectory = "shop"\nmode = "data+change"\n[source]\n'
+        'url = "yugabytedb://repl@localhost:5433/shop"\ntables = ["public.*"]\n'
+        + serve.replace("{}", "postgresql://u@localhost/d")
+    )
+    with pytest.raises(ConfigValueInvalid, match="log's beginning alone; write change"):
+        load_config(path, {"MODE": "secret"})

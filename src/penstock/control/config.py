@@ -124,7 +124,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
     if config.merge is not None:
         config = with_merge(text, config, lambda file: load_config(file, environment))
     config = with_whole_patterns(config)
-    config = _with_base(config)
+    config = _with_base(text, config)
     if not has_target:
         url = progress_beside(config.layout.state)
         config = replace(config, target=TargetSection(url=url))
@@ -483,10 +483,20 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
         )
 
 
-def _with_base(config: Config) -> Config:
-    """The pipeline with what its mode means for the log's base, where no target is loaded by it."""
+def _with_base(text: ConfigText, config: Config) -> Config:
+    """The pipeline with what its mode means for the log's base, where no target is loaded by it.
+
+    Raises ConfigValueInvalid where the source's rows cannot be read for one.
+    """
     only_base = not config.has_target or config.merge is not None
     if config.pipeline.mode is Mode.DATA_CHANGE and (only_base or config.serve is not None):
+        engine = engine_of(config.source.url)
+        if engine is not None and not engine.has_later_points:
+            reason = (
+                f"data+change would keep a base of the tables, and the rows of {engine.shown} can "
+                "be read at the log's beginning alone; write change"
+            )
+            raise invalid(text, "pipeline", "mode", reason)
         config = replace(config, has_base=True)
     if only_base:
         # What is loaded then is the base, at a point of its own behind the log's beginning; of a

@@ -72,6 +72,7 @@ class Descriptor:
     has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
     has_table_requests: a log of it takes tables in, leaves them out and copies them again.
     sends_heartbeats: its extractor writes them, with heartbeatSeconds.
+    has_later_points: its rows can be read at other moments than the log's beginning.
     extra: of our package, which installs the engine's driver; empty where there is none.
     """
 
@@ -92,6 +93,7 @@ class Descriptor:
     lends_snapshots: bool = False
     has_table_requests: bool = True
     sends_heartbeats: bool = True
+    has_later_points: bool = True
     extra: str = ""
 
     def part(self, name: str) -> Any:

@@ -25,6 +25,7 @@ DESCRIPTOR = Descriptor(
     has_schemas=True,
     has_table_requests=False,
     sends_heartbeats=False,
+    has_later_points=False,
     parts={
         "lag": f"{_HERE}.lag:YugabyteLagReader",
         "options": f"{_HERE}.options",
