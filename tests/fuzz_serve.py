@@ -22,7 +22,7 @@ from typing import Any
 from fix_log import inserts, numbered
 from fix_serve import PASSWORD, Patterns, Running, answer_of, write_log
 from fix_serve_client import START, Raw
-from fuzz_pgoutput import INTERESTING, WORK, parse_time
+from fuzz_run import INTERESTING, WORK, parse_time
 from penstock.codec.postgres import pgwire_extended as extended
 from penstock.codec.postgres import replication_commands as commands
 from penstock.codec.postgres.pgwire_server import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -281,6 +282,12 @@ def test_the_documented_example_counts_are_those_of_the_profiles() -> None:
     names = re.findall(r'register_profile\(\s*"([a-z]+)"', read(Path("tests/conftest.py")))
     profiles = {name: settings.get_profile(name).max_examples for name in names}
     assert {name: int(count.replace(",", "")) for name, count in rows} == profiles
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").glob("fuzz_*.py")), ids=lambda p: p.stem)
+def test_a_fuzzer_can_start(path: Path) -> None:
+    """No test imports it: `make fuzz` would be the first to see that it does not."""
+    importlib.import_module(path.stem)
 
 
 def test_references_between_files_hold() -> None:
