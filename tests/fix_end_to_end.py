@@ -204,6 +204,8 @@ class Pair:
                 sides.append(read_side(connection, name))
             except psycopg.errors.UndefinedTable:
                 return [f"no table {name}"]
+            except psycopg.errors.UndefinedColumn:  # since its columns were listed
+                return [f"{name} is altered at this moment"]
         (source_columns, source_rows), (target_columns, target_rows) = sides
         found = []
         if types and dict(source_columns) != dict(target_columns):

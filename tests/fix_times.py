@@ -26,7 +26,7 @@ JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
 SPARK_STARTER = "Heap Max Capacity: 128M"  # the JVM that only works out how to start Spark's
 TOP = 15
 CLASSES_S = (0.0, 1.0, 10.0, 30.0)
-COSTLY_S = 1.0  # as of here a test is drawn
+COSTLY_S = 0.5  # as of here a test is drawn
 PHASES = ("setup", "call", "teardown")
 
 
@@ -209,7 +209,7 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the median seconds of the cases of each test function, where it is a second or more.
+    """Write the median seconds of the cases of each test function, where it is half a second or more.
 
     Not the mean: one of them may have waited for what the whole module uses. Functions that were
     not run keep what they have, as long as they are there.
