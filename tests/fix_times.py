@@ -209,7 +209,7 @@ def print_tables(records: Sequence[Record]) -> None:
 
 
 def write_costs(records: Iterable[Record], file: Path) -> None:
-    """Write the median seconds of the cases of each test function, where it is half a second or more.
+    """Write the median seconds of the cases of each test function: of half a second or more.
 
     Not the mean: one of them may have waited for what the whole module uses. Functions that were
     not run keep what they have, as long as they are there.
