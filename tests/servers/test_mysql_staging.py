@@ -19,6 +19,7 @@ from penstock.engines.mysql.target.staging import StagingArea, check_staged
 from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import MergeSpec
 
 
 def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
@@ -32,18 +33,23 @@ def begin_sending(worker: Connection, staging: str, stamp: int) -> None:
     )
 
 
+def staged_item(my_start: MyStart, log: LogMaker) -> tuple[Connection, MergeSpec]:
+    """A batch of one row that is staged: the session that would apply it, and its merge table."""
+    target = my_start(ITEMS, rows_directory=None)
+    log.transaction(insert(ITEM, 1, "a", 1))
+    log.close_segment()
+    [merge] = [spec for phase in target.stage().phases for spec in phase.merges]
+    connection: Connection = target.target.connection
+    run(connection, "set innodb_lock_wait_timeout = 1", doing="setting up")
+    return connection, merge
+
+
 def test_a_worker_that_still_sends_is_waited_for(
     my_start: MyStart, my_target: Target, log: LogMaker
 ) -> None:
     """Its rows, committed behind the count, would be applied too; other merge tables are free."""
-    target = my_start(ITEMS, rows_directory=None)
-    log.transaction(insert(ITEM, 1, "a", 1))
-    log.close_segment()
-    staged = target.stage()
-    [merge] = [spec for phase in staged.phases for spec in phase.merges]
+    connection, merge = staged_item(my_start, log)
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
-    connection = target.target.connection
-    run(connection, "set innodb_lock_wait_timeout = 1", doing="setting up")
     run(
         connection,
         "insert into wirekite.wirekite_merge values ('other', 1, '')",
@@ -65,14 +71,8 @@ def test_a_worker_that_still_sends_is_waited_for(
 
 def test_a_worker_that_hangs_is_ended(my_start: MyStart, my_target: Target, log: LogMaker) -> None:
     """It was given up: who has waited for it ends it, and what it has sent does not count."""
-    target = my_start(ITEMS, rows_directory=None)
-    log.transaction(insert(ITEM, 1, "a", 1))
-    log.close_segment()
-    staged = target.stage()
-    [merge] = [spec for phase in staged.phases for spec in phase.merges]
+    connection, merge = staged_item(my_start, log)
     expected = {merge.staging: (merge.stamp, merge.staged_row_count)}
-    connection = target.target.connection
-    run(connection, "set innodb_lock_wait_timeout = 1", doing="setting up")
     for then in (
         lambda: check_staged(connection, expected),
         lambda: StagingArea(connection).prepare({merge.staging: ITEM}),

@@ -92,6 +92,21 @@ def resent(based: Based) -> None:
         assert process.ended() == 0, process.err
 
 
+def until_seen(based: Based, view: View) -> None:
+    """Run the consumer until it has all rows of the source."""
+    expected = wanted(based.place)
+    deadline = threading.Event()
+    timer = threading.Timer(WAIT_S, deadline.set)
+    timer.start()
+
+    def done() -> bool:
+        assert not deadline.is_set(), "not in time"
+        return view.rows == expected
+
+    run(based.path, "view", view, stop=done)
+    timer.cancel()
+
+
 @pytest.mark.long
 def test_the_source_is_not_read(based: Based) -> None:
     """Nobody reads the table at the source, and its rows come all the same, each once."""
@@ -143,17 +158,7 @@ def test_killed_meanwhile(based: Based, point: str, monkeypatch: pytest.MonkeyPa
         fill(place, 500, 20)
         based.extract()
         assert command.ended() == 0, command.err
-    expected = wanted(place)
-    deadline = threading.Event()
-    timer = threading.Timer(WAIT_S, deadline.set)
-    timer.start()
-
-    def done() -> bool:
-        assert not deadline.is_set(), "not in time"
-        return view.rows == expected
-
-    run(based.path, "view", view, stop=done)
-    timer.cancel()
+    until_seen(based, view)
     log = (based.folder / "shop" / "run" / "extract.log").read_text()
     assert "table sent again from the base" in log
     assert "table read again" not in log
@@ -187,17 +192,7 @@ def test_rows_are_equal_with_writes_meanwhile(based: Based) -> None:
     finally:
         ended.set()
         writer.join()
-    expected = wanted(place)
-    deadline = threading.Event()
-    timer = threading.Timer(WAIT_S, deadline.set)
-    timer.start()
-
-    def done() -> bool:
-        assert not deadline.is_set(), "not in time"
-        return view.rows == expected
-
-    run(based.path, "view", view, stop=done)
-    timer.cancel()
+    until_seen(based, view)
     based.serve()
     based.equal("item", "other")
     log = (based.folder / "shop" / "run" / "extract.log").read_text()
