@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pyspark
 import pytest
 
 SAY = (
@@ -24,3 +26,44 @@ def test_the_allocator_is_chosen_before_arrow_is_there(given: str, used: str) ->
         [sys.executable, "-c", SAY], env=words, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [used]
+
+
+LOOK = """
+import importlib, sys, zipimport
+import penstock.load.daemon as daemon
+daemon.prepare()
+read = []
+directory = zipimport._read_directory
+zipimport._read_directory = lambda archive: read.append(archive) or directory(archive)
+importlib.invalidate_caches()
+import pyspark, py4j
+print(pyspark.__file__, py4j.__file__, len(read), any(".jar" in entry for entry in sys.path))
+"""
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bool) -> None:
+    """pyspark comes from where it is installed, or else from Spark's archives, read once."""
+    packages = Path(pyspark.__file__).parent.parent
+    archives = sorted((packages / "pyspark" / "python" / "lib").glob("*.zip"))
+    assert len(archives) == 2
+    others = tmp_path / "packages"
+    others.mkdir()
+    for entry in packages.iterdir():
+        if not entry.name.startswith(("pyspark", "py4j", "__editable__")):
+            (others / entry.name).symlink_to(entry)
+    jar = next((packages / "pyspark" / "jars").glob("*.jar"))
+    source = Path(__file__).parents[2] / "src"
+    path = [*archives, jar, source, packages if installed else others]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", LOOK],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    one, other, reads, has_jar = done.stdout.split()
+    assert (".zip" in one, ".zip" in other) == (not installed, not installed)
+    assert reads == "0"
+    assert has_jar == "False"

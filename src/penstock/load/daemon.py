@@ -2,8 +2,9 @@
 
 A stock worker spends up to a second per task reading jar and zip directories that are on its
 `sys.path`, and each new worker imports Arrow and the drivers again. Here both happen once, before
-the first fork; what was imported is taken out of the garbage collector's sight, because Spark's
-worker loop collects after every task.
+the first fork. pyspark comes from its installation where there is one, since those modules are
+compiled, and else from the archives that come with Spark. What was imported is taken out of the
+garbage collector's sight, because Spark's worker loop collects after every task.
 
 Imported by nothing: Spark runs it as `python -m penstock.load.daemon`.
 """
@@ -15,7 +16,8 @@ import importlib
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
+from importlib.machinery import PathFinder
+from zipimport import zipimporter
 
 from penstock.ports.registry import engines
 
@@ -34,13 +36,15 @@ def prepare() -> None:
     # Arrow's own allocator takes huge pages, and to touch those of a task's few rows first costs
     # more than the rows do: a fifth of a worker's time, and a third of its first task's.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    archives = (".jar", ".zip")
-    # Where pyspark comes with Spark alone, it and py4j are in such archives, and stay.
-    kept = tuple(one for name in ("pyspark", "py4j") for one in _places(name))
-    gone = [one for one in sys.path if one.endswith(archives) and one not in kept]
-    sys.path[:] = [entry for entry in sys.path if entry not in gone]
-    for entry in [e for e in sys.path_importer_cache if e.endswith(archives) and e not in kept]:
+    others = [entry for entry in sys.path if not entry.endswith((".jar", ".zip"))]
+    is_installed = all(PathFinder.find_spec(name, others) for name in ("pyspark", "py4j"))
+    useless = (".jar", ".zip") if is_installed else (".jar",)
+    sys.path[:] = [entry for entry in sys.path if not entry.endswith(useless)]
+    for entry in [one for one in sys.path_importer_cache if one.endswith(useless)]:
         del sys.path_importer_cache[entry]
+    # Spark's worker drops all caches of imports before each task, and then an archive reads its
+    # directory again: 60 ms with pyspark's. Those that are left do not change while workers run.
+    setattr(zipimporter, "invalidate_caches", lambda _archive: None)  # noqa: B010
     for name in PRELOADED:
         importlib.import_module(name)
     for engine in engines():
@@ -49,12 +53,6 @@ def prepare() -> None:
                 importlib.import_module(name)
     gc.collect()
     gc.freeze()
-
-
-def _places(name: str) -> list[str]:
-    """The entries of `sys.path` that a package is imported from."""
-    found = importlib.import_module(name)
-    return [str(Path(place).parent) for place in found.__path__]
 
 
 if __name__ == "__main__":
