@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pyspark
 import pytest
+
+from penstock.load.daemon import acknowledging_at_once
 
 SAY = (
     "from penstock.load.daemon import prepare; prepare();"
@@ -43,7 +46,7 @@ print(pyspark.__file__, py4j.__file__, len(read), any(".jar" in entry for entry 
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bool) -> None:
-    """pyspark comes from where it is installed, or else from Spark's archives, read once."""
+    """It comes from where it is installed, or else from Spark's archives, read once."""
     packages = Path(pyspark.__file__).parent.parent
     archives = sorted((packages / "pyspark" / "python" / "lib").glob("*.zip"))
     assert len(archives) == 2
@@ -67,3 +70,32 @@ def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bo
     assert (".zip" in one, ".zip" in other) == (not installed, not installed)
     assert reads == "0"
     assert has_jar == "False"
+
+
+def test_a_task_is_acknowledged_at_once() -> None:
+    """The kernel delays that where answers go to and fro, until it is told otherwise."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        jvm = socket.create_connection(listening.getsockname())
+        worker, _ = listening.accept()
+    seen = []
+
+    def serve(sock: socket.socket, authenticated: bool) -> int:
+        seen.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
+        return 3 if authenticated else 0
+
+    with jvm, worker:
+        for _ in range(20):
+            jvm.send(b"task")
+            assert worker.recv(100) == b"task"
+            worker.send(b"done")
+            assert jvm.recv(100) == b"done"
+        assert serve(worker, False) == 0
+        assert acknowledging_at_once(serve)(worker, True) == 3
+    assert seen == [0, 1]
+
+
+def test_another_kind_of_socket_is_served_as_it_is() -> None:
+    """Spark's workers may be reached by Unix sockets."""
+    one, other = socket.socketpair()
+    with one, other:
+        assert acknowledging_at_once(lambda sock, _: sock.fileno())(one, True) == one.fileno()
