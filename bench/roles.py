@@ -17,6 +17,7 @@ import psutil
 import psycopg
 
 SAMPLE_INTERVAL_S = 0.1
+LOOK_INTERVAL_S = 1.0  # for new processes: it reads all of /proc
 COLUMNS = 60
 SHADES = " .:-=+*%#"  # of one core: none to all
 OTHERS = "other processes of the machine"
@@ -40,6 +41,8 @@ class RoleSampler:
         }
         self._pids = pids
         self._roles: dict[int, str] = {}
+        self._processes: dict[int, psutil.Process] = {}
+        self._looked_s = 0.0
         self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._used: list[tuple[float, dict[str, float]]] = []  # when, seconds by role since before
@@ -57,7 +60,7 @@ class RoleSampler:
         """Stop counting."""
         self._stop.set()
         self._thread.join()
-        self._sample()
+        self._sample(ending=True)
         for connection in self._connections.values():
             connection.close()
 
@@ -101,10 +104,14 @@ class RoleSampler:
         while not self._stop.wait(SAMPLE_INTERVAL_S):
             self._sample()
 
-    def _sample(self, *, starting: bool = False) -> None:
+    def _sample(self, *, starting: bool = False, ending: bool = False) -> None:
         used: dict[str, float] = defaultdict(float)
-        self._sample_servers(used, starting)
-        self._sample_clients(used, starting)
+        now_s = time.monotonic()
+        if starting or ending or now_s - self._looked_s >= LOOK_INTERVAL_S:
+            self._look_for_processes()
+            self._looked_s = now_s
+        for pid in self._processes:
+            self._count(pid, used, starting)
         machine, before = psutil.cpu_times(), self._machine
         self._machine = machine
         idle_s = machine.idle + machine.iowait - before.idle - before.iowait
@@ -113,30 +120,36 @@ class RoleSampler:
         used[IDLE] = idle_s
         self._used.append((time.monotonic(), used))
 
-    def _sample_servers(self, used: dict[str, float], starting: bool) -> None:
+    def _look_for_processes(self) -> None:
+        """Note the processes that are there now, and what each is for."""
         for name, connection in self._connections.items():
             for pid, kind, application in connection.execute(ACTIVITY).fetchall():
                 label = kind if kind != "client backend" else (application or "workload")
-                self._roles[pid] = f"{name}: {label}"
-                self._count(pid, used, starting)
-
-    def _sample_clients(self, used: dict[str, float], starting: bool) -> None:
-        for pid in self._pids:
+                self._note(pid, f"{name}: {label}")
+        for root in self._pids:
             with contextlib.suppress(psutil.NoSuchProcess):
-                root = psutil.Process(pid)
-                for process in [root, *root.children(recursive=True)]:
+                for process in _family(root):
                     if process.pid not in self._roles:
-                        self._roles[process.pid] = f"client: {_client_role(process)}"
-                    self._count(process.pid, used, starting)
+                        self._note(process.pid, f"client: {_client_role(process)}")
+
+    def _note(self, pid: int, role: str) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._processes.setdefault(pid, psutil.Process(pid))
+            self._roles[pid] = role
 
     def _count(self, pid: int, used: dict[str, float], starting: bool) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = psutil.Process(pid).cpu_times()
+            times = self._processes[pid].cpu_times()
             now_s = times.user + times.system
             if starting:
                 self._first[pid] = now_s
             used[self._roles[pid]] += now_s - self._last.get(pid, self._first.get(pid, 0.0))
             self._last[pid] = now_s
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
 
 
 def _shade(share: float) -> str:
