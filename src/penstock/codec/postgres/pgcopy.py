@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable
 
 try:
-    from penstock.codec.postgres._pgcopy import next_head as _kernel
+    from penstock.codec.postgres._pgcopy import as_stream as _kernel_as_stream
+    from penstock.codec.postgres._pgcopy import next_head as _kernel_next_head
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.codec.postgres._pgcopy":
         raise  # the kernel is there and broken: never fall back silently
@@ -19,14 +20,27 @@ except ModuleNotFoundError as missing:
 else:
     COMPILED = True
 
-__all__ = ["COMPILED", "HEAD_BYTES", "NextHead", "make_next_head", "next_head"]
+__all__ = [
+    "COMPILED",
+    "HEAD_BYTES",
+    "AsStream",
+    "NextHead",
+    "as_stream",
+    "make_as_stream",
+    "make_next_head",
+    "next_head",
+]
 
 HEAD_BYTES = 5  # letter and length, which counts itself but not the letter
 _COPY_DATA = ord("d")
+_COPY_DONE = ord("c")
+_XLOG_DATA = ord("w")
 _LENGTH_MIN = 4
+_TRAILER = b"\xff\xff"
 
 Block = bytes | bytearray | memoryview
 NextHead = Callable[[Block, int, int], int]
+AsStream = Callable[[bytearray, int, int], tuple[int, bool]]
 
 
 def next_head(block: Block, start: int, end: int) -> int:
@@ -48,8 +62,41 @@ def next_head(block: Block, start: int, end: int) -> int:
     return start
 
 
+def as_stream(block: bytearray, start: int, end: int) -> tuple[int, bool]:
+    """Make the rows of a binary COPY frames of a replication stream, where they lie.
+
+    The first byte behind the head of each CopyData frame becomes the letter of XLogData; other
+    messages stay as they are. block[start:end] begins with a message. Returns where the whole
+    frames end, and whether the COPY's trailer or its end is what comes there. A frame that is not
+    whole yet, or has a length that no message has, ends them too.
+    Raises ValueError when the span lies outside the block.
+    """
+    if not 0 <= start <= end <= len(block):
+        raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")
+    while start + HEAD_BYTES <= end:
+        length = int.from_bytes(block[start + 1 : start + HEAD_BYTES], "big", signed=True)
+        behind = start + 1 + length
+        if length < _LENGTH_MIN or behind > end:
+            break
+        if block[start] == _COPY_DONE:
+            return start, True  # behind a first frame that held the trailer, too
+        if block[start] == _COPY_DATA and length > _LENGTH_MIN:
+            if block[start + HEAD_BYTES : behind] == _TRAILER:
+                return start, True
+            block[start + HEAD_BYTES] = _XLOG_DATA
+        start = behind
+    return start, False
+
+
 def make_next_head() -> NextHead:
     """The compiled `next_head`, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
-    if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
-        return _kernel
-    return next_head
+    return _kernel_next_head if _may_be_compiled() else next_head
+
+
+def make_as_stream() -> AsStream:
+    """The compiled `as_stream`, or the twin in the same way."""
+    return _kernel_as_stream if _may_be_compiled() else as_stream
+
+
+def _may_be_compiled() -> bool:
+    return COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0")

@@ -24,8 +24,9 @@ from typing import Self
 import structlog
 
 from penstock.codec.postgres.lsn import Lsn
+from penstock.codec.postgres.pgcopy import make_as_stream
 from penstock.codec.postgres.pgoutput import make_decoder
-from penstock.codec.postgres.pgwire import FRAME_HEAD_BYTES, frame_at, server_message
+from penstock.codec.postgres.pgwire import frame_at, server_message
 from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source import slot
 from penstock.engines.postgres.source.assemble import Assembler
@@ -202,7 +203,7 @@ class CatchUp:
 
     def _blocks(self, upto: int) -> Iterator[tuple[memoryview, int, int]]:
         """Whole frames as the stream would have sent them: block, start and end."""
-        connection = self._connection
+        connection, as_stream = self._connection, make_as_stream()
         words = protocol_options(connection.server_version, self._options)
         sql = PEEK.format(
             slot=literal(self._options.slot),
@@ -230,12 +231,13 @@ class CatchUp:
                     if row:
                         yield memoryview(row), 0, len(row)
             if has_begun:
-                stop, is_last = _as_stream(buffer, start, end)
+                stop, is_last = as_stream(buffer, start, end)
                 if stop > start:
                     yield memoryview(buffer), start, stop
                     start = stop
                 if is_last:
                     break
+                frame_at(buffer, start, end)  # raises where it has an impossible length
             buffer, start, end = make_room(buffer, start, end)
             end += connection.wire.receive_into(memoryview(buffer)[end:], WAIT_S)
         connection.finish_copy(bytes(memoryview(buffer)[start:end]), doing="ending a range")
@@ -269,22 +271,3 @@ def _without_header(buffer: bytearray, start: int, end: int) -> tuple[bytes, int
     if row in (b"", _TRAILER):
         return b"", frame.end
     return b"d" + _LENGTH.pack(len(row) + 4) + b"w" + row[1:], frame.end
-
-
-def _as_stream(buffer: bytearray, start: int, end: int) -> tuple[int, bool]:
-    """Make the rows in buffer[start:end] frames of the stream; where they end, and if all came."""
-    at = start
-    while end - at >= FRAME_HEAD_BYTES:
-        length = _LENGTH.unpack_from(buffer, at + 1)[0]
-        behind = at + 1 + length
-        if behind > end:
-            break
-        kind = buffer[at]
-        if kind == 0x64:  # d
-            if length == 6 and buffer[at + 5 : behind] == _TRAILER:
-                return at, True
-            buffer[at + 5] = 0x77  # w
-        elif kind == 0x63:  # c, behind a first frame that held the trailer, too
-            return at, True
-        at = behind
-    return at, False
