@@ -17,7 +17,7 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import PublicationLost
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.slot import create_slot, read_slot
+from penstock.engines.postgres.source.slot import SlotState, create_slot, read_slot
 from penstock.engines.postgres.source.source_identity import TimelineForked
 from penstock.extract.extractor import ExtractOptions
 from penstock.log.layout import list_open_segments
@@ -137,6 +137,66 @@ def test_the_slot_was_moved_by_ranges(
     _both(source_url, tmp_path, _work)
     assert len(positions) >= 2
     assert positions == sorted(positions)
+
+
+def test_the_stream_begins_where_ranges_ended(
+    source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server need not decode again what ranges gave: restart_lsn was moved beyond it."""
+    from penstock.engines.postgres.source import catchup
+
+    found: list[SlotState | None] = []
+    close = catchup.CatchUp.__exit__
+
+    def look(self: catchup.CatchUp, *error: Any) -> None:
+        found.append(read_slot(self._connection, SLOT))
+        close(self, *error)
+
+    monkeypatch.setattr(catchup.CatchUp, "__exit__", look)
+    set_up(source_url, DDL)
+    with connect(source_url, application_name="test") as sql:
+        sql.execute("insert into t select i, 3, repeat('z', 100) from generate_series(1, 9000) i")
+        row = sql.execute("select pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        is_known = sql.info.server_version >= 160_000
+    extractor_of(source_url, tmp_path, options=BY_COPY).run()
+    assert len(log_changes(tmp_path)) == 9000
+    (state,) = found
+    assert state is not None
+    if is_known:
+        assert Lsn.parse(row[0]).ordinal <= state.restart <= state.confirmed_flush
+
+
+def test_what_is_left_is_read_by_ranges_down_to_an_eighth(
+    source_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So much behind, a first range is not worth it; behind other ranges it is."""
+    from penstock.engines.postgres.source import catchup
+
+    behind: list[int] = []
+    advance = catchup.CatchUp.advance
+
+    def counted(self: catchup.CatchUp) -> None:
+        advance(self)
+        behind.append(self._server_end() - self.end.position)
+
+    monkeypatch.setattr(catchup.CatchUp, "advance", counted)
+    set_up(source_url, DDL)
+    for rows in (5, 9000):
+        with connect(source_url, application_name="test") as sql:
+            sql.execute("truncate t")
+            sql.execute(
+                "insert into t select i, 3, repeat('z', 1000) from generate_series(1, %s) i",
+                (rows,),
+            )
+        limit = 4 * 2**20
+        options = replace(BY_COPY, catch_up_bytes=limit, catch_up_range_bytes=2**20)
+        extractor_of(source_url, tmp_path, options=options).run()
+        if rows == 5:
+            assert not behind
+    assert any(limit // 8 <= left < limit for left in behind)
+    assert behind[-1] < limit // 8
+    assert len([c for c in log_changes(tmp_path) if c.after]) == 9005
 
 
 def test_old_open_transaction_ends_the_catching_up(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from fix_postgres import Server
 from fix_stream import run_sql
@@ -18,6 +19,8 @@ from penstock.engines.postgres.source.slot import (
     create_slot,
     drop_slot,
     ensure_publication,
+    flushed_position,
+    log_running_transactions,
     read_slot,
 )
 from penstock.model import TableName
@@ -132,3 +135,26 @@ def test_slot_whose_snapshot_could_not_be_kept_is_dropped(
         pass
     with open_replication(source_url, application_name="test") as replication:
         assert read_slot(replication, "half") is None
+
+
+def test_running_transactions_are_logged_where_it_is_granted(
+    postgres: Server, source_url: str
+) -> None:
+    """They are on the server's disk then. Without the grant, and before 16, nothing happens."""
+    name = conninfo_to_dict(source_url)["dbname"]
+    postgres.execute("drop role if exists onlooker")
+    postgres.execute("create role onlooker login replication password 'x'")
+    url = postgres.url(str(name), "onlooker", "x")
+    with (
+        open_replication(url, application_name="test") as onlooker,
+        open_replication(source_url, application_name="test") as owner,
+        connect(source_url, application_name="test") as sql,
+    ):
+        is_known = sql.info.server_version >= 160_000
+        assert not log_running_transactions(onlooker)
+        before = flushed_position(owner)
+        assert log_running_transactions(owner) == is_known
+        assert (flushed_position(owner) > before) == is_known
+        if is_known:
+            sql.execute("grant execute on function pg_log_standby_snapshot() to onlooker")
+            assert log_running_transactions(onlooker)

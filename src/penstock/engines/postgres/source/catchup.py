@@ -49,6 +49,7 @@ from penstock.ports.extract_options import RANGE_BYTES
 logger = structlog.get_logger()
 RANGE_GROWTH = 8
 FIRST_PART = 4  # the first range is shorter, so that rows come soon
+LAST_PART = 8
 REDECODED_PART = 0.5  # a range is at least this part of what is decoded again
 WAIT_S = 3600.0
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -113,9 +114,10 @@ class CatchUp:
     def is_worth_it(self, behind_bytes: int) -> bool:
         """Whether another range should be read, rather than streamed.
 
-        behind_bytes: from this much WAL on it is. Raises what would stop a stream, too: a gap, a
-        lost slot, another server or timeline, a missing publication. `identity` is the server's
-        then.
+        behind_bytes: from this much WAL on it is. Once ranges were read, it is from an eighth of it
+        on: the stream would cost more for what is left. Raises what would stop a stream, too: a
+        gap, a lost slot, another server or timeline, a missing publication. `identity` is the
+        server's then.
         """
         connection, position = self._connection, self.end.position
         self.identity = checked_server(connection, self.identity, position)
@@ -127,16 +129,13 @@ class CatchUp:
         if state is None or state.active_pid:
             return False  # whichever process reads it: the stream waits until it is free
         behind = self._server_end() - max(position, state.confirmed_flush)
+        if self._has_read:
+            behind_bytes = max(1, behind_bytes // LAST_PART)
         return behind >= behind_bytes and self._range_from(state) is not None
 
     def _server_end(self) -> int:
         """Where the server's WAL on disk ends; 0 on a standby, where no slot is advanced."""
-        row = self._connection.query(
-            "select case when pg_is_in_recovery() then '0/0'"
-            " else pg_current_wal_flush_lsn() end as lsn",
-            doing="reading the server's position",
-        )[0]
-        return Lsn.parse(row["lsn"] or "0/0").ordinal
+        return slot.flushed_position(self._connection)
 
     def _range_from(self, state: SlotState) -> tuple[int, int] | None:
         """Where the next range begins and ends; None when ranges would cost too much.
@@ -167,6 +166,10 @@ class CatchUp:
         self._has_read = True
         # Never beyond the server's end: what it writes later would count as read.
         upto = min(found[1], self._server_end())
+        if upto < found[1]:
+            # Else the stream would have to decode all ranges once more before its first row.
+            slot.log_running_transactions(self._connection)
+            upto = min(found[1], self._server_end())
         runs: list[Run] = []
         assembler = self._assembler(runs)
         for block, start, end in self._blocks(upto):

@@ -94,6 +94,10 @@ class SlotNameInvalid(PenstockError):
 # The server no longer has what lies behind the log's end.
 CHANGES_GONE = (SlotMissing, SlotLost, PositionGone)
 
+# Its walwriter has it on disk after 0.2 s by default.
+LOGGED_WAIT_S = 2.0
+LOGGED_LOOK_S = 0.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotState:
@@ -249,6 +253,40 @@ PUBLISHED = """
       from pg_publication_tables
      where pubname = {name}
 """
+
+
+def flushed_position(connection: ReplicationConnection) -> int:
+    """Where the server's WAL on disk ends; 0 on a standby."""
+    row = connection.query(
+        "select case when pg_is_in_recovery() then '0/0'"
+        " else pg_current_wal_flush_lsn() end as lsn",
+        doing="reading the server's position",
+    )[0]
+    return _position(row["lsn"])
+
+
+def log_running_transactions(connection: ReplicationConnection) -> bool:
+    """Have a primary write into its WAL which transactions run, and wait until it is on its disk.
+
+    A slot's restart_lsn can move to such a record only, and by itself the server writes one every
+    15 seconds at most. False where it is not granted or a version before 16 has no function for
+    it: then restart_lsn moves later. Source: PostgreSQL manual, "System Administration Functions".
+    """
+    if connection.server_version < 16:
+        return False
+    doing = "logging the running transactions"
+    row = connection.query(
+        "select has_function_privilege('pg_log_standby_snapshot()', 'execute') as granted",
+        doing=doing,
+    )[0]
+    if row["granted"] != "t":
+        return False
+    row = connection.query("select pg_log_standby_snapshot() as lsn", doing=doing)[0]
+    written = _position(row["lsn"])
+    deadline_s = time.monotonic() + LOGGED_WAIT_S
+    while (is_late := flushed_position(connection) < written) and time.monotonic() < deadline_s:
+        time.sleep(LOGGED_LOOK_S)
+    return not is_late
 
 
 def check_publication(connection: ReplicationConnection, name: str) -> None:
