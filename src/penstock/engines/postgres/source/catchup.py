@@ -48,7 +48,7 @@ from penstock.ports.extract_options import RANGE_BYTES
 
 logger = structlog.get_logger()
 RANGE_GROWTH = 8
-FIRST_PART = 4  # the first range is shorter, so that rows come soon
+FIRST_PART = 16  # of a range is the first one, so that rows come soon; then they double
 LAST_PART = 8
 REDECODED_PART = 0.5  # a range is at least this part of what is decoded again
 WAIT_S = 3600.0
@@ -96,6 +96,7 @@ class CatchUp:
         self._range_bytes = range_bytes
         self._files = files
         self._has_read = False
+        self._most_bytes = max(1, range_bytes // FIRST_PART)
         self._connection = open_replication(url, application_name=slot.APPLICATION_NAME)
 
     def __enter__(self) -> Self:
@@ -149,9 +150,7 @@ class CatchUp:
         length = max(self._range_bytes, int(REDECODED_PART * (begin - state.restart)))
         if length > RANGE_GROWTH * self._range_bytes:
             return None
-        if not self._has_read:
-            length = min(length, self._range_bytes // FIRST_PART)
-        return begin, begin + length
+        return begin, begin + min(length, self._most_bytes)
 
     def read_range(self) -> Iterator[Run]:
         """The transactions of one range, in runs as the stream gives them.
@@ -164,6 +163,7 @@ class CatchUp:
         if found is None:
             return
         self._has_read = True
+        self._most_bytes = min(2 * self._most_bytes, RANGE_GROWTH * self._range_bytes)
         # Never beyond the server's end: what it writes later would count as read.
         upto = min(found[1], self._server_end())
         if upto < found[1]:
