@@ -2,8 +2,8 @@
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes half a second or more
-are drawn: one of each function marked `promise` and of each file without cheap ones always, then
-one of each other function, then further ones, until the seconds are used up, added over both cores.
+are drawn: one of each function marked `promise` always, then one of each file without cheap ones, one
+of each other function, and further ones, until the seconds are used up, added over both cores.
 What a case takes is in `data/costs.json`, which `make test-times` writes; a function that is not in
 there counts as cheap. The order of drawing is by a hash of the case and of a seed: the commit, or
 what PENSTOCK_TEST_SEED says.
@@ -54,18 +54,20 @@ def draw(cases: Iterable[Case], seed: str, budget_s: float) -> set[str]:
     expensive = [case for case in all_cases if case.cost_s]
     left_s = budget_s
     met = {case.file for case in all_cases if not case.cost_s}
-    for case in sorted(expensive, key=lambda case: not case.is_promise):
-        wanted = {case.file, case.function} if case.is_promise else {case.file}
-        if wanted - met:
+    taken: Counter[str] = Counter()
+    for case in expensive:
+        if case.is_promise and not taken[case.function]:
+            taken[case.function] += 1
             drawn.add(case.name)
             left_s -= case.cost_s
-            met |= {case.file, case.function}
-    taken = Counter(case.function for case in expensive if case.name in drawn)
+            met.add(case.file)
     rounds: list[tuple[int, Case]] = []
     for case in expensive:
-        if case.name not in drawn:
-            rounds.append((taken[case.function], case))
-            taken[case.function] += 1
+        if case.name in drawn:
+            continue
+        rounds.append((taken[case.function] if case.file in met else -1, case))
+        taken[case.function] += 1
+        met.add(case.file)
     for _, case in sorted(rounds, key=lambda pair: pair[0]):
         left_s -= case.cost_s
         if left_s < 0:

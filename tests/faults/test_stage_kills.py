@@ -24,7 +24,6 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-@pytest.mark.promise
 @pytest.mark.faults
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(

@@ -251,7 +251,6 @@ def test_statistics_say_what_they_need(example: Callable[[str, str], Example]) -
 AUDIT = "select gsn, op, table_name, key, old, new from audit order by gsn, op"
 
 
-@pytest.mark.promise
 def test_audit_log(example: Callable[[str, str], Example]) -> None:
     """Every change is one row, whatever ended the consumer in the middle."""
     shop = example("audit-log", "audit")

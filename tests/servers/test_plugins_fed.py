@@ -240,7 +240,6 @@ def test_json_lines(fed: Fed) -> None:
     assert sorted({line["MYSQL_TRX"] for line in lines}) == fed.units()
 
 
-@pytest.mark.promise
 @pytest.mark.timeout(240)
 def test_debezium(fed: Fed) -> None:
     """Every event once, with the source block of the connector, and a tombstone per delete."""
@@ -298,7 +297,6 @@ OF_CONNECTOR = {
 }
 
 
-@pytest.mark.promise
 @pytest.mark.timeout(240)
 def test_webhook(fed: Fed) -> None:
     """A receiver that fails now and then: every transaction, in order; one that comes again, alike.
@@ -346,7 +344,6 @@ def test_webhook(fed: Fed) -> None:
     assert SECRET not in everything_shown(fed)
 
 
-@pytest.mark.promise
 @pytest.mark.timeout(240)
 def test_redis(fed: Fed) -> None:
     """At the end the cache has the table's rows, and nothing else."""

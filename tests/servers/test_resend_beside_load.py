@@ -265,7 +265,6 @@ def shop(
             target.run(drop)
 
 
-@pytest.mark.promise
 def test_the_target_stays_and_a_consumer_becomes_what_the_source_is(shop: Shop) -> None:
     """Customers write all the time. The consumer never had the rows that the bulk load took."""
     with Process(shop.path) as run:

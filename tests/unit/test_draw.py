@@ -29,13 +29,22 @@ def functions(drawn: set[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", ["", "0", "3b6209a", "c0de1e7"])
-def test_without_time_no_file_and_no_promise_is_left_out(seed: str) -> None:
+def test_without_time_no_promise_is_left_out(seed: str) -> None:
     """What is cheap runs too: none of these ask what the budget is."""
     drawn = draw(ALL, seed, 0.0)
     assert names(CHEAP) <= drawn
-    told = functions(drawn)
-    assert "x.py::test_promised" in told
-    assert sorted(name.partition("::")[0] for name in told) == ["x.py", "y.py"]
+    assert functions(drawn) == ["x.py::test_promised"]
+
+
+def test_each_file_comes_before_any_function() -> None:
+    """A file whose tests are all expensive is not left out for other files' functions."""
+    for seed in map(str, range(20)):
+        told = functions(draw(ALL, seed, 30.0 + 10.0))
+        assert sorted(told) == ["x.py::test_promised", *(t for t in told if t.startswith("y.py"))]
+        assert len(told) == 2
+        assert len(functions(draw(EXPENSIVE, seed, 30.0))) == 3
+        files = {name.partition("::")[0] for name in functions(draw(EXPENSIVE, seed, 30.0))}
+        assert files == set(FILES)
 
 
 def test_with_time_for_all_all_runs() -> None:
