@@ -2,8 +2,8 @@
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes half a second or more
-are drawn: one of each function marked `promise` always, then one of each file without cheap ones, one
-of each other function, and further ones, until the seconds are used up, added over both cores.
+are drawn: one of each function marked `promise` always, then one of each file without cheap ones,
+one of each other function, and further ones, until the seconds are used up, added over both cores.
 What a case takes is in `data/costs.json`, which `make test-times` writes; a function that is not in
 there counts as cheap. The order of drawing is by a hash of the case and of a seed: the commit, or
 what PENSTOCK_TEST_SEED says.
