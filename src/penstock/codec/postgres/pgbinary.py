@@ -116,9 +116,8 @@ def numeric_bytes(text: str) -> bytes:
     sign, digits, exponent = Decimal(text).as_tuple()
     assert isinstance(exponent, int), "it is a number"
     scale = max(-exponent, 0)
-    number = "".join(map(str, digits)) + "0" * max(exponent, 0)
+    number = ("".join(map(str, digits)) + "0" * max(exponent, 0)).rjust(scale, "0")
     whole, fraction = number[: len(number) - scale], number[len(number) - scale :]
-    fraction = fraction.rjust(scale, "0")
     whole = whole.rjust(-(-len(whole) // _GROUP_DIGITS) * _GROUP_DIGITS, "0")
     fraction = fraction.ljust(-(-scale // _GROUP_DIGITS) * _GROUP_DIGITS, "0")
     joined = whole + fraction

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staged
@@ -96,7 +95,7 @@ class MergeLayout:
         ]
         self.schema = pa.schema([(name, kind.arrow) for name, kind in columns])
         self.sql_columns = tuple((name, kind.sql) for name, kind in columns)
-        self._heads = tuple(kind.head for _, kind in columns)
+        self.heads = tuple(kind.head for _, kind in columns)
 
     # --- for statements ---------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class MergeLayout:
         bitmaps: Any = None,
         origin: list[Any] | None = None,
     ) -> pa.RecordBatch:
-        """One batch; a column given as None is all null."""
+        """One batch; a column given as None is all null. Values are without their heads."""
         size = len(counts)
         arrays: list[Any] = [pa.array(counts)]
         if self.relation.key:
@@ -148,8 +147,8 @@ class MergeLayout:
         arrays += [_pack([columns[index] for index in p.indexes], p.kind) for p in self._packs]
         return pa.RecordBatch.from_arrays(
             [
-                pa.nulls(size, kind.type) if values is None else _as(values, kind.type, head)
-                for values, kind, head in zip(arrays, self.schema, self._heads, strict=True)
+                pa.nulls(size, kind.type) if values is None else _as(values, kind.type)
+                for values, kind in zip(arrays, self.schema, strict=True)
             ],
             schema=self.schema,
         )
@@ -217,7 +216,5 @@ def _array_of(kind: StagedColumn) -> StagedColumn:
     return StagedColumn(pa.list_(kind.arrow), f"{kind.sql}[]", needs_cast=False)
 
 
-def _as(values: Any, kind: pa.DataType, head: bytes = b"") -> Any:
-    if values.type != kind:
-        values = values.cast(kind)
-    return pc.binary_join_element_wise(pa.scalar(head), values, b"") if head else values
+def _as(values: Any, kind: pa.DataType) -> Any:
+    return values if values.type == kind else values.cast(kind)

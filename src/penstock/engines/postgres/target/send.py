@@ -1,4 +1,4 @@
-"""Merge rows into a merge table, by ADBC's binary COPY. Runs in the workers."""
+"""Merge rows into a merge table, by COPY in binary format. Runs in the workers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, LiteralString
 
-import adbc_driver_manager
+import psycopg
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi
-from psycopg import conninfo
 
+from penstock.codec.postgres.copy_binary import HEADER, TRAILER, Unwritable, make_row_writer
 from penstock.engines.postgres.connect import (
-    CLIENT_KEEPALIVE,
     TAKING_KEEPALIVE,
-    connect_error,
+    connect,
     literal,
     quoted,
+    statement,
 )
 from penstock.engines.postgres.target.claims import WORKER_NAME
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -29,7 +28,7 @@ from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
 from penstock.ports.target import SCHEMA, NetRows, StagedRows
 
 # By process, thread and URL: no connection is used by two, nor closed under another's hands.
-_connections: dict[tuple[int, int, str], Any] = {}
+_connections: dict[tuple[int, int, str], psycopg.Connection] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +57,36 @@ class PostgresStagingWriter:
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
         """Append batches of the layout to the merge table; how many rows."""
-        # An error of ours in the first one comes as itself, and not through Arrow.
         first = next(batches, None)
         if first is None:
             return 0
         sent = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal sent
-            for batch in chain([first], batches):
-                sent += batch.num_rows
-                yield batch
-
-        reader = pa.RecordBatchReader.from_batches(first.schema, counted())
+        layout = self.layout
+        writer = make_row_writer(layout.schema, layout.heads)
         connection = _connection(self.url)
         try:
             with connection.cursor() as cursor:
-                cursor.adbc_ingest(self.staging, reader, mode="append", db_schema_name=SCHEMA)
+                with cursor.copy(_copy(self.staging, layout)) as copy:
+                    copy.write(HEADER)
+                    for batch in chain([first], batches):
+                        sent += batch.num_rows
+                        for block in writer.blocks(batch):
+                            copy.write(block)
+                    copy.write(TRAILER)
                 _check_stamp(cursor, self)
             connection.commit()
-        except (adbc_driver_manager.Error, pa.ArrowException) as error:
+        except (psycopg.Error, Unwritable) as error:
             _forget(self.url)
             raise _staging_error(self, error) from error
         except BaseException:
             _forget(self.url)
             raise
         return sent
+
+
+def _copy(staging: str, layout: MergeLayout) -> LiteralString:
+    columns = ", ".join(quoted(name) for name, _ in layout.sql_columns)
+    return statement(f"copy {quoted(SCHEMA, staging)} ({columns}) from stdin with (format binary)")
 
 
 def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
@@ -105,10 +108,8 @@ def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockE
     state = getattr(error, "sqlstate", None) or ""
     said = " ".join(str(error).split())
     message = f"staging {writer.table} into {quoted(SCHEMA, writer.staging)}: {said}"
-    # Without a message of the server's after it, this one means a value that has no binary form.
-    unsendable = said.endswith("Error occurred writing COPY data:")
     lost = not state or state.startswith(("08", "57", "53"))
-    if isinstance(error, adbc_driver_manager.OperationalError) and lost and not unsendable:
+    if isinstance(error, psycopg.OperationalError) and lost:
         return StagingLost(message, hint="It is tried again by itself.")
     return StagingFailed(
         message,
@@ -121,24 +122,17 @@ def _place(url: str) -> tuple[int, int, str]:
     return os.getpid(), threading.get_ident(), url
 
 
-def _connection(url: str) -> Any:
+def _connection(url: str) -> psycopg.Connection:
     """The worker's connection to the target; a forked child does not share its parent's."""
     place = _place(url)
     if place not in _connections:
         for *here, other in list(_connections):  # a worker serves one target at a time
             if tuple(here) == place[:2]:
                 _forget(other)
-        given = conninfo.conninfo_to_dict(url)
         settings = {"statement_timeout": "0", "lock_timeout": "60000", **TAKING_KEEPALIVE}
-        ours = [f"-c {name}={value}" for name, value in settings.items()]
-        given["options"] = " ".join([str(given.get("options") or ""), *ours]).strip()
-        given["application_name"] = WORKER_NAME
-        given = {"connect_timeout": 10, **CLIENT_KEEPALIVE, **given}
-        text = conninfo.make_conninfo("", **given)
-        try:
-            _connections[place] = dbapi.connect(text)
-        except adbc_driver_manager.Error as error:
-            raise connect_error(url, str(error)) from error
+        _connections[place] = connect(
+            url, application_name=WORKER_NAME, autocommit=False, options=settings
+        )
     return _connections[place]
 
 
@@ -146,7 +140,4 @@ def _forget(url: str) -> None:
     """Drop a connection after an error: it may be in the middle of a COPY."""
     connection = _connections.pop(_place(url), None)
     if connection is not None:
-        try:
-            connection.close()
-        except adbc_driver_manager.Error:
-            return  # it is broken; the server ends its side when the socket goes
+        connection.close()
