@@ -359,12 +359,13 @@ def marks_of(path: Path) -> list[str]:
 
 PROGRAM = """
 import sys
+LOADING = ("pyspark", "penstock.engines.postgres.target.send")
 from penstock.cli import main
 sys.argv = ["penstock", *sys.argv[1:]]
 try:
     main()
 finally:
-    print(*sorted(n for n in ("pyspark", "adbc_driver_postgresql") if n in sys.modules))
+    print(*sorted(n for n in LOADING if n in sys.modules))
 """
 
 

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-import adbc_driver_manager
 import psycopg
 import pytest
+from psycopg.errors import AdminShutdown, NumericValueOutOfRange
 
 from fix_pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
+from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control import demo, handover, repair, supervisor, table_requests
 from penstock.control.repair import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
@@ -40,7 +41,12 @@ from penstock.ports.identity import (
 )
 from penstock.ports.loading import BatchOptions
 from penstock.ports.policies import SchemaChangeNotApplied
-from penstock.ports.refusals import StagingLost, TargetSchemaMissing, TargetTableMissing
+from penstock.ports.refusals import (
+    StagingFailed,
+    StagingLost,
+    TargetSchemaMissing,
+    TargetTableMissing,
+)
 from penstock.ports.target import Applied
 from penstock.web import tasks
 
@@ -307,10 +313,10 @@ def test_a_binlog_that_says_itself_that_changes_are_missing() -> None:
 def test_a_worker_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may go on with another connection; a value that is refused may not."""
     rows: Any = SimpleNamespace(table=TableName("public", "t"), staging="t_wkm")
-    broken = adbc_driver_manager.OperationalError(
-        "server closed the connection", status_code=adbc_driver_manager.AdbcStatusCode.IO
-    )
-    assert isinstance(sending._staging_error(rows, broken), StagingLost)
+    for lost in (psycopg.OperationalError("server closed the connection"), AdminShutdown("ended")):
+        assert isinstance(sending._staging_error(rows, lost), StagingLost)
+    for refused in (NumericValueOutOfRange("too large"), Unwritable("at", 1, "no such time")):
+        assert isinstance(sending._staging_error(rows, refused), StagingFailed)
 
 
 def test_a_change_of_shape_that_was_softened() -> None:

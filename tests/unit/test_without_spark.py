@@ -22,7 +22,7 @@ sys.meta_path.insert(0, Absent())
 for name in sys.argv[2:]:
     importlib.import_module(name)
 """
-DRIVERS = ("adbc_driver_postgresql", "psycopg", "pymysql")
+DRIVERS = ("psycopg", "pymysql")
 WEB = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 
 

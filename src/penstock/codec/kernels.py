@@ -5,11 +5,11 @@ from __future__ import annotations
 from penstock.codec import changefeed
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.mysql import binlog
-from penstock.codec.postgres import pgoutput, pgoutput_encode
+from penstock.codec.postgres import copy_binary, pgoutput, pgoutput_encode
 
 
 def all_compiled() -> bool:
     """Whether every decoder and encoder is the compiled one."""
     ignite = marshal.COMPILED and wal.COMPILED
-    postgres = pgoutput.COMPILED and pgoutput_encode.COMPILED
+    postgres = pgoutput.COMPILED and pgoutput_encode.COMPILED and copy_binary.COMPILED
     return postgres and binlog.COMPILED and changefeed.COMPILED and ignite
