@@ -457,13 +457,26 @@ def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
     assert "secret" not in caught.value.message
 
 
-def test_a_copy_that_fails_half_way_leaves_no_lock(start: Start, log: LogMaker) -> None:
-    """A value that no PostgreSQL time stamp can be; the worker's connection is dropped."""
-    shape = relation(("id", "integer", "int32"), ("at", "timestamp", "timestamp"))
-    target = start("create table public.t (id int primary key, at timestamp)")
-    log.transaction(insert(shape, 1, 0), insert(shape, 2, -(2**63) + 1))
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("timestamp", -(2**63) + 1, "column at, row 1 of the batch"),
+        ("time", 2**62, "time out of range"),
+    ],
+)
+def test_a_copy_that_fails_half_way_leaves_no_lock(
+    start: Start, log: LogMaker, kind: str, value: int, said: str
+) -> None:
+    """A value that has no form, or that the server refuses while others follow.
+
+    The worker's connection is dropped.
+    """
+    shape = relation(("id", "integer", "int32"), ("at", kind, kind))
+    target = start(f"create table public.t (id int primary key, at {kind})")
+    more = [insert(shape, number, 0) for number in range(3, 20_000)]
+    log.transaction(insert(shape, 1, 0), insert(shape, 2, value), *more)
     log.close_segment()
-    with pytest.raises(StagingFailed) as caught:
+    with pytest.raises(StagingFailed, match=said) as caught:
         target.batch()
     assert caught.value.fields["table"] == "public.t"
     target.rows("select 1")
