@@ -463,6 +463,7 @@ def test_no_value_of_a_row_is_in_a_message(start: Start, log: LogMaker) -> None:
         ("timestamp", -(2**63) + 1, "column at, row 1 of the batch"),
         ("time", 2**62, "time out of range"),
     ],
+    ids=["no form", "refused"],
 )
 def test_a_copy_that_fails_half_way_leaves_no_lock(
     start: Start, log: LogMaker, kind: str, value: int, said: str
