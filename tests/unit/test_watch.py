@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,16 +60,56 @@ def test_nothing_written_is_a_whole_wait(watch: FileWatch) -> None:
     assert time.thread_time() - used < 0.1
 
 
-def test_a_file_that_comes_later(tmp_path: Path) -> None:
-    """Waits are short until it is there."""
+@pytest.fixture
+def later(tmp_path: Path) -> Iterator[FileWatch]:
+    """A watch of a file that is not there yet."""
+    found = FileWatch(tmp_path / "later")
+    yield found
+    found.close()
+
+
+def test_a_file_that_is_not_there_is_a_whole_wait(later: FileWatch) -> None:
+    """Nobody looks for it again and again."""
+    began, used = time.monotonic(), time.thread_time()
+    later.wait(0.3)
+    assert time.monotonic() - began >= 0.25
+    assert time.thread_time() - used < 0.1
+
+
+@pytest.mark.parametrize("comes", [Path.touch, lambda path: path.with_name("t").rename(path)])
+def test_a_file_that_comes_later(
+    tmp_path: Path, later: FileWatch, comes: Callable[[Path], object]
+) -> None:
+    """Its coming wakes, made or renamed, and what is written to it then."""
+    (tmp_path / "t").touch()
     path = tmp_path / "later"
-    watch = FileWatch(path)
+    later.wait(0)
+    assert woken(later, threading.Timer(0.1, comes, [path]))
+    began = time.monotonic()
+    later.wait(LONG_S)  # what was written before it was watched is not told
+    assert time.monotonic() - began < LONG_S / 2
+    assert woken(later, threading.Timer(0.1, overwrite, [path]))
+    later.wait(0)
+    (tmp_path / "other").touch()  # its directory is not watched any more
+    began = time.monotonic()
+    later.wait(0.3)
+    assert time.monotonic() - began >= 0.25
+
+
+def test_a_file_without_a_directory(tmp_path: Path) -> None:
+    """Waits are short until it is there."""
+    watch = FileWatch(tmp_path / "no" / "later")
     began = time.monotonic()
     watch.wait(LONG_S)
     assert time.monotonic() - began < LONG_S / 2
-    path.write_bytes(b"a")
+    (tmp_path / "no").mkdir()
     watch.wait(0)
-    assert woken(watch, threading.Timer(0.1, overwrite, [path]))
+    (tmp_path / "no").rmdir()
+    watch.wait(LONG_S)  # told that it is gone
+    (tmp_path / "no").mkdir()
+    (tmp_path / "no" / "later").touch()
+    watch.wait(LONG_S)
+    assert woken(watch, threading.Timer(0.1, overwrite, [tmp_path / "no" / "later"]))
     watch.close()
 
 

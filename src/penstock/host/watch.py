@@ -1,7 +1,7 @@
 """Waiting until a file is written to, without looking again and again.
 
-By inotify, where the system has it. Elsewhere, and for a file that is not there yet, a wait ends
-after some milliseconds, so that whoever waits looks for himself.
+By inotify, where the system has it: of the file, or as long as it is not there of its directory.
+Elsewhere a wait ends after some milliseconds, so that whoever waits looks for himself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
-_MODIFY, _IGNORED = 0x2, 0x8000  # inotify(7)
+_MODIFY, _MOVED_TO, _CREATE, _IGNORED = 0x2, 0x80, 0x100, 0x8000  # inotify(7)
 _READ_BYTES = 4096
+NONE = -1  # no watch
 BLIND_WAIT_S = 0.02
 
 
@@ -27,37 +28,54 @@ class FileWatch:
         """Nothing is opened before the first wait."""
         self._path = path
         self._descriptor = -1
-        self._is_watching = False
+        self._file = self._directory = NONE
         self._poll = select.poll()
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the file was written to since the last call, or after this time."""
-        if not self._is_watching and not self._begin():
+        """Return when the file was written to since the last call, or after this time.
+
+        For a file that is not there, when something came into its directory; and at once when
+        watching begins, since what came before it is not told.
+        """
+        if self._file == NONE:
+            self._begin()
+            if self._file != NONE:
+                return
+        if self._file == self._directory == NONE:
             time.sleep(min(timeout_s, BLIND_WAIT_S))
-            return
-        if self._poll.poll(timeout_s * 1000):
+        elif self._poll.poll(timeout_s * 1000):
             self._take(os.read(self._descriptor, _READ_BYTES))
 
-    def _begin(self) -> bool:
-        """Watch the file, from now on; False where that cannot be done."""
+    def _begin(self) -> None:
+        """Watch the file, or as long as it is not there its directory, if that can be done."""
         if sys.platform != "linux":
-            return False
+            return
         libc = ctypes.CDLL(None, use_errno=True)
         if self._descriptor < 0:
             self._descriptor = libc.inotify_init1(os.O_CLOEXEC)
             if self._descriptor < 0:
-                return False
+                return
             self._poll.register(self._descriptor, select.POLLIN)
-        added = libc.inotify_add_watch(self._descriptor, os.fsencode(self._path), _MODIFY)
-        self._is_watching = added >= 0
-        return self._is_watching
+
+        def watched(path: Path, events: int) -> int:
+            return int(libc.inotify_add_watch(self._descriptor, os.fsencode(path), events))
+
+        self._file = watched(self._path, _MODIFY)
+        if self._file == NONE and self._directory == NONE:
+            self._directory = watched(self._path.parent, _CREATE | _MOVED_TO)
+            self._file = watched(self._path, _MODIFY)  # it may have come in between
+        if self._file != NONE and self._directory != NONE:
+            libc.inotify_rm_watch(self._descriptor, self._directory)
+            self._directory = NONE
 
     def _take(self, data: bytes) -> None:
         at = 0
         while at < len(data):
-            _, mask, _, length = _EVENT.unpack_from(data, at)
-            if mask & _IGNORED:  # the file was removed: another may have its name by now
-                self._is_watching = False
+            watch, mask, _, length = _EVENT.unpack_from(data, at)
+            if mask & _IGNORED and watch == self._file:  # removed: another may have its name
+                self._file = NONE
+            if mask & _IGNORED and watch == self._directory:
+                self._directory = NONE
             at += _EVENT.size + length
 
     def close(self) -> None:
@@ -65,4 +83,4 @@ class FileWatch:
         if self._descriptor >= 0:
             self._poll.unregister(self._descriptor)
             os.close(self._descriptor)
-            self._descriptor, self._is_watching = -1, False
+            self._descriptor, self._file, self._directory = -1, NONE, NONE
