@@ -1,8 +1,8 @@
 """What a fold leaves behind, as rows of a merge table: in order of their keys, part by part.
 
 In key order, rows are looked up in the target in the order of its index, which halves the work
-where changes come in random order. For that the surviving rows must fit into memory together; where
-they do not, they come in the order of their last change, frame by frame. Pure.
+where changes come in random order. For that all frames must fit into memory together, twice; where
+they do not, rows come in the order of their last change, frame by frame. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FoldedRows:
     """See `NetRows`.
 
     frames: the same batches, in the same order, that were folded; a table without a key does not
-    look at them. in_key_order: all rows may be in memory at once.
+    look at them. in_key_order: all frames and a copy may be in memory at once.
     """
 
     net: Net
@@ -89,15 +89,13 @@ class FoldedRows:
     def _ordered_upserts(self, order: Ints) -> Iterator[pa.RecordBatch]:
         """These places of net.rows, in this order."""
         stash = _Stash(self.net.patches)
-        kept = [
-            after.take(pa.array(self.net.rows[places] - start))
-            for after, start, places in self._surviving(stash)
-        ]
+        every = [after for after, _, _ in self._surviving(stash)]
         if not len(order):
             return
-        rows = pa.concat_arrays(kept)
+        # Also what does not survive: to take the others from each frame costs more than to join it.
+        joined = pa.concat_arrays(every)
         for some in _pieces(order):
-            yield self._batch(rows, some, some, stash)
+            yield self._batch(joined, self.net.rows[some], some, stash)
 
     def _surviving(self, stash: _Stash) -> Iterator[tuple[Any, int, Ints]]:
         """Per frame its after images, the number of its first change, and the places it holds."""

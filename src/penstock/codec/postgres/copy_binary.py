@@ -29,7 +29,7 @@ else:
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, no extension
 TRAILER = b"\xff\xff"
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 96 * 1024  # psycopg cuts what is longer than 128 KiB, which copies it
 FIELD_BYTES_MAX = 0x3FFFFFFF  # what the server allocates for one value
 
 _NULL = b"\xff\xff\xff\xff"
