@@ -59,9 +59,13 @@ class Half:
         self.start_count = 0
 
     def start(self, fault: str = "") -> None:
-        """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers."""
-        for told in self.once.iterdir():
-            told.unlink()
+        """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers.
+
+        Without one a fault that has happened does not happen again, in executors that outlive it.
+        """
+        if fault:
+            for told in self.once.iterdir():
+                told.unlink()
         faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
         with self._log.open("ab") as out:
             self._process = subprocess.Popen(
