@@ -41,6 +41,8 @@ FIRST_ROW = "select count(*) from w where id = -2"
 LAST_ROW = "select count(*) from w where id = -1"
 PUBLICATION = "bench"
 SLOT = "bench_template"
+# Of all servers: the tables fit. The manual advises a quarter of the machine's memory.
+SERVER = {"shared_buffers": "1GB"}
 SAMPLE_INTERVAL_S = 1.0  # a look costs milliseconds on cores that both sides need
 
 
@@ -72,7 +74,10 @@ class Live:
 
     def subscription(self) -> Measurement:
         """PostgreSQL's own."""
-        with EmbeddedPostgres() as origin, EmbeddedPostgres() as destination:
+        with (
+            EmbeddedPostgres(settings=SERVER) as origin,
+            EmbeddedPostgres(settings=SERVER) as destination,
+        ):
             source, target = origin.url("postgres"), destination.url("postgres")
             _fill(self.workload, source, target)
             with contenders.subscription(
@@ -100,8 +105,8 @@ class Live:
     def penstock(self) -> Measurement:
         """`penstock run` in mode change."""
         with (
-            EmbeddedPostgres() as origin,
-            EmbeddedPostgres() as destination,
+            EmbeddedPostgres(settings=SERVER) as origin,
+            EmbeddedPostgres(settings=SERVER) as destination,
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
             source, target = origin.url("postgres"), destination.url("postgres")
@@ -149,7 +154,7 @@ class SameWal:
     def made(cls, change_count: int) -> Iterator[SameWal]:
         """The source, for the time of a with block."""
         workload = Workload(change_count=change_count)
-        with EmbeddedPostgres() as origin:
+        with EmbeddedPostgres(settings=SERVER) as origin:
             source = origin.url("postgres")
             workload.create(source)
             with psycopg.connect(source, autocommit=True) as connection:
@@ -164,7 +169,7 @@ class SameWal:
     def subscription(self) -> Measurement:
         """PostgreSQL's own."""
         contenders.copy_slot(self._source, SLOT, "bench_theirs")
-        with EmbeddedPostgres() as destination:
+        with EmbeddedPostgres(settings=SERVER) as destination:
             target = destination.url("postgres")
             _fill(self._workload, None, target)
             options = (
@@ -199,7 +204,7 @@ class SameWal:
             # The log of the round before is gone: its publication may have another owner.
             connection.execute(f"comment on publication {PUBLICATION} is null")
         with (
-            EmbeddedPostgres() as destination,
+            EmbeddedPostgres(settings=SERVER) as destination,
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
             target = destination.url("postgres")

@@ -17,7 +17,7 @@ import psutil
 import psycopg
 
 SAMPLE_INTERVAL_S = 0.1
-LOOK_INTERVAL_S = 1.0  # for new processes: it reads all of /proc
+LOOK_INTERVAL_S = 0.3  # for new processes: it reads all of /proc
 COLUMNS = 60
 SHADES = " .:-=+*%#"  # of one core: none to all
 OTHERS = "other processes of the machine"

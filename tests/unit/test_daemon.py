@@ -72,6 +72,17 @@ def test_no_archive_is_read_again_before_a_task(tmp_path: Path, *, installed: bo
     assert has_jar == "False"
 
 
+def test_the_first_array_imports_nothing() -> None:
+    """Else each worker would import pandas with its first task."""
+    look = (
+        "import sys; from penstock.load.daemon import prepare; prepare(); import pyarrow;"
+        " before = set(sys.modules); pyarrow.array([1]).to_numpy(); pyarrow.nulls(1).is_valid();"
+        " print(sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_task_is_acknowledged_at_once() -> None:
     """The kernel delays that where answers go to and fro, until it is told otherwise."""
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -1,4 +1,4 @@
-"""When the open segment is read: at once, but not more than once a second where many rows come."""
+"""When the open segment is read: at once, but not more than four times a second where many rows come."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_few_rows_are_read_at_once() -> None:
     assert pacing.is_due(6)
 
 
-def test_many_rows_are_read_once_a_second_while_they_come() -> None:
-    """Each look finds the log grown: they wait for the rest of the second."""
+def test_many_rows_are_read_four_times_a_second_while_they_come() -> None:
+    """Each look finds the log grown: they wait for the rest of the interval."""
     pacing, clock = _pacing()
     pacing.staged(MANY_ROWS)
     trx = 1
@@ -34,7 +34,7 @@ def test_many_rows_are_read_once_a_second_while_they_come() -> None:
 
 
 def test_a_pause_of_the_flow_ends_the_waiting() -> None:
-    """The last rows are not kept for the rest of the second."""
+    """The last rows are not kept for the rest of the interval."""
     pacing, clock = _pacing()
     pacing.staged(MANY_ROWS)
     assert not pacing.is_due(7)

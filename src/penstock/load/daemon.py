@@ -52,6 +52,7 @@ def prepare() -> None:
     setattr(zipimporter, "invalidate_caches", lambda _archive: None)  # noqa: B010
     for name in PRELOADED:
         importlib.import_module(name)
+    importlib.import_module("pyarrow").array([0])  # the first one imports pandas, where it is
     for engine in engines():
         with suppress(ModuleNotFoundError):  # a driver that is not installed
             for name in engine.worker_modules:
