@@ -299,7 +299,7 @@ class Loader:
             size_max=size_max,
             # A table meets the others where both are at the end of a closed segment.
             reads_open=options.read_open_segment
-            and self._pacing.is_due(self._follower.durable_trx())
+            and self._pacing.is_due(end := self._follower.durable_end(), end.gsn - applied.gsn)
             and not self._table_syncs.is_meeting(self._applied),
         )
 

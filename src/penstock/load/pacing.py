@@ -2,15 +2,17 @@
 
 A batch costs some 0.05 s of CPU whatever its size, as much as 10,000 rows do. While many rows come
 without a pause, batches of what has just become durable would cost the cores that make the changes
-and read them. So they are made four times a second then; at once again when the flow pauses. Closed
-segments are never waited with.
+and read them. So they are made four times a second then; at once where enough rows wait, and when
+the flow pauses. Closed segments are never waited with.
 """
 
 from __future__ import annotations
 
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.model import FlushPoint
 
 MANY_ROWS = 10_000
+ENOUGH_ROWS = 50_000
 INTERVAL_S = 0.25
 PAUSE_S = 0.15  # longer than the log is silent between two flushes of a flow
 
@@ -30,9 +32,14 @@ class Pacing:
         wait_s = INTERVAL_S if row_count >= MANY_ROWS else 0.0
         self._from_s = self._clock.monotonic_s() + wait_s
 
-    def is_due(self, durable_trx: int) -> bool:
-        """Whether to read the open segment. durable_trx: the last transaction on the disk."""
+    def is_due(self, durable: FlushPoint, row_count: int) -> bool:
+        """Whether to read the open segment.
+
+        durable: up to where it is on the disk. row_count: of it, for the next batch.
+        """
         now_s = self._clock.monotonic_s()
-        if durable_trx != self._end:
-            self._end, self._grew_s = durable_trx, now_s
-        return now_s >= self._from_s or now_s - self._grew_s >= PAUSE_S
+        if durable.trx != self._end:
+            self._end, self._grew_s = durable.trx, now_s
+        if now_s >= self._from_s or row_count >= ENOUGH_ROWS:
+            return True
+        return now_s - self._grew_s >= PAUSE_S

@@ -24,6 +24,7 @@ from penstock.log.layout import (
     open_name,
 )
 from penstock.log.segment import Segment, open_segment
+from penstock.model import FlushPoint
 
 
 class LogFollower:
@@ -74,10 +75,10 @@ class LogFollower:
         path = self._directory / open_name(number, self._extension)
         return SegmentFile(number=number, path=path, is_open=True, durable=durable)
 
-    def durable_trx(self) -> int:
-        """The last transaction that the writer says is on the disk; 0 before its first word."""
+    def durable_end(self) -> FlushPoint:
+        """Up to where the writer says that all is on the disk; the beginning if it said nothing."""
         durable = self._marks.read()
-        return durable.end.trx if durable is not None else 0
+        return durable.end if durable is not None else FlushPoint(position=0)
 
     def durable(self) -> Durable | None:
         """What the writer said last of the open segment; None where it said nothing."""

@@ -400,7 +400,7 @@ class MergeInput:
     def durable_trx(self) -> int:
         """How far its log is durable, as far as that is known without reading it."""
         state = load_state(self.place.log, self.place.files)
-        return max(self._follower.durable_trx(), state.end.trx if state is not None else 0)
+        return max(self._follower.durable_end().trx, state.end.trx if state is not None else 0)
 
     def is_done(self) -> bool:
         """Whether its extraction has ended and everything was read."""
