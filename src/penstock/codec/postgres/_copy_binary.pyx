@@ -64,48 +64,11 @@ cdef struct Column:
     const uint8_t* two
     const uint8_t* head
     int64_t head_size
+    int64_t size_max
     Column* elements
 
 
-cdef struct Out:
-    uint8_t* data
-    int64_t used, room, field_max
-
-
-cdef bint fits(Out* out, int64_t more) noexcept nogil:
-    """Make room for so many bytes."""
-    cdef int64_t room
-    cdef uint8_t* grown
-    if out.used + more <= out.room:
-        return True
-    room = max(2 * out.room, out.used + more)
-    grown = <uint8_t*>realloc(out.data, room)
-    if grown == NULL:
-        return False
-    out.data = grown
-    out.room = room
-    return True
-
-
-cdef inline bint bit(const uint8_t* bits, int64_t at) noexcept nogil:
-    return bits[at >> 3] >> (at & 7) & 1
-
-
-cdef inline void put16(uint8_t* p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 8)
-    p[1] = <uint8_t>value
-
-
-cdef inline void put32(uint8_t* p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 24)
-    p[1] = <uint8_t>(value >> 16)
-    p[2] = <uint8_t>(value >> 8)
-    p[3] = <uint8_t>value
-
-
-cdef inline void put64(uint8_t* p, uint64_t value) noexcept nogil:
-    put32(p, <uint32_t>(value >> 32))
-    put32(p + 4, <uint32_t>value)
+include "_writing.pxi"
 
 
 cdef int put_numeric(uint8_t* p, const uint8_t* value, int scale) noexcept nogil:
@@ -165,7 +128,7 @@ cdef int put_bytes(Out* out, Column* column, int64_t at, int64_t spare) noexcept
     cdef const int32_t* offsets = <const int32_t*>column.one + at
     cdef int64_t size = <int64_t>offsets[1] - offsets[0]
     cdef uint8_t* p
-    if size + column.head_size > out.field_max:
+    if size + column.head_size > column.size_max:
         return TOO_LONG
     if not fits(out, 4 + column.head_size + size + spare):
         return NO_MEMORY
@@ -207,7 +170,7 @@ cdef int put_list(Out* out, Column* column, int64_t at, int64_t spare) noexcept 
             return trouble
         has_nulls |= is_null(column.elements, index)
     size = out.used - start - 4
-    if size > out.field_max:
+    if size > column.size_max:
         return TOO_LONG
     p = out.data + start
     put32(p, <uint32_t>size)
@@ -267,18 +230,19 @@ cdef int put_field(Out* out, Column* column, int64_t row, int64_t spare) noexcep
     return NONE
 
 
-cdef void fill(Column* column, plan, Column* elements) except *:
+cdef void fill(Column* column, plan, int64_t size_max, Column* elements) except *:
     column.kind = plan[0]
     column.scale = plan[1]
     column.head = <const uint8_t*>PyBytes_AS_STRING(plan[2])
     column.head_size = len(plan[2])
+    column.size_max = size_max
     column.offset = plan[3]
     column.valid = <const uint8_t*><uintptr_t>plan[4]
     column.one = <const uint8_t*><uintptr_t>plan[5]
     column.two = <const uint8_t*><uintptr_t>plan[6]
     if plan[7] is not None:
         column.elements = elements
-        fill(elements, plan[7], NULL)
+        fill(elements, plan[7], size_max, NULL)
 
 
 def encode(plans, int64_t row, int64_t stop, int64_t block_bytes, int64_t field_max):
@@ -293,12 +257,11 @@ def encode(plans, int64_t row, int64_t stop, int64_t block_bytes, int64_t field_
     cdef Column* columns = <Column*>calloc(2 * count + 1, sizeof(Column))
     out.data = NULL
     out.used = out.room = 0
-    out.field_max = field_max
     try:
         if columns == NULL or not fits(&out, block_bytes + ROOM_BYTES):
             raise MemoryError
         for index in range(count):
-            fill(&columns[index], plans[index], &columns[count + index])
+            fill(&columns[index], plans[index], field_max, &columns[count + index])
         with nogil:
             while row < stop and out.used < block_bytes and not trouble:
                 if not fits(&out, 2 + spare):

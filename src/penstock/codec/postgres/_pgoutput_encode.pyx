@@ -70,47 +70,11 @@ cdef struct Column:
     const uint8_t* two
 
 
-cdef struct Out:
-    uint8_t* data
-    int64_t used, room
-
-
-cdef bint fits(Out* out, int64_t more) noexcept nogil:
-    """Make room for so many bytes."""
-    cdef int64_t room
-    cdef uint8_t* grown
-    if out.used + more <= out.room:
-        return True
-    room = max(2 * out.room, out.used + more)
-    grown = <uint8_t*>realloc(out.data, room)
-    if grown == NULL:
-        return False
-    out.data = grown
-    out.room = room
-    return True
-
-
-cdef inline bint bit(const uint8_t* bits, int64_t at) noexcept nogil:
-    return bits[at >> 3] >> (at & 7) & 1
+include "_writing.pxi"
 
 
 cdef inline bint is_there(Column* column, int64_t row) noexcept nogil:
     return column.valid == NULL or bit(column.valid, column.offset + row)
-
-
-cdef inline void put16(uint8_t* p, uint32_t value) noexcept nogil:
-    p[0] = <uint8_t>(value >> 8)
-    p[1] = <uint8_t>value
-
-
-cdef inline void put32(uint8_t* p, uint32_t value) noexcept nogil:
-    put16(p, value >> 16)
-    put16(p + 2, value)
-
-
-cdef inline void put64(uint8_t* p, uint64_t value) noexcept nogil:
-    put32(p, <uint32_t>(value >> 32))
-    put32(p + 4, <uint32_t>value)
 
 
 cdef int put_number(uint8_t* p, uint64_t value, int width) noexcept nogil:
