@@ -13,14 +13,6 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
-cdef extern from *:
-    """
-    typedef unsigned __int128 penstock_u128;
-    typedef __int128 penstock_i128;
-    """
-    ctypedef unsigned long long u128 "penstock_u128"
-    ctypedef long long i128 "penstock_i128"
-
 cdef enum Kind:
     BOOL = 1
     BITS16 = 2

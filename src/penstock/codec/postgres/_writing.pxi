@@ -1,4 +1,12 @@
-# A buffer that grows, and numbers in network order. Included by the kernels that write messages.
+# A buffer that grows, numbers in network order, and those of 128 bits. Included by the kernels that write messages.
+
+cdef extern from *:
+    """
+    typedef unsigned __int128 penstock_u128;
+    typedef __int128 penstock_i128;
+    """
+    ctypedef unsigned long long u128 "penstock_u128"
+    ctypedef long long i128 "penstock_i128"
 
 cdef struct Out:
     uint8_t* data
