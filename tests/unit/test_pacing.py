@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fix_hands import Hands
-from penstock.load.pacing import ENOUGH_ROWS, INTERVAL_S, MANY_ROWS, PAUSE_S, Pacing
+from penstock.load.pacing import ENOUGH_ROWS, INTERVAL_S, MANY_ROWS, PAUSE_S, REST_S, Pacing
 from penstock.model import FlushPoint
+from penstock.ports.target import Applied
 
 
 def _pacing() -> tuple[Pacing, Hands]:
@@ -13,7 +14,7 @@ def _pacing() -> tuple[Pacing, Hands]:
 
 
 def _is_due(pacing: Pacing, trx: int, row_count: int = MANY_ROWS) -> bool:
-    return pacing.is_due(FlushPoint(position=trx, trx=trx), row_count)
+    return pacing.is_due(FlushPoint(position=trx, trx=trx, gsn=row_count), Applied())
 
 
 def test_few_rows_are_read_at_once() -> None:
@@ -55,3 +56,21 @@ def test_enough_rows_are_read_at_once() -> None:
     pacing.staged(MANY_ROWS)
     assert not _is_due(pacing, 7, ENOUGH_ROWS - 1)
     assert _is_due(pacing, 8, ENOUGH_ROWS)
+
+
+def test_a_batch_without_rows_waits_until_the_log_rests() -> None:
+    """It would keep the next one, which has rows, from being staged."""
+    pacing, clock = _pacing()
+    durable = FlushPoint(position=7, trx=7, gsn=MANY_ROWS)
+    assert pacing.is_due(durable, Applied())
+    pacing.staged(MANY_ROWS)
+    applied = Applied(trx=7, gsn=MANY_ROWS)
+    assert not pacing.is_due(durable, applied)
+    clock.sleep(REST_S / 2)
+    assert not pacing.is_due(durable, applied)
+    grown = FlushPoint(position=8, trx=8, gsn=MANY_ROWS + 1)
+    assert pacing.is_due(grown, applied)
+    clock.sleep(REST_S * 0.9)
+    assert not pacing.is_due(grown, Applied(trx=8, gsn=MANY_ROWS + 1))
+    clock.sleep(REST_S * 0.2)
+    assert pacing.is_due(grown, Applied(trx=8, gsn=MANY_ROWS + 1))

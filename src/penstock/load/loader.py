@@ -286,28 +286,38 @@ class Loader:
         size_max = self._batch_bytes
         return Wanted(
             applied=applied,
-            look=lambda: self._next_files(applied, size_max),
+            look=lambda: self._next_files(applied, size_max) if self._is_due(applied) else [],
             wait=self._follower.wait,
         )
 
+    def _is_due(self, applied: Applied) -> bool:
+        """Whether to look for the next batch; at once for what is not of the open segment."""
+        durable = self._follower.durable() if self._reads_open else None
+        done = self._options.log_directory / DONE_NAME
+        if durable is None or self._pacing.is_due(durable.end, applied):
+            return True
+        return self._options.exit_when_done and self._files.exists(done)
+
+    @property
+    def _reads_open(self) -> bool:
+        # A table meets the others where both are at the end of a closed segment.
+        meets = self._table_syncs.is_meeting(self._applied)
+        return self._options.read_open_segment and not meets
+
     def _next_files(self, applied: Applied, size_max: int = MAX_BYTES) -> list[SegmentFile]:
-        options = self._options
         return self._follower.behind(
             applied.segment,
             applied.trx,
-            count_max=options.max_files_per_batch,
+            count_max=self._options.max_files_per_batch,
             size_max=size_max,
-            # A table meets the others where both are at the end of a closed segment.
-            reads_open=options.read_open_segment
-            and self._pacing.is_due(end := self._follower.durable_end(), end.gsn - applied.gsn)
-            and not self._table_syncs.is_meeting(self._applied),
+            reads_open=self._reads_open,
         )
 
     def _apply(self, staged: Batch) -> None:
         assert self._target is not None
         self._show("applying")
         seconds = self._target.apply(staged)
-        self._measure(staged)
+        self.state.measured(staged, now_us=self._clock.now_us())
         for table, note in self._target.take_notes():
             self._options.on_note(SchemaChangeNotApplied.of(str(table), note))
         self._applied = staged.after
@@ -316,14 +326,6 @@ class Loader:
         self._note(staged, seconds)
         self._batch_bytes = next_batch_bytes(staged.size_bytes, seconds)
         self._files_applied.dispose(staged.whole, self._table_syncs.segment_needed(self._applied))
-
-    def _measure(self, staged: Batch) -> None:
-        """Measure the time from commit to visibility of what was just applied."""
-        now_us = self._clock.now_us()
-        for sent_us in staged.heartbeats:
-            self.state.heartbeats.observe((now_us - sent_us) / 1e6)
-        if staged.after.trx > staged.before.trx and staged.after.commit_time_us:
-            self.state.commits.observe((now_us - staged.after.commit_time_us) / 1e6)
 
     def _batch_until(self, files: list[SegmentFile], until: int) -> bool:
         """Apply what was committed before `until`: whole segments first, then a cut one."""
@@ -357,15 +359,7 @@ class Loader:
         return True
 
     def _note(self, staged: Batch, seconds: Mapping[str, float]) -> None:
-        state = self.state
-        state.batch_count += 1
-        state.row_count += staged.counts.changes
-        state.file_count += len(staged.whole)
-        state.batch_rows = staged.counts.changes
-        state.batch_files = len(staged.whole)
-        state.batch_tables = staged.tables
-        state.seconds = dict(seconds)
-        state.worked()
+        self.state.applied(staged, seconds)
         logger.info(
             "batch applied",
             files=len(staged.whole),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.host.files import REAL_FILES, Files
 from penstock.load.latency import Histogram
+
+if TYPE_CHECKING:  # who shows the state need not wait for Arrow
+    from penstock.ports.loading import Batch
 
 STATE_NAME = "load.json"
 
@@ -44,6 +48,24 @@ class LoaderState(msgspec.Struct, kw_only=True):
     problem: str = ""
     problem_since_us: int = 0
     next_try_us: int = 0
+
+    def measured(self, batch: Batch, *, now_us: int) -> None:
+        """A batch has become visible: note how long that took from its commits."""
+        for sent_us in batch.heartbeats:
+            self.heartbeats.observe((now_us - sent_us) / 1e6)
+        if batch.after.trx > batch.before.trx and batch.after.commit_time_us:
+            self.commits.observe((now_us - batch.after.commit_time_us) / 1e6)
+
+    def applied(self, batch: Batch, seconds: Mapping[str, float]) -> None:
+        """Count a batch. seconds: of its steps."""
+        self.batch_count += 1
+        self.row_count += batch.counts.changes
+        self.file_count += len(batch.whole)
+        self.batch_rows = batch.counts.changes
+        self.batch_files = len(batch.whole)
+        self.batch_tables = batch.tables
+        self.seconds = dict(seconds)
+        self.worked()
 
     def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
         """Something failed and is tried again after a while."""

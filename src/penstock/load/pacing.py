@@ -1,20 +1,26 @@
-"""When the open segment is read for the next batch.
+"""When the log is looked at for the next batch.
 
 A batch costs some 0.05 s of CPU whatever its size, as much as 10,000 rows do. While many rows come
 without a pause, batches of what has just become durable would cost the cores that make the changes
 and read them. So they are made four times a second then; at once where enough rows wait, and when
-the flow pauses. Closed segments are never waited with.
+the flow pauses.
+
+A batch without rows only ends files that are applied. While it waits for the batch before it, none
+with rows is staged: so it is made when the log has rested for longer than an extractor that
+catches up is silent.
 """
 
 from __future__ import annotations
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint
+from penstock.ports.target import Applied
 
 MANY_ROWS = 10_000
 ENOUGH_ROWS = 50_000
 INTERVAL_S = 0.25
 PAUSE_S = 0.15  # longer than the log is silent between two flushes of a flow
+REST_S = 1.0
 
 
 class Pacing:
@@ -32,14 +38,17 @@ class Pacing:
         wait_s = INTERVAL_S if row_count >= MANY_ROWS else 0.0
         self._from_s = self._clock.monotonic_s() + wait_s
 
-    def is_due(self, durable: FlushPoint, row_count: int) -> bool:
-        """Whether to read the open segment.
+    def is_due(self, durable: FlushPoint, applied: Applied) -> bool:
+        """Whether to make a batch of what is behind `applied`.
 
-        durable: up to where it is on the disk. row_count: of it, for the next batch.
+        durable: up to where the log is on the disk.
         """
         now_s = self._clock.monotonic_s()
         if durable.trx != self._end:
             self._end, self._grew_s = durable.trx, now_s
-        if now_s >= self._from_s or row_count >= ENOUGH_ROWS:
+        rested_s = now_s - self._grew_s
+        if durable.trx <= applied.trx:
+            return rested_s >= REST_S
+        if now_s >= self._from_s or durable.gsn - applied.gsn >= ENOUGH_ROWS:
             return True
-        return now_s - self._grew_s >= PAUSE_S
+        return rested_s >= PAUSE_S
