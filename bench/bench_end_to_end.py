@@ -43,7 +43,7 @@ PUBLICATION = "bench"
 SLOT = "bench_template"
 # Of all servers: the tables fit. The manual advises a quarter of the machine's memory.
 SERVER = {"shared_buffers": "1GB"}
-SAMPLE_INTERVAL_S = 1.0  # a look costs milliseconds on cores that both sides need
+SAMPLE_INTERVAL_S = 2.0  # a look costs milliseconds on cores that both sides need
 
 
 class Live:
@@ -164,6 +164,7 @@ class SameWal:
                 )
                 count = workload.change(source)
                 connection.execute("insert into w (id) values (-1)")
+                connection.execute("vacuum analyze w")  # else autovacuum does it beside one side
             yield cls(workload, origin, count)
 
     def subscription(self) -> Measurement:
@@ -256,8 +257,10 @@ def extract_when_told(file: str) -> None:
     """Child process: say that it is ready, wait for a word, extract until stopped."""
     from penstock.control.config import load_config
     from penstock.control.extract_process import extract_changes
+    from penstock.ports.extraction import extraction_of
 
     config = load_config(Path(file))
+    extraction_of(config)
     print("ready", flush=True)
     sys.stdin.readline()
     extract_changes(config, checked=True)

@@ -97,7 +97,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Running:
-        """Start, and wait until the loader waits for changes and the extractor streams them."""
+        """Start, and wait until the loader waits, its Spark is warm, and the extractor streams."""
         began = time.monotonic()
         with (self._file.parent / "run.out").open("wb") as out:
             self._process = subprocess.Popen(
@@ -108,7 +108,9 @@ class Running:
             )
         run = self._file.parent / "pipeline" / "run"
         while not (
-            _state(run / "load.json") == "waiting" and _state(run / "extract.json") == "streaming"
+            _state(run / "load.json") == "waiting"
+            and _is_warm(run)
+            and _state(run / "extract.json") == "streaming"
         ):
             if self._process.poll() is not None:
                 raise RuntimeError((self._file.parent / "run.out").read_text())
@@ -168,13 +170,10 @@ class Half:
         return self._running.pid
 
     def until_waiting(self) -> None:
-        """Wait until the loader waits for changes and its Spark session is there."""
+        """Wait until the loader waits for changes and its Spark session is warm."""
         began = time.monotonic()
         run = self._file.parent / "pipeline" / "run"
-        while not (
-            _state(run / "load.json") == "waiting"
-            and "spark session started" in (run / "load.log").read_text()
-        ):
+        while not (_state(run / "load.json") == "waiting" and _is_warm(run)):
             assert self._running
             time.sleep(0.1)
         print(f"loader ready in {time.monotonic() - began:.1f} s", flush=True)
@@ -199,6 +198,11 @@ class Half:
         assert process is not None
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=120)
+
+
+def _is_warm(run: Path) -> bool:
+    """Whether the loader's Spark has done the jobs that have Java compile it."""
+    return "spark is warm" in (run / "load.log").read_text()
 
 
 def _state(file: Path) -> str:

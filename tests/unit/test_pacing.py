@@ -25,7 +25,7 @@ def test_few_rows_are_read_at_once() -> None:
     assert _is_due(pacing, 6)
 
 
-def test_many_rows_are_read_four_times_a_second_while_they_come() -> None:
+def test_many_rows_are_read_twice_a_second_while_they_come() -> None:
     """Each look finds the log grown: they wait for the rest of the interval."""
     pacing, clock = _pacing()
     pacing.staged(MANY_ROWS)

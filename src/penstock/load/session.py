@@ -37,7 +37,9 @@ from penstock.load.java_words import (
     text_of,
 )
 from penstock.load.job_figures import Reporter, TaskFigures
+from penstock.load.partitions import PartitionCall, Spread, spread_whole
 from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
+from penstock.load.warm_up import WarmUp
 from penstock.model import PenstockError, Retry
 from penstock.ports.config import is_local_master
 
@@ -129,20 +131,6 @@ class SessionOptions:
         return refused(said, self.conf, master=self.master, python=self.python)
 
 
-Call = Callable[[Iterable[Any]], Iterator[Any]]  # of one partition: an iterator of its one list
-Spread = Callable[
-    [SparkContext, Sequence[Sequence[Any]], Call], contextlib.AbstractContextManager[Any]
-]
-
-
-@contextlib.contextmanager
-def _spread(
-    context: SparkContext, partitions: Sequence[Sequence[Any]], call: Call
-) -> Iterator[Any]:
-    """The RDD of a job whose tasks have all that they need."""
-    yield context.parallelize(list(partitions), len(partitions)).mapPartitions(call)
-
-
 class Session:
     """A running Spark context. Use as a context manager, or call close()."""
 
@@ -155,11 +143,14 @@ class Session:
         jobs: str = "changes",
         slots_are_fixed: bool = True,
         reporter: Reporter | None = None,
+        warming: WarmUp | None = None,
     ) -> None:
         """jobs: the name under which its jobs run, and are cancelled.
 
-        slots_are_fixed: no executor comes or goes. reporter: gets what tasks did.
+        slots_are_fixed: no executor comes or goes. reporter: gets what tasks did. warming: ends
+        with the first job.
         """
+        self._warming = warming or WarmUp()
         self._reporter = reporter
         self._jobs = jobs
         self.slots_are_fixed = slots_are_fixed
@@ -197,7 +188,13 @@ class Session:
             jobs=jobs,
             slots_are_fixed=self.slots_are_fixed,
             reporter=self._reporter,
+            warming=self._warming,
         )
+
+    def warm_up(self) -> None:
+        """Run jobs that do nothing, in a thread, until one is run that somebody wants."""
+        own = self.named("warming up")
+        self._warming.start(lambda: own._run([[0]], _nothing, "", spread_whole))
 
     def cancel(self) -> None:
         """Cancel the running job, if there is one; `run` then raises SparkJobFailed."""
@@ -222,7 +219,7 @@ class Session:
         work: Callable[[Iterator[Task]], Iterable[Result]],
         *,
         description: str = "",
-        spread: Spread = _spread,
+        spread: Spread = spread_whole,
     ) -> list[Result]:
         """Run one Spark job and return all that its tasks yield, in order of the partitions.
 
@@ -235,7 +232,17 @@ class Session:
         """
         if not partitions:
             return []
-        call = _PartitionCall(work)
+        self._warming.end()
+        return self._run(partitions, work, description, spread)
+
+    def _run(
+        self,
+        partitions: Sequence[Sequence[Task]],
+        work: Callable[[Iterator[Task]], Iterable[Result]],
+        description: str,
+        spread: Spread,
+    ) -> list[Result]:
+        call = PartitionCall(work)
         try:
             with warnings.catch_warnings():
                 # pyspark leaves the closing of its local sockets to the garbage collector.
@@ -304,6 +311,7 @@ class Session:
 
     def close(self) -> None:
         """End the JVM; works on one that is already gone."""
+        self._warming.end(wait=True)
         process = self._gateway.proc
         if self.alive:
             try:
@@ -332,17 +340,6 @@ class Session:
         self.close()
 
 
-class _PartitionCall:
-    """Unpacks a partition: Spark hands over an iterator of the one list of tasks in it."""
-
-    def __init__(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
-        self.work = work
-
-    def __call__(self, partition: Iterable[Sequence[Any]]) -> Iterator[Any]:
-        for tasks in partition:
-            yield from self.work(iter(tasks))
-
-
 class PendingSession:
     """A session that starts in a thread while other preparations go on."""
 
@@ -357,6 +354,8 @@ class PendingSession:
     def _start(self) -> None:
         try:
             self._session = start_session(self._options, self._begun)
+            if self._options.is_local:
+                self._session.warm_up()
         except BaseException as error:
             self._error = error
 
@@ -502,12 +501,12 @@ def _started(conf: SparkConf, options: SessionOptions, start: Start, began: floa
 def _first_job(session: Session, options: SessionOptions) -> None:
     """Bring up a worker. On a cluster a job waits for ever where there is nobody to take it."""
     if options.is_local:
-        session.run([[0]], _warm)
+        session.run([[0]], _nothing)
         return
     given_up = threading.Timer(EXECUTOR_WAIT_S, session.cancel)
     given_up.start()
     try:
-        session.run([[0]], _warm)
+        session.run([[0]], _nothing)
     except SparkJobFailed as error:
         if given_up.is_alive():
             raise
@@ -577,7 +576,7 @@ def _is_ending(process: subprocess.Popen[bytes], error: Exception) -> bool:
     return process.poll() is not None
 
 
-def _warm(tasks: Iterator[int]) -> Iterable[int]:
+def _nothing(tasks: Iterator[int]) -> Iterable[int]:
     return list(tasks)
 
 
