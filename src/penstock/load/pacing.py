@@ -3,7 +3,8 @@
 A batch costs some 0.1 s of CPU whatever its size, as much as 20,000 rows do. While many rows come
 without a pause, batches of what has just become durable would cost the cores that make the changes
 and read them. So the more rows a batch had, the later is the next one, by a second at most; at
-once where enough rows wait, and when the flow pauses.
+once where enough rows wait, when the flow pauses, and while a backlog is read: it is a flow that
+was made long ago, and the sooner its first rows are applied the sooner are the last.
 
 A batch without rows only ends files that are applied. While it waits for the batch before it, none
 with rows is staged: so it is made when the log has rested for longer than an extractor that
@@ -22,6 +23,7 @@ INTERVAL_S = 1.0
 INTERVAL_ROWS = 50_000  # of a batch that are followed by the whole interval; fewer by a part of it
 PAUSE_S = 0.15  # longer than the log is silent between two flushes of a flow
 REST_S = 1.0
+BACKLOG_S = 5.0  # what was committed so long ago was not committed beside us
 
 
 class Pacing:
@@ -52,4 +54,5 @@ class Pacing:
             return rested_s >= REST_S
         if now_s >= self._from_s or durable.gsn - applied.gsn >= ENOUGH_ROWS:
             return True
-        return rested_s >= PAUSE_S
+        age_s = self._clock.now_us() / 1e6 - durable.commit_time_us / 1e6
+        return rested_s >= PAUSE_S or age_s >= BACKLOG_S

@@ -163,7 +163,7 @@ class CatchUp:
         if found is None:
             return
         self._has_read = True
-        self._most_bytes = min(2 * self._most_bytes, RANGE_GROWTH * self._range_bytes)
+        self._most_bytes = min(int(1.25 * self._most_bytes), RANGE_GROWTH * self._range_bytes)
         # Never beyond the server's end: what it writes later would count as read.
         upto = min(found[1], self._server_end())
         if upto < found[1]:
