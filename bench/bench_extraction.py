@@ -3,7 +3,7 @@
 Estimate: the walsender makes one send() per message, and waking a client that waits costs it more
 than the message; client CPU for decoding, lz4 and writing is 1 to 1.5 us per row of W. So the
 server is the limit, and streaming beats pg_recvlogical as far as the client can do without being
-woken. Catching up reads ranges by COPY instead.
+woken. Catching up, as from servers that are not near, reads ranges by COPY instead.
 Limit: `pg_recvlogical -f /dev/null` from a copy of the slot, which writes and decodes nothing.
 Ours ends when the last change is in a closed, fdatasync'ed segment. `wakeups` counts the voluntary
 context switches of ours.
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -40,13 +39,14 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
     from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
     from penstock.engines.postgres.source.source_engine import PostgresEngine
     from penstock.extract.extractor import ExtractOptions, Extractor
+    from penstock.ports.extract_options import BEHIND_BYTES
 
     with open_catalog(url) as catalog:
         tables = captured_tables(catalog, ["public.w"])
     extractor: Extractor
-    options = ExtractOptions(slot=slot, publication=PUBLICATION)
-    if streams:
-        options = replace(options, catch_up_bytes=0)
+    options = ExtractOptions(
+        slot=slot, publication=PUBLICATION, catch_up_bytes=0 if streams else BEHIND_BYTES
+    )
 
     def reached() -> bool:
         return extractor.progress.row_count >= end

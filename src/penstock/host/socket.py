@@ -29,6 +29,20 @@ RTT_OFFSET = 68  # of tcpi_rtt, microseconds, in Linux's struct tcp_info
 UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, not slow
 
 
+def is_near(fileno: int) -> bool:
+    """Whether a connection of somebody else has a near peer; see `Wire.narrow_window`."""
+    with socket.socket(fileno=os.dup(fileno)) as same:
+        return _is_near(same)
+
+
+def _is_near(connected: socket.socket) -> bool:
+    is_tcp = connected.family in (socket.AF_INET, socket.AF_INET6)
+    if not is_tcp or not hasattr(socket, "TCP_INFO"):
+        return False
+    info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTT_OFFSET + 4)
+    return int.from_bytes(info[RTT_OFFSET:], sys.byteorder) < NEAR_US
+
+
 class Wire:
     """A connected socket in non-blocking mode.
 
@@ -84,11 +98,7 @@ class Wire:
         the cost. For a far one the window bounds the rate, so it is not changed; nor is it for any
         other kind of socket.
         """
-        is_tcp = self._socket.family in (socket.AF_INET, socket.AF_INET6)
-        if not is_tcp or not hasattr(socket, "TCP_INFO"):
-            return
-        info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTT_OFFSET + 4)
-        if int.from_bytes(info[RTT_OFFSET:], sys.byteorder) < NEAR_US:
+        if _is_near(self._socket):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW_BYTES)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:

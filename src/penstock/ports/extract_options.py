@@ -10,6 +10,7 @@ from penstock.model import FlushPoint
 
 TABLE_INTERVAL_S = 10.0
 RANGE_BYTES = 64 * 1024 * 1024
+BEHIND_BYTES = 64 * 1024 * 1024
 
 
 class ControlGate(Protocol):
@@ -35,15 +36,15 @@ class ExtractOptions:
     flush_interval_s: the longest that rows wait for that, and the age at which a segment is
     rotated. apply_interval_s: how often that is done at most while less than events_per_flush rows
     come, so that a loader can apply them; None: nobody reads the open segment. idle_wait_s: how
-    long nothing must come before exit_when_idle ends the extraction.
-    slot_wait_s: how long to wait for a slot that somebody else reads. table_interval_s: how long at
-    most until the catalogue is looked at again for changes that send no rows; sooner where a look
-    is cheap. catch_up_bytes: how far behind the server, in WAL, ranges of catch_up_range_bytes are
-    read by COPY before streaming; 0: never. heartbeat_s: how often one is committed at the source;
-    0: never. server_id: ours, where the source's readers are replicas; 0: one that is made from
-    the pipeline's name and place. removes_linked: no loader removes segments, so that they go from
-    the log once consumers have their links. full_before_images: updates and deletes with the whole
-    old row, where the source's settings do not decide that.
+    long nothing must come before exit_when_idle ends the extraction. slot_wait_s: how long to wait
+    for a slot that somebody else reads. table_interval_s: how long at most until the catalogue is
+    looked at again for changes that send no rows; sooner where a look is cheap. catch_up_bytes: how
+    far behind the server, in WAL, ranges of catch_up_range_bytes are read by COPY before streaming;
+    0: never; None: BEHIND_BYTES, and never where the server is near. heartbeat_s: how often one is
+    committed at the source; 0: never. server_id: ours, where the source's readers are replicas; 0:
+    one that is made from the pipeline's name and place. removes_linked: no loader removes segments,
+    so that they go from the log once consumers have their links. full_before_images: updates and
+    deletes with the whole old row, where the source's settings do not decide that.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -62,7 +63,7 @@ class ExtractOptions:
     removes_linked: bool = False
     slot_wait_s: float = 90.0
     table_interval_s: float = TABLE_INTERVAL_S
-    catch_up_bytes: int = 64 * 1024 * 1024
+    catch_up_bytes: int | None = None
     catch_up_range_bytes: int = RANGE_BYTES
     server_id: int = 0
     heartbeat_s: float = 0.0

@@ -1,11 +1,13 @@
 """Catching up: reading changes that are far behind by COPY, in bounded ranges, before streaming
 begins.
 
-The walsender makes one send() per message; COPY of pg_logical_slot_peek_binary_changes() fills its
-buffers, which sends the same messages faster. The server answers a range only when it has
-decoded it whole, and decodes from the slot's restart_lsn each time, so ranges are bounded in WAL,
-and an old open transaction, which holds restart_lsn back, ends the catching up. Peeking moves
-nothing: the slot is advanced over a range only after the log has it on disk.
+The walsender makes one send() per message, each a packet of its own unless the server is near
+(`host/socket.py`); COPY of pg_logical_slot_peek_binary_changes() fills its buffers, which sends the
+same messages faster. From a near server the stream is as fast, and comes without pauses. The server
+answers a range only when it has decoded it whole, and decodes from the slot's restart_lsn each
+time, so ranges are bounded in WAL, and an old open transaction, which holds restart_lsn back, ends
+the catching up. Peeking moves nothing: the slot is advanced over a range only after the log has it
+on disk.
 
 A row of the binary COPY is made as long as the frame of the stream: three fields, of 8 bytes, 3
 bytes and the message, put the message 25 bytes behind the start of the payload, where XLogData
@@ -163,7 +165,7 @@ class CatchUp:
         if found is None:
             return
         self._has_read = True
-        self._most_bytes = min(int(1.25 * self._most_bytes), RANGE_GROWTH * self._range_bytes)
+        self._most_bytes = min(2 * self._most_bytes, RANGE_GROWTH * self._range_bytes)
         # Never beyond the server's end: what it writes later would count as read.
         upto = min(found[1], self._server_end())
         if upto < found[1]:

@@ -26,8 +26,9 @@ from penstock.engines.postgres.source.source_identity import (
 )
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
+from penstock.host.socket import is_near
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
-from penstock.ports.extract_options import ExtractOptions
+from penstock.ports.extract_options import BEHIND_BYTES, ExtractOptions
 from penstock.ports.source import (
     RELATIONS_FILE,
     EnginePlace,
@@ -201,13 +202,16 @@ class PostgresEngine:
         return self._shapes
 
     def ranges(self, durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """Ranges by COPY; None when the options switch them off."""
-        if not self._options.catch_up_bytes:
-            return None
-        return self._ranges(durable)
+        """Ranges by COPY; None where they are off, and where the stream is as fast."""
+        behind_bytes = self._options.catch_up_bytes
+        if behind_bytes is None:
+            assert self._resolver is not None
+            near = is_near(self._resolver.connection.fileno())
+            behind_bytes = 0 if near else BEHIND_BYTES
+        return self._ranges(durable, behind_bytes) if behind_bytes else None
 
     @contextmanager
-    def _ranges(self, durable: FlushPoint) -> Iterator[Ranges]:
+    def _ranges(self, durable: FlushPoint, behind_bytes: int) -> Iterator[Ranges]:
         shapes = self._shapes_of_attempt()
         with CatchUp(
             self._url,
@@ -222,7 +226,7 @@ class PostgresEngine:
         ) as behind:
             yield _CopiedRanges(
                 behind,
-                self._options.catch_up_bytes,
+                behind_bytes,
                 keep_identity=self._keep_identity,
                 forget=self._forget_shapes,
             )
