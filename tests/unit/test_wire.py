@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.engines.postgres.source.stream import (
     NAP_S,
     Flow,
 )
-from penstock.host.socket import WINDOW_BYTES, Wire
+from penstock.host.socket import WINDOW_BYTES, Wire, is_near
 
 LONG_S = 60.0
 
@@ -86,6 +87,24 @@ def test_only_a_near_peer_over_tcp_gets_a_narrow_window() -> None:
         before = _receive_bytes(ours)
         wire.narrow_window()
         assert _receive_bytes(ours) == before
+
+
+def test_a_near_peer_that_answers_late_is_near() -> None:
+    """Its acknowledgement may come with the answer: what the answer took is no distance."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with ours, theirs:
+        for _ in range(20):
+            ours.sendall(b"?")
+            assert theirs.recv(1) == b"?"
+            time.sleep(0.003)
+            theirs.sendall(b"!")
+            assert ours.recv(1) == b"!"
+        assert is_near(ours.fileno())
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert not is_near(ours.fileno())
 
 
 def test_a_small_transaction_is_read_without_a_nap() -> None:

@@ -25,7 +25,9 @@ TCP_KEEPALIVE_COUNT = 3
 TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the network is cut
 NEAR_US = 500  # a round trip of less: the window does not bound the rate
 WINDOW_BYTES = 128 * 1024
-RTT_OFFSET = 68  # of tcpi_rtt, microseconds, in Linux's struct tcp_info
+# Of tcpi_min_rtt, microseconds, in Linux's struct tcp_info. Not tcpi_rtt: an answer's time counts
+# in it, where the acknowledgement comes with the answer.
+RTT_OFFSET = 148
 UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, not slow
 
 
@@ -40,7 +42,8 @@ def _is_near(connected: socket.socket) -> bool:
     if not is_tcp or not hasattr(socket, "TCP_INFO"):
         return False
     info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RTT_OFFSET + 4)
-    return int.from_bytes(info[RTT_OFFSET:], sys.byteorder) < NEAR_US
+    found = info[RTT_OFFSET:]  # empty before Linux 4.6
+    return bool(found) and int.from_bytes(found, sys.byteorder) < NEAR_US
 
 
 class Wire:
