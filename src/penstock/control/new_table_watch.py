@@ -37,7 +37,7 @@ from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 2.0
+LOOK_INTERVAL_S = 5.0
 LOOK_INTERVAL_S_MAX = 60.0
 LOOK_SHARE = 0.01  # of the time may be spent on looking, where the catalogue is large
 JUDGE_INTERVAL_S = 60.0  # a table that cannot be followed is looked at so often

@@ -38,7 +38,7 @@ from penstock.ports.config import Config
 logger = structlog.get_logger()
 
 POLL_INTERVAL_S = 0.5
-STATUS_INTERVAL_S = 1.0
+STATUS_INTERVAL_S = 2.0
 SILENT_S = 8.0  # how long an answer may take before it is reported as missing
 RESTARTS_MAX = 5
 RESTART_WAIT_FIRST_S = 1.0

@@ -7,6 +7,7 @@ Elsewhere a wait ends after some milliseconds, so that whoever waits looks for h
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import select
 import struct
@@ -19,6 +20,11 @@ _MODIFY, _MOVED_TO, _CREATE, _IGNORED = 0x2, 0x80, 0x100, 0x8000  # inotify(7)
 _READ_BYTES = 4096
 NONE = -1  # no watch
 BLIND_WAIT_S = 0.02
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 class FileWatch:
@@ -50,7 +56,7 @@ class FileWatch:
         """Watch the file, or as long as it is not there its directory, if that can be done."""
         if sys.platform != "linux":
             return
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc = _libc()
         if self._descriptor < 0:
             self._descriptor = libc.inotify_init1(os.O_CLOEXEC)
             if self._descriptor < 0:

@@ -55,7 +55,7 @@ logger = structlog.get_logger(__name__)
 
 faults.declare("load.apart.before", "load.apart.after")
 
-POLL_S = 0.25
+POLL_S = 0.5
 PAUSE_CHECK_S = 5.0
 STATE_INTERVAL_S = 1.0
 ROWS_NAME = "rows"

@@ -29,7 +29,7 @@ from penstock.ports.target import Applied
 logger = structlog.get_logger(__name__)
 faults.declare("load.ahead.before", "load.ahead.after")
 
-LOOK_INTERVAL_S = 0.25
+LOOK_INTERVAL_S = 0.5
 APPLIED_INTERVAL_S = 0.02
 
 

@@ -15,7 +15,9 @@ from penstock.model import PenstockError
 
 # Jobs are short and few: what would pay off after minutes of work is left out, and what runs is
 # compiled soon.
-LOCAL_JVM_FLAGS = "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=0.2 -XX:+UseSerialGC"
+LOCAL_JVM_FLAGS = (
+    "-XX:TieredStopAtLevel=1 -XX:CompileThresholdScaling=0.2 -XX:+UseSerialGC -XX:-UsePerfData"
+)
 # On a cluster, where a machine may go, a task is tried so often. What may not be done twice looks
 # at its attempt's number (`job.py`).
 CLUSTER_FAILURES_MAX = 4
