@@ -49,9 +49,9 @@ SAMPLE_INTERVAL_S = 2.0  # a look costs milliseconds on cores that both sides ne
 class Live:
     """A source and a target that hold the same base rows, made anew for every run."""
 
-    def __init__(self, change_count: int) -> None:
-        """change_count: of W."""
-        self.workload = Workload(change_count=change_count)
+    def __init__(self, workload: Workload) -> None:
+        """workload: W, or a part of it."""
+        self.workload = workload
         self.row_count = 0
 
     def warm(self, source: str, target: str) -> None:
@@ -151,9 +151,8 @@ class SameWal:
 
     @classmethod
     @contextmanager
-    def made(cls, change_count: int) -> Iterator[SameWal]:
+    def made(cls, workload: Workload) -> Iterator[SameWal]:
         """The source, for the time of a with block."""
-        workload = Workload(change_count=change_count)
         with EmbeddedPostgres(settings=SERVER) as origin:
             source = origin.url("postgres")
             workload.create(source)
@@ -281,12 +280,14 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         extract_when_told(sys.argv[2])
         return
-    flags = arguments(__doc__ or "", changes=1_000_000, same_wal=1, live=1)
+    flags = arguments(__doc__ or "", changes=1_000_000, same_wal=1, live=1, narrow=0)
+    workload = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
+    rows = "narrow" if workload.narrow else "w"
     if flags.same_wal:
-        with SameWal.made(flags.changes) as same:
-            compare("end_to_end_w_same_wal", same, flags.changes, flags.rounds)
+        with SameWal.made(workload) as same:
+            compare(f"end_to_end_{rows}_same_wal", same, flags.changes, flags.rounds)
     if flags.live:
-        compare("end_to_end_w_live", Live(flags.changes), flags.changes, flags.rounds)
+        compare(f"end_to_end_{rows}_live", Live(workload), flags.changes, flags.rounds)
 
 
 def compare(name: str, sides: SameWal | Live, change_count: int, round_count: int) -> None:

@@ -2,7 +2,8 @@
 
 W: a table of 10 mixed columns with 500,000 rows, then 1,000,000 changes (50 % inserts, 35 %
 updates, 15 % deletes) of 50 rows a transaction. W1: 300,000 changes of one row a transaction.
-Both are deterministic: the same seed gives the same rows.
+Both are deterministic: the same seed gives the same rows. Narrow rows have three columns, but the
+same keys and the same kinds of changes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ ROW = """
     sqrt({id}::float8), md5({id}::text)::uuid, case when {id} % 4 = 0 then 'note ' || {id} end
 """
 
-FILL = "insert into {table} select " + ROW.format(id="i") + " from generate_series(1, {count}) i"
+UPDATE = "n = n + 1, amount = amount + 1, note = 'updated ' || i"
+
+CREATE_NARROW_TABLE = """
+    create table if not exists {table} (id bigint primary key, n int, t text)
+"""
+
+NARROW_ROW = "{id}, ({id}::bigint * 7919 % 1000000)::int, 'customer ' || {id}"
+
+NARROW_UPDATE = "n = n + 1, t = 'updated ' || i"
+
+FILL = "insert into {table} select {row} from generate_series(1, {count}) i"
 
 # Inserts go on behind the last id, updates walk through the first rows, deletes follow the
 # inserts at a distance: every statement hits exactly the rows it should.
-CHANGES = (
-    """
+CHANGES = """
 create or replace procedure {procedure}(first_id bigint, transaction_count int,
                                         insert_count int, update_count int, delete_count int)
 language plpgsql as $$
@@ -38,11 +48,9 @@ declare
     next_id bigint := first_id; next_update bigint := 1; next_delete bigint := 200001;
 begin
     for i in 1..transaction_count loop
-        insert into {table} select """
-    + ROW.format(id="g")
-    + """
+        insert into {table} select {row}
           from generate_series(next_id, next_id + insert_count - 1) g;
-        update {table} set n = n + 1, amount = amount + 1, note = 'updated ' || i
+        update {table} set {update}
          where id between next_update and next_update + update_count - 1;
         delete from {table} where id between next_delete and next_delete + delete_count - 1;
         commit;
@@ -53,7 +61,6 @@ begin
     end loop;
 end $$
 """
-)
 
 SINGLE = (
     """
@@ -81,19 +88,26 @@ end $$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much of W to make; the defaults are W itself."""
+    """How much of W to make; the defaults are W itself. narrow: rows of three columns."""
 
     table: str = "public.w"
     base_row_count: int = 500_000
     change_count: int = 1_000_000
     rows_per_transaction: int = 50
+    narrow: bool = False
+
+    @property
+    def _row(self) -> str:
+        return NARROW_ROW if self.narrow else ROW
 
     def create(self, url: str, *, filled: bool = True) -> None:
         """Create the table and, unless told not to, its base rows."""
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute(CREATE_TABLE.format(table=self.table))
+            create = CREATE_NARROW_TABLE if self.narrow else CREATE_TABLE
+            connection.execute(create.format(table=self.table))
             if filled:
-                connection.execute(FILL.format(table=self.table, count=self.base_row_count))
+                row, count = self._row.format(id="i"), self.base_row_count
+                connection.execute(FILL.format(table=self.table, row=row, count=count))
 
     def change(self, url: str, *, first_id: int | None = None) -> int:
         """Commit the changes; returns how many row changes there were."""
@@ -109,7 +123,11 @@ class Workload:
             inserts, updates = per // 2, per * 35 // 100
             deletes = per - inserts - updates
             count = self.change_count // per
-            connection.execute(CHANGES.format(table=self.table, procedure=procedure))
+            row = self._row.format(id="g")
+            update = NARROW_UPDATE if self.narrow else UPDATE
+            connection.execute(
+                CHANGES.format(table=self.table, procedure=procedure, row=row, update=update)
+            )
             connection.execute(
                 f"call {procedure}({first}, {count}, {inserts}, {updates}, {deletes})"
             )
