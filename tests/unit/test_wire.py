@@ -6,17 +6,20 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from penstock.engines.postgres.source.stream import (
+    FLOOD_BYTES,
+    FLOOD_READ_COUNT,
     FLOW_GAP_S,
     FLOW_READ_COUNT,
     NAP_BYTES,
     NAP_S,
     Flow,
 )
-from penstock.host.socket import WINDOW_BYTES, Wire, is_near
+from penstock.host.socket import NARROW_BYTES, WIDE_BYTES, Wire, is_near
 
 LONG_S = 60.0
 
@@ -64,29 +67,47 @@ def test_a_closed_wire_can_be_interrupted_and_closed_again(
     wire.close()
 
 
-def _receive_bytes(connected: socket.socket) -> int:
-    return connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+def _sent_unread(connected: socket.socket) -> int:
+    """Bytes that can be sent to a peer that reads nothing."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+    connected.settimeout(0.2)
+    count = 0
+    with suppress(TimeoutError):
+        while count < 4 * WIDE_BYTES:
+            count += connected.send(bytes(64 * 1024))
+    connected.settimeout(LONG_S)
+    return count
 
 
-def test_only_a_near_peer_over_tcp_gets_a_narrow_window() -> None:
-    """A socket of another kind is left as it is; what was sent arrives all the same."""
+def test_a_near_peer_over_tcp_gets_the_window_it_is_given() -> None:
+    """First wide, then narrow; what was sent arrives all the same."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
     with theirs, Wire(ours, "test") as wire:
-        wire.narrow_window()
-        assert _receive_bytes(ours) in (WINDOW_BYTES, 2 * WINDOW_BYTES)  # Linux doubles it
-        sent = threading.Thread(target=theirs.sendall, args=(bytes(8 * WINDOW_BYTES),))
-        sent.start()
-        buffer, count = memoryview(bytearray(WINDOW_BYTES)), 0
-        while count < 8 * WINDOW_BYTES:
-            count += wire.receive_into(buffer, LONG_S)
-        sent.join()
+        held = []
+        for size in (WIDE_BYTES, NARROW_BYTES):
+            wire.limit_window(size)
+            sent = _sent_unread(theirs)
+            buffer, count = memoryview(bytearray(WIDE_BYTES)), 0
+            while count < sent:
+                count += wire.receive_into(buffer, LONG_S)
+            assert count == sent
+            held.append(sent)
+        assert held[0] > 2 * held[1]
+
+
+def test_a_socket_that_is_no_tcp_is_left_as_it_is() -> None:
+    """Its buffer is what holds the peer back."""
+
+    def receive_bytes(connected: socket.socket) -> int:
+        return connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
     ours, theirs = socket.socketpair()
     with theirs, Wire(ours, "test") as wire:
-        before = _receive_bytes(ours)
-        wire.narrow_window()
-        assert _receive_bytes(ours) == before
+        before = receive_bytes(ours)
+        wire.limit_window(NARROW_BYTES)
+        assert receive_bytes(ours) == before
 
 
 def test_a_near_peer_that_answers_late_is_near() -> None:
@@ -130,3 +151,16 @@ def test_a_flow_is_left_alone_between_reads_until_it_ends() -> None:
     assert flow.nap_s == 0.0
     flow.read(1000, now_s + 2 * FLOW_GAP_S)
     assert flow.nap_s == 0.0
+
+
+def test_a_backlog_is_seen_and_its_end() -> None:
+    """Many reads in a row that the narrow window filled; a few of them are none."""
+    flow = Flow()
+    changes = [flow.read(1000, 0.0) for _ in range(FLOOD_READ_COUNT)]
+    assert changes.count(True) == 1
+    assert not flow.floods
+    assert not any(flow.read(FLOOD_BYTES, 0.0) for _ in range(FLOOD_READ_COUNT - 1))
+    assert not flow.read(1000, 0.0)
+    assert not flow.floods
+    assert [flow.read(FLOOD_BYTES, 0.0) for _ in range(3)] == [False, True, False]
+    assert flow.floods

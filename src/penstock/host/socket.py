@@ -24,7 +24,10 @@ TCP_KEEPALIVE_INTERVAL_S = 10
 TCP_KEEPALIVE_COUNT = 3
 TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the network is cut
 NEAR_US = 500  # a round trip of less: the window does not bound the rate
-WINDOW_BYTES = 128 * 1024
+# With the narrow window a peer that sends message by message collects several for each packet. It
+# is too narrow for one that sends without a pause: it is full long before we read again.
+NARROW_BYTES = 128 * 1024
+WIDE_BYTES = 1024 * 1024
 # Of tcpi_min_rtt, microseconds, in Linux's struct tcp_info. Not tcpi_rtt: an answer's time counts
 # in it, where the acknowledgement comes with the answer.
 RTT_OFFSET = 148
@@ -32,7 +35,7 @@ UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, no
 
 
 def is_near(fileno: int) -> bool:
-    """Whether a connection of somebody else has a near peer; see `Wire.narrow_window`."""
+    """Whether a connection of somebody else has a near peer; see `Wire.limit_window`."""
     with socket.socket(fileno=os.dup(fileno)) as same:
         return _is_near(same)
 
@@ -94,15 +97,15 @@ class Wire:
             return self._socket.selected_alpn_protocol()
         return None
 
-    def narrow_window(self) -> None:
-        """Use a small receive window, where the peer is near.
+    def limit_window(self, size_bytes: int) -> None:
+        """Use a receive window of about so many bytes, where the peer is near.
 
         A near peer with a closed window collects data and sends it in large pieces at a fraction of
         the cost. For a far one the window bounds the rate, so it is not changed; nor is it for any
-        other kind of socket.
+        other kind of socket. Begin wide: Linux widens a window that was narrow by a part only.
         """
         if _is_near(self._socket):
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
         """Turn the stream into TLS; raises TlsFailed. Nothing may have been read ahead."""

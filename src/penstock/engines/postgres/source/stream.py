@@ -36,6 +36,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectionLost
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.socket import NARROW_BYTES, WIDE_BYTES
 from penstock.model import FlushPoint, PenstockError, Run
 from penstock.ports.runs import BYTE_COUNT_MAX, RUN_COUNT_MAX, RunQueue
 from penstock.ports.visits import Visit
@@ -50,6 +51,8 @@ NAP_S = 0.005
 NAP_BYTES = (
     128 * 1024
 )  # naps are shorter where more than this arrives meanwhile: the buffer is small
+FLOOD_BYTES = 192 * 1024  # what a read brings where the narrow window was full,
+FLOOD_READ_COUNT = 50  # and so many of them in a row are a backlog
 COALESCE_S = 0.01  # while caught up, small transactions of this time share a run
 RUN_AGE_S = 0.05  # and while they come without a pause, those of this time
 WAIT_S = 1.0
@@ -200,7 +203,7 @@ class PostgresSource:
             name=options.slot,
             wait_s=options.slot_wait_s,
         )
-        connection.wire.narrow_window()
+        connection.wire.limit_window(WIDE_BYTES)
         logger.info("stream started", slot=options.slot, position=str(Lsn(position)))
 
     def _checked(self, connection: ReplicationConnection) -> ServerIdentity:
@@ -293,7 +296,8 @@ class PostgresSource:
                 wait_s = min(max(cut_at_s - self._clock.monotonic_s(), 0.0), WAIT_S)
             count = self._wire.wire.receive_into(memoryview(buffer)[end:], wait_s)
             now_s = self._clock.monotonic_s()
-            flow.read(count, now_s)
+            if flow.read(count, now_s):
+                self._wire.wire.limit_window(WIDE_BYTES if flow.floods else NARROW_BYTES)
             if count:
                 end += count
                 untidy = True
@@ -409,24 +413,35 @@ class PostgresSource:
 
 
 class Flow:
-    """How the data comes. nap_s: how long to leave the server alone before the next read."""
+    """How the data comes.
+
+    nap_s: how long to leave the server alone before the next read. floods: it comes faster than the
+    narrow window lets it through.
+    """
 
     def __init__(self) -> None:
-        """Nothing has come yet."""
+        """Nothing has come yet; a backlog may."""
         self.nap_s = 0.0
+        self.floods = True
+        self._full_count = FLOOD_READ_COUNT
         self._read_count = 0
         self._last_s = float("-inf")
 
-    def read(self, byte_count: int, now_s: float) -> None:
-        """So many bytes came in one read."""
+    def read(self, byte_count: int, now_s: float) -> bool:
+        """So many bytes came in one read; whether `floods` has changed."""
+        change = 1 if byte_count >= FLOOD_BYTES else -1
+        self._full_count = min(max(self._full_count + change, 0), FLOOD_READ_COUNT)
+        flooded, still = self.floods, 1 if self.floods else FLOOD_READ_COUNT
+        self.floods = self._full_count >= still
         if byte_count == 0:
             self.nap_s = 0.0
-            return
+            return flooded != self.floods
         gap_s = now_s - self._last_s
         self._read_count = self._read_count + 1 if gap_s < FLOW_GAP_S else 0
         self._last_s = now_s
         flows = self._read_count >= FLOW_READ_COUNT
         self.nap_s = NAP_S * min(1.0, NAP_BYTES / byte_count) if flows else 0.0
+        return flooded != self.floods
 
 
 def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, int]:
