@@ -276,15 +276,17 @@ class Disk:
     def exists(self, path: Path) -> bool:
         return path.parent in self.directories and path.name in self._directory(path.parent).current
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         directory = self._directory(path.parent)
         temporary = path.with_name(path.name + ".1.tmp")
         inode = Inode()
         self.step("create", temporary, lambda: directory.change({temporary.name: inode}))
         self.step("write", temporary, lambda: inode.write(0, data))
-        self.step("fsync", temporary, inode.sync, inode.lose_pending)
+        if durable:
+            self.step("fsync", temporary, inode.sync, inode.lose_pending)
         self.rename(temporary, path)
-        self.fsync_directory(path.parent)
+        if durable:
+            self.fsync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int:
         return 10**9

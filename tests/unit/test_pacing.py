@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from fix_hands import Hands
-from penstock.load.pacing import ENOUGH_ROWS, INTERVAL_S, MANY_ROWS, PAUSE_S, REST_S, Pacing
+from penstock.load.pacing import (
+    BACKLOG_S,
+    ENOUGH_ROWS,
+    INTERVAL_ROWS,
+    INTERVAL_S,
+    MANY_ROWS,
+    PAUSE_S,
+    REST_S,
+    Pacing,
+)
 from penstock.model import FlushPoint
 from penstock.ports.target import Applied
 
@@ -13,8 +22,9 @@ def _pacing() -> tuple[Pacing, Hands]:
     return Pacing(clock), clock
 
 
-def _is_due(pacing: Pacing, trx: int, row_count: int = MANY_ROWS) -> bool:
-    return pacing.is_due(FlushPoint(position=trx, trx=trx, gsn=row_count), Applied())
+def _is_due(pacing: Pacing, trx: int, row_count: int = MANY_ROWS, *, committed_us: int = 0) -> bool:
+    durable = FlushPoint(position=trx, trx=trx, gsn=row_count, commit_time_us=committed_us)
+    return pacing.is_due(durable, Applied())
 
 
 def test_few_rows_are_read_at_once() -> None:
@@ -25,10 +35,10 @@ def test_few_rows_are_read_at_once() -> None:
     assert _is_due(pacing, 6)
 
 
-def test_many_rows_are_read_twice_a_second_while_they_come() -> None:
+def test_many_rows_are_read_once_a_second_while_they_come() -> None:
     """Each look finds the log grown: they wait for the rest of the interval."""
     pacing, clock = _pacing()
-    pacing.staged(MANY_ROWS)
+    pacing.staged(INTERVAL_ROWS)
     trx = 1
     end_s = clock.now_s + INTERVAL_S
     while clock.now_s < end_s - 0.06:
@@ -56,6 +66,27 @@ def test_enough_rows_are_read_at_once() -> None:
     pacing.staged(MANY_ROWS)
     assert not _is_due(pacing, 7, ENOUGH_ROWS - 1)
     assert _is_due(pacing, 8, ENOUGH_ROWS)
+
+
+def test_fewer_rows_are_followed_sooner() -> None:
+    """The fewer a batch had, the more of the flow's rows are fresh."""
+    pacing, clock = _pacing()
+    pacing.staged(INTERVAL_ROWS // 4)
+    assert not _is_due(pacing, 7)
+    clock.sleep(INTERVAL_S / 8)
+    assert not _is_due(pacing, 8)
+    clock.sleep(INTERVAL_S / 8 + 0.001)
+    assert _is_due(pacing, 9)
+
+
+def test_a_backlog_is_read_at_once() -> None:
+    """It costs nobody anything who makes changes; a commit without a time is none."""
+    pacing, clock = _pacing()
+    pacing.staged(INTERVAL_ROWS)
+    now_us = clock.now_us()
+    assert not _is_due(pacing, 7, committed_us=now_us)
+    assert not _is_due(pacing, 8, committed_us=now_us - int((BACKLOG_S - 1) * 1e6))
+    assert _is_due(pacing, 9, committed_us=now_us - int((BACKLOG_S + 1) * 1e6))
 
 
 def test_a_batch_without_rows_waits_until_the_log_rests() -> None:

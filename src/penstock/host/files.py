@@ -172,8 +172,11 @@ class Files(Protocol):
         """Whether the name is there now."""
         ...
 
-    def replace(self, path: Path, data: bytes) -> None:
-        """Give a file new content whole: a crash leaves the old or the new, never a mix."""
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+        """Give a file new content whole: a crash leaves the old or the new, never a mix.
+
+        durable: the new from now on, and it may be that the machine crashes; else only we may.
+        """
         ...
 
     def free_bytes(self, path: Path) -> int:
@@ -437,7 +440,7 @@ class RealFiles:
         with _typed(path, "look at"):
             return path.exists()
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """See Files. The temporary file is beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         with _typed(temporary, "replace"):
@@ -446,10 +449,12 @@ class RealFiles:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             point("files.replace.rename")
             temporary.replace(path)
-        self.fsync_directory(path.parent)
+        if durable:
+            self.fsync_directory(path.parent)
 
     def free_bytes(self, path: Path) -> int:
         """See Files."""

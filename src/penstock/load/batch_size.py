@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-FIRST_BYTES = 3 * 2**20  # of segments; a batch may always have so many
+FIRST_BYTES = 8 * 2**20  # of segments; a batch may always have so many
 MAX_BYTES = 512 * 2**20
 # Part of a batch's cost is fixed: its size may grow a little faster than its cost.
 GROWTH = 1.25

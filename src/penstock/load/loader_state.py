@@ -79,9 +79,9 @@ class LoaderState(msgspec.Struct, kw_only=True):
 
 
 def write_loader_state(run_directory: Path, state: LoaderState, files: Files = REAL_FILES) -> None:
-    """Replace the file."""
+    """Replace the file. After a crash of the machine nobody wants the old one back."""
     files.make_directory(run_directory)
-    files.replace(run_directory / STATE_NAME, msgspec.json.encode(state))
+    files.replace(run_directory / STATE_NAME, msgspec.json.encode(state), durable=False)
 
 
 def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:

@@ -54,5 +54,5 @@ class Pacing:
             return rested_s >= REST_S
         if now_s >= self._from_s or durable.gsn - applied.gsn >= ENOUGH_ROWS:
             return True
-        age_s = self._clock.now_us() / 1e6 - durable.commit_time_us / 1e6
-        return rested_s >= PAUSE_S or age_s >= BACKLOG_S
+        age_us = self._clock.now_us() - durable.commit_time_us if durable.commit_time_us else 0
+        return rested_s >= PAUSE_S or age_us >= BACKLOG_S * 1e6
