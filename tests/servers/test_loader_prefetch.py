@@ -26,11 +26,16 @@ from fix_loading import (
     until,
 )
 from fix_postgres import Server
-from penstock.host import faults
+from penstock.host import checkpoint, faults
 from penstock.host.files import DirectoryLock
 from penstock.load import loader as loading
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
+from penstock.load.prefetch import StagePrefetch
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
+from penstock.load.table_sync_flow import REQUESTS_FILE
+from penstock.model import TableName
+from penstock.model.table_requests import TableRequest, TableRequests
+from penstock.ports.loading import Batch
 
 Look = Callable[[str], list[tuple[Any, ...]]]
 STAGED = "select v from wirekite.{} order by 1"
@@ -420,3 +425,25 @@ def test_spark_dies_while_staging_ahead(
     finally:
         keeper.close()
     check(target, 6)
+
+
+def test_a_request_that_comes_while_a_batch_is_staged_is_obeyed_first(
+    target: str, tmp_path: Path, log: LogMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is to be copied again, say, may not be fit for the rows that are staged."""
+    paused = TableRequest(table=TableName("public", "bag"), paused=True)
+    path = tmp_path / "state" / REQUESTS_FILE
+    fetch = StagePrefetch.fetch
+
+    def fetch_and_request(self: StagePrefetch, timeout_s: float) -> Batch | None:
+        staged = fetch(self, timeout_s)
+        if staged is not None and not path.exists():
+            checkpoint.save(path, TableRequests(serial=1, tables=(paused,)))
+        return staged
+
+    monkeypatch.setattr(StagePrefetch, "fetch", fetch_and_request)
+    log.writer.done()
+    running = Running(target, tmp_path)
+    until(lambda: rows(target, "select count(*) from public.t") == [(6,)])
+    running.end(stop=True)
+    assert rows(target, "select v from public.bag") == []

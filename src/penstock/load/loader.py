@@ -245,8 +245,8 @@ class Loader:
         if staged is None:
             self._show("applying" if self._ahead.is_staging else "waiting")
             return False
-        if self._is_outdated():
-            return False  # a table was added meanwhile: it must not be in this batch
+        if self._is_outdated() or self._table_syncs.due(self._applied):
+            return False  # a table came, or is to go, meanwhile: it must not be in this batch
         self._pacing.staged(staged.counts.changes)
         self._ahead.request(self._behind(staged.after), applying=staged)
         self._apply(staged)
