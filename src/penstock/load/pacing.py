@@ -1,7 +1,7 @@
 """When the log is looked at for the next batch.
 
-A batch costs some 0.1 s of CPU whatever its size, as much as 20,000 rows do. While many rows come
-without a pause, batches of what has just become durable would cost the cores that make the changes
+A batch costs as much as many thousand rows do, whatever its size. While many rows come without a
+pause, batches of what has just become durable would cost the cores that make the changes
 and read them. So the more rows a batch had, the later is the next one, by a second at most; at
 once where enough rows wait, when the flow pauses, and while a backlog is read: it is a flow that
 was made long ago, and the sooner its first rows are applied the sooner are the last.

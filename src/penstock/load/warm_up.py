@@ -1,7 +1,7 @@
 """Jobs that do nothing, so that the first that somebody wants finds a JVM that is warm.
 
-Java compiles what it has run often. Measured: the first jobs take 60 ms of its CPU each, those
-after the fortieth half of that. Not here: what runs a job (`session.py`).
+Java compiles what it has run often: the first jobs take more of its CPU than those after some
+dozens. Not here: what runs a job (`session.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WarmUp:
         self._thread.start()
 
     def end(self) -> None:
-        """Begin no further job, and wait until the one at work is done: some 40 ms."""
+        """Begin no further job, and wait until the one at work is done."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
