@@ -1,10 +1,10 @@
 """Plant one mistake at a time, and see that a test finds it.
 
 `python tests/mutate_protections.py [NAME...]` copies the source and the tests to a temporary
-folder, plants each mistake of `mutants.toml` there, runs the tests that have to fail, and prints
-one line per mistake and the rate at the end. A mistake in a kernel is compiled first. Exit code 1
-when a mistake is not found, or no longer fits the source. `--unit` leaves out those whose tests
-start a server.
+folder, plants each mistake of `mutants.toml` and `mutants/*.toml` there, runs the tests that have
+to fail, and prints one line per mistake and the rate at the end. A mistake in a kernel is compiled
+first. Exit code 1 when a mistake is not found, or no longer fits the source. `--unit` leaves out
+those whose tests start a server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from pathlib import Path
 
 OPTIONS = ("-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "--tb=line")
 ROOT = Path(__file__).parents[1]
-LIST = Path(__file__).with_name("mutants.toml")
+LISTS = (
+    Path(__file__).with_name("mutants.toml"),
+    *sorted(Path(__file__).with_name("mutants").glob("*.toml")),
+)
 COPIED = (
     "src",
     "tests",
@@ -85,10 +88,13 @@ class Mutant:
         return text
 
 
-def read_mutants(path: Path = LIST) -> tuple[Mutant, ...]:
-    """The list, in its order."""
-    with path.open("rb") as file:
-        return tuple(Mutant(**entry) for entry in tomllib.load(file)["mutant"])
+def read_mutants(paths: Iterable[Path] = LISTS) -> tuple[Mutant, ...]:
+    """Return the mistakes of all lists, in their order."""
+    mutants: list[Mutant] = []
+    for path in paths:
+        with path.open("rb") as file:
+            mutants += (Mutant(**entry) for entry in tomllib.load(file)["mutant"])
+    return tuple(mutants)
 
 
 class Tree:
