@@ -67,6 +67,7 @@ MORE = {
     "ResendFailed": "Do what the extractor says, and give the same command again.",
     "SchemaChangeNotApplied": "Alter the target's table by hand, then `penstock table resync`.",
     "SessionProtocolBroken": DEFECT,
+    "StateOfOtherLog": "Each state has its own: the message names the file and the next command.",
     "SparkStartFailed": "Look at spark.log in the run directory; `penstock doctor` checks Java.",
     "SpillBroken": DEFECT,
     "TableWithoutColumns": "Give it a column, or leave it out: `penstock table remove`.",
@@ -161,9 +162,13 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
+            raised = called(node)
+            for keyword in node.keywords:
+                if keyword.arg == "error" and isinstance(keyword.value, ast.Name):
+                    raised = keyword.value.id  # a check that raises the class it is given
             for keyword in node.keywords:
                 if keyword.arg == "hint":
-                    found[called(node)] += texts(keyword.value, names)
+                    found[raised] += texts(keyword.value, names)
             three = called(node) == "_condition" and len(node.args) == 3
             if three and isinstance(node.args[1], ast.Name):
                 found[node.args[1].id] += texts(node.args[2], names)

@@ -20,10 +20,10 @@ from penstock.consume.listing import SegmentsMissed
 from penstock.consume.lock import ConsumerLocked
 from penstock.consume.position import (
     POSITION_FILE,
+    ConsumerOfOtherLog,
     ConsumerState,
     ConsumerStateCorrupt,
     Position,
-    StateOfOtherLog,
 )
 from penstock.consume.registration import StartUnsettled
 from penstock.host.files import REAL_FILES
@@ -387,7 +387,7 @@ def test_a_state_of_another_log_is_refused(feed: Feed) -> None:
         Position(segment=0, gsn=7, log_id=""),
     ):
         ConsumerState(feed.directory).save(other)
-        with pytest.raises(StateOfOtherLog, match="is of another log"):
+        with pytest.raises(ConsumerOfOtherLog, match="is of another log"):
             feed.run(Noting())
         assert saved(feed) == other
 

@@ -13,6 +13,7 @@ from penstock.host import checkpoint
 from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.log.state_of_log import StateOfOtherLog
 from penstock.model import PenstockError
 
 declare(
@@ -35,11 +36,10 @@ class ConsumerStateCorrupt(PenstockError):
     retry = "operator"
 
 
-class StateOfOtherLog(PenstockError):
-    """A consumer's state belongs to another change log. fields: expected, actual."""
+class ConsumerOfOtherLog(StateOfOtherLog):
+    """A consumer's state belongs to another change log. fields: place, expected, actual."""
 
     code = "CN03"
-    retry = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from penstock.consume.api import CdcConsumer
 from penstock.consume.batches import batches_of
 from penstock.consume.events import events_of
 from penstock.consume.pieces import Piece
-from penstock.consume.position import Position, StateOfOtherLog
+from penstock.consume.position import ConsumerOfOtherLog, Position
 from penstock.log.segment import Segment
 from penstock.model import Marker, TableName
 
@@ -96,14 +96,14 @@ def _is_done(behind: Position, place: Position) -> bool:
 
 
 def check_log(place: Position, segment: Segment) -> None:
-    """Check that a position may be one of this segment's log. Raises StateOfOtherLog."""
+    """Check that a position may be one of this segment's log. Raises ConsumerOfOtherLog."""
     actual = segment.header.log_id
     other = bool(place.log_id) and place.log_id != actual
     if place.segment == segment.number:
         other = other or place.gsn < segment.start.gsn
         other = other or (segment.is_closed and place.gsn > segment.end.gsn)
     if other:
-        raise StateOfOtherLog(
+        raise ConsumerOfOtherLog(
             f"the saved state {place} is of another log: {place.log_id or 'unknown'}; "
             f"{segment.path} belongs to {actual} and has gsn {segment.start.gsn} to "
             f"{segment.end.gsn}",
