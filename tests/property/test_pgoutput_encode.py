@@ -26,8 +26,9 @@ from fix_pgoutput import (
 from fix_pgoutput_draw import proper, relations, row_cells
 from penstock.codec.columns import arrow_type, batch_schema
 from penstock.codec.postgres import pgoutput_encode
+from penstock.codec.postgres.pgbinary import Unencodable
 from penstock.codec.postgres.pgoutput import Decoder, Stop
-from penstock.codec.postgres.pgoutput_encode import Encoder, Frames, Unencodable
+from penstock.codec.postgres.pgoutput_encode import Encoder, Frames
 from penstock.model import Identity, Op, Relation, Rows
 
 ENCODERS: dict[str, type[Encoder]] = {"twin": Encoder}

@@ -427,6 +427,16 @@ def test_values_of_each_type(
         ("time", "time", '"24:00:00"'),
         ("uuid", "uuid", '"x"'),
         ("boolean", "bool", "7"),
+        ("numeric(38,2)", "decimal(38,2)", "340282366920938463463374607431768211457.00"),
+        ("numeric(38,10)", "decimal(38,10)", "340282366920938463463374607431768211457.00"),
+        ("numeric(38,2)", "decimal(38,2)", "1e500"),
+        ("numeric(38,2)", "decimal(38,2)", '"1e500"'),
+        ("real", "float32", "1e39"),
+        ("real", "float32", "-1e-60"),
+        ("real", "float32", '"1e39"'),
+        ("double precision", "float64", "1e400"),
+        ("double precision", "float64", "1e-400"),
+        ("double precision", "float64", '"-1e400"'),
     ],
 )
 def test_a_value_that_the_neutral_type_cannot_hold_is_found(

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.exact_cast import cast_exactly
 from penstock.model import LOAD_AFRESH, Op, PenstockError, Relation
 from penstock.ports.target import Counts
 
@@ -114,7 +115,7 @@ def _one_array(parts: list[Any]) -> Any:
     kind = parts[0].type
     if sum(part.nbytes for part in parts) > TEXT_BYTES_MAX:
         wide = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
-        parts = [part.cast(wide) for part in parts]
+        parts = [cast_exactly(part, wide) for part in parts]
     return pa.concat_arrays(parts)
 
 

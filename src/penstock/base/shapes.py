@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.base.manifest import rows_batch
 from penstock.codec.columns import arrow_type
 from penstock.codec.copy_rows import column_of
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, PenstockError, Relation
 
@@ -79,7 +80,7 @@ def _missing(column: Column, count: int) -> Any:
     if column.missing is None:
         return pa.nulls(count, kind)
     (value,) = column_of([column.missing.encode()], column.neutral)
-    return pa.repeat(value, count).cast(kind)
+    return cast_exactly(pa.repeat(value, count), kind)
 
 
 def _retyped(values: Any, old: Column, new: Column, table: Relation) -> Any:
@@ -92,7 +93,7 @@ def _retyped(values: Any, old: Column, new: Column, table: Relation) -> Any:
             raise _unfit(old, new, table)
         return pa.array(exact_texts(values, old.neutral), pa.string())
     if new.neutral in _WIDER.get(old.neutral, ()) or _is_wider_decimal(old.neutral, new.neutral):
-        return values.cast(arrow_type(new.neutral))
+        return cast_exactly(values, arrow_type(new.neutral))
     raise _unfit(old, new, table)
 
 

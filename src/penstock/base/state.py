@@ -22,6 +22,7 @@ from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
 from penstock.base.shapes import converted, widest
 from penstock.codec.columns import batch_schema
+from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Op, Relation
 
 
@@ -156,7 +157,7 @@ class _Layered:
 
     def _typed(self, columns: Sequence[Any]) -> list[Any]:
         schema = columns_schema(self._relation)
-        return [one.cast(field.type) for one, field in zip(columns, schema, strict=True)]
+        return [cast_exactly(one, field.type) for one, field in zip(columns, schema, strict=True)]
 
     def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Upserts with what was not sent taken from the rows below."""
@@ -212,10 +213,7 @@ def _codes(
     if not touched or not len(touched[0]):
         return np.full(rows.num_rows, -1, np.int64)
     own = [[rows.column(index)] for index in key]
-    theirs = [
-        [one if one.type == mine[0].type else one.cast(mine[0].type)]
-        for one, mine in zip(touched, own, strict=True)
-    ]
+    theirs = [[cast_exactly(one, mine[0].type)] for one, mine in zip(touched, own, strict=True)]
     codes = encode(own, theirs, whole_rows=whole_rows)
     number = np.full(codes.size, -1, np.int64)
     number[codes.before] = np.arange(len(codes.before))
@@ -259,8 +257,7 @@ class _Plain:
             origin = [pa.nulls(count) for _ in self._relation.key]
         arrays = [*columns, bitmaps, *origin]
         typed = [
-            one if one.type == field.type else one.cast(field.type)
-            for one, field in zip(arrays, self.schema, strict=True)
+            cast_exactly(one, field.type) for one, field in zip(arrays, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(typed, schema=self.schema)
 

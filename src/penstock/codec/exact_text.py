@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.exact_cast import cast_exactly
+
 _DAY_US = 86_400_000_000
 
 
@@ -15,7 +17,7 @@ def exact_texts(values: Any, neutral: str) -> list[str | None]:
     """Values of a neutral type as exact text, not escaped; None is NULL."""
     kind = neutral.partition("(")[0]
     if kind in _STORED_AS:
-        values = values.cast(_STORED_AS[kind])
+        values = cast_exactly(values, _STORED_AS[kind])
     elif kind in ("float32", "float64"):
         values = pc.cast(values, pa.string())  # the shortest text that reads back as the same
     text = _TEXT_OF[kind]

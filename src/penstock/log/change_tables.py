@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.log.transactions import halves
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, TableName
@@ -186,11 +187,9 @@ def _of_rows(rows: Rows, shape: _Shape, schema: pa.Schema) -> pa.Table:
 
 
 def _as(values: Any, neutral: str, kind: pa.DataType) -> Any:
-    if values.type == kind:
-        return values
-    if kind == pa.string():
+    if kind == pa.string() and values.type != kind:
         return pa.array(exact_texts(values, neutral), kind)
-    return values.cast(kind)
+    return cast_exactly(values, kind)
 
 
 def _operations(batch: Any) -> Any:
@@ -261,7 +260,7 @@ def for_spark(table: pa.Table) -> pa.Table:
     for at, field in enumerate(table.schema):
         kind, column = field.type, table.column(at)
         if kind == pa.uint64():
-            table = table.set_column(at, field.name, column.cast(pa.decimal128(20, 0)))
+            table = table.set_column(at, field.name, cast_exactly(column, pa.decimal128(20, 0)))
         elif kind == pa.uint32():
             table = table.set_column(at, field.name, column.cast(pa.int64()))
         elif kind == POSITION:

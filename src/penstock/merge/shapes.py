@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.columns import after_type, arrow_type, batch_schema, before_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.model import Column, Op, PenstockError, Relation, TableName
 
@@ -260,7 +261,7 @@ def _cast(values: pa.Array, old: Column, new: Column) -> pa.Array:
         return values
     if new.neutral == "string":
         return pa.array(exact_texts(values, old.neutral), pa.string())
-    return values.cast(kind)
+    return cast_exactly(values, kind)
 
 
 def _made(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
@@ -268,7 +269,7 @@ def _made(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
     if column.missing is None:
         return pa.nulls(len(ops), kind)
     texts = pa.array([column.missing if op == Op.INSERT else None for op in ops.tolist()])
-    return texts.cast(pa.string()).cast(kind)
+    return cast_exactly(texts.cast(pa.string()), kind)
 
 
 def _absent(old: pa.Array, places: Sequence[int | None], ops: npt.NDArray[np.uint8]) -> pa.Array:

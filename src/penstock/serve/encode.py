@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.codec.postgres import pgoutput_write as write
-from penstock.codec.postgres.pgoutput_encode import Unencodable
+from penstock.codec.postgres.pgbinary import Unencodable
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_text import Transaction
 from penstock.codec.types.losses import NO_CHOICES, Choices

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.postgres.pgtypes import neutral_type, wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
@@ -152,7 +153,7 @@ class RowFilter:
                 return pa.scalar(text.lower() in ("t", "true", "on", "yes", "1"), kind)
             if pa.types.is_fixed_size_binary(kind):
                 return pa.scalar(bytes.fromhex(text.replace("-", "")), kind)
-            return pc.cast(pa.scalar(text), kind)
+            return cast_exactly(pa.scalar(text), kind)
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
             raise self._unsupported(f"{text!r} is not read here") from error
 

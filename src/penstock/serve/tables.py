@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type, batch_schema
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types import served
 from penstock.codec.types.losses import NO_CHOICES, Choices
@@ -203,7 +204,7 @@ class TableView:
             one = values[place]
             wanted = arrow_type(self.relation.columns[self._columns.index(index)].neutral)
             one = one if convert is None else convert(one)
-            chosen.append(one if one.type == wanted else one.cast(wanted))
+            chosen.append(cast_exactly(one, wanted))
         if not chosen:
             return pa.array([{} if ok else None for ok in image.is_valid().to_pylist()], field.type)
         missing = pc.invert(image.is_valid())

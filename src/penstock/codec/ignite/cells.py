@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.changes import Ints
 from penstock.codec.ignite.types import BinaryType, Types
@@ -165,7 +166,7 @@ def _column(
     if cell.form == "other":
         return values
     if cell.form == "moment":
-        return pa.array(values, pa.int64()).cast(_ARROW["moment"])
+        return cast_exactly(pa.array(values, pa.int64()), _ARROW["moment"])
     return pa.array(values, _ARROW[cell.form])
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.ignite.kinds import OF_VALUES, holder, neutral_of, parts_of
 from penstock.codec.ignite.texts import DAY_MS, json_of, text_of
 from penstock.codec.ignite.values import UUID, Date, Opaque, SqlDate, Time, Timestamp
@@ -36,7 +37,7 @@ _HELD: dict[str, frozenset[type]] = {
     "timestamp": frozenset((Timestamp, Date, SqlDate, NONE)),
     "other": frozenset((Opaque, NONE)),
 }
-_MS_MAX = (2**63 - 1) // 1000
+MS_MAX = (2**63 - 1) // 1000  # of which microseconds fit into 64 bits
 _INT_BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 
 
@@ -135,10 +136,10 @@ def _timestamps(kind: str, neutral: str, values: Values, _: str) -> pa.Array:
             continue
         ms = one[0]
         nanos = one[1] if len(one) > 1 else 0
-        if nanos % 1000 or not -_MS_MAX < ms < _MS_MAX:
+        if nanos % 1000 or not -MS_MAX < ms < MS_MAX:
             raise NotHeld(kind)
         add(ms * 1000 + nanos // 1000)
-    return pa.array(found, pa.int64()).cast(arrow_type(neutral))
+    return cast_exactly(pa.array(found, pa.int64()), arrow_type(neutral))
 
 
 def column_of_ms(kind: str, neutral: str, ms: pa.Array, zone: str = UTC) -> pa.Array:
@@ -163,7 +164,7 @@ def _date_column(_: str, neutral: str, ms: pa.Array, zone: str) -> pa.Array:
     if not pc.all(is_midnight, min_count=0).as_py():
         raise NotHeld("timestamp")
     try:
-        return days.cast(pa.int32()).cast(arrow_type(neutral))
+        return cast_exactly(days.cast(pa.int32()), arrow_type(neutral))
     except pa.ArrowInvalid:  # a day of another age
         raise NotHeld("date") from None
 
@@ -173,7 +174,7 @@ def _time_column(kind: str, neutral: str, ms: pa.Array, zone: str) -> pa.Array:
     inside = pc.and_(pc.greater_equal(local, 0), pc.less(local, DAY_MS))
     if pc.any(pc.invert(inside)).as_py():
         raise NotHeld(kind)
-    return pc.multiply(local, 1000).cast(arrow_type(neutral))
+    return cast_exactly(pc.multiply(local, 1000), arrow_type(neutral))
 
 
 def _ms(values: Values) -> pa.Array:

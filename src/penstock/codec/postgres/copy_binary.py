@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.codec.postgres.pgbinary import numeric_bytes
+from penstock.codec.postgres.pgbinary import (
+    DAYS,
+    EPOCH_DAYS,
+    EPOCH_US,
+    MICROSECONDS,
+    numeric_bytes,
+)
 
 try:
     from penstock.codec.postgres._copy_binary import encode as _kernel
@@ -33,10 +39,6 @@ BLOCK_BYTES = 96 * 1024  # psycopg cuts what is longer than 128 KiB, which copie
 FIELD_BYTES_MAX = 0x3FFFFFFF  # what the server allocates for one value
 
 _NULL = b"\xff\xff\xff\xff"
-_EPOCH_DAYS, _EPOCH_US = 10_957, 946_684_800_000_000  # 2000-01-01
-# From 4714-11-24 BC to 5874898-06-03; the last microsecond of Arrow is before PostgreSQL's.
-_DAYS = range(-2_440_588, 2_145_042_906)
-_MICROSECONDS = range(-210_866_803_200_000_000, 2**63)
 
 
 class _Form(NamedTuple):
@@ -174,7 +176,7 @@ def _value(form: _Form, value: Any) -> bytes:
     if form.bits is None:
         return bytes(value)
     kind, known, epoch = (
-        (">i", _DAYS, _EPOCH_DAYS) if form.bits == pa.int32() else (">q", _MICROSECONDS, _EPOCH_US)
+        (">i", DAYS, EPOCH_DAYS) if form.bits == pa.int32() else (">q", MICROSECONDS, EPOCH_US)
     )
     if value not in known:
         raise _NoFormError(NOT_IN_RANGE)

@@ -26,8 +26,11 @@ _INTEGER_BYTES = {"int16": 2, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
 _UNSIGNED = (26, 28, 29, _XID8)
 _FLOATS = {700: "float32", 701: "float64"}
 _TEXTS = (TEXT_OID, 19, 114, 142, 1042, 1043)
-_EPOCH_DAYS, _EPOCH_US = 10_957, 946_684_800_000_000  # 2000-01-01
-_TIMES = {1083: ("time", 0), 1114: ("timestamp", _EPOCH_US), 1184: ("timestamptz", _EPOCH_US)}
+EPOCH_DAYS, EPOCH_US = 10_957, 946_684_800_000_000  # 2000-01-01
+_TIMES = {1083: ("time", 0), 1114: ("timestamp", EPOCH_US), 1184: ("timestamptz", EPOCH_US)}
+# From 4714-11-24 BC to 5874898-06-03; the last microsecond of Arrow is before PostgreSQL's.
+DAYS = range(-2_440_588, 2_145_042_906)
+MICROSECONDS = range(-210_866_803_200_000_000, 2**63)
 _DATE = 1082
 _NUMERIC_HEAD = struct.Struct(">hhHH")
 _NEGATIVE, _GROUP_DIGITS = 0x4000, 4
@@ -35,6 +38,16 @@ _NEGATIVE, _GROUP_DIGITS = 0x4000, 4
 _SPECIAL = {"NaN": (0xC000, 0), "Infinity": (0xD000, 0x20), "-Infinity": (0xF000, 0x20)}
 
 Convert = Callable[[Any], Any]
+NO_SUCH_DATE = "has a date or timestamp that PostgreSQL has no place for"
+
+
+class Unencodable(ValueError):
+    """A row that cannot be sent. row: its place in the batch."""
+
+    def __init__(self, row: int, why: str) -> None:
+        """why: the rest of the sentence that names the row."""
+        super().__init__(f"row {row} of the batch {why}")
+        self.row = row
 
 
 def binary_form(column: Column) -> Convert | None:
@@ -53,9 +66,11 @@ def binary_form(column: Column) -> Convert | None:
     if _FLOATS.get(oid) == neutral:
         return lambda values: _fixed(values, ">f4" if neutral == "float32" else ">f8")
     if oid in _TIMES and _TIMES[oid][0] == neutral:
-        return lambda values: _fixed(values.cast(pa.int64()), ">i8", _TIMES[oid][1])
+        if neutral == "time":
+            return lambda values: _fixed(values.cast(pa.int64()), ">i8")
+        return lambda values: _dates(values.cast(pa.int64()), ">i8", EPOCH_US, MICROSECONDS)
     if oid == _DATE and neutral == "date":
-        return lambda values: _fixed(values.cast(pa.int32()), ">i4", _EPOCH_DAYS)
+        return lambda values: _dates(values.cast(pa.int32()), ">i4", EPOCH_DAYS, DAYS)
     if oid == NUMERIC_OID:
         return _numerics
     if oid == _UUID and neutral == "uuid":
@@ -76,6 +91,15 @@ def _integers(oid: int, neutral: str) -> Convert | None:
         return None
     kind = f">{'u' if is_unsigned else 'i'}{size}"
     return lambda values: _fixed(values, kind)
+
+
+def _dates(values: Any, kind: str, epoch: int, bounds: range) -> Any:
+    """Make the form of dates or timestamps, counted from 2000. Raises Unencodable."""
+    numbers = np.asarray(values.fill_null(epoch))
+    bad = (numbers < bounds.start) | (numbers >= bounds.stop)
+    if bad.any():
+        raise Unencodable(int(np.argmax(bad)), NO_SUCH_DATE)
+    return _fixed(values, kind, epoch)
 
 
 def _fixed(values: Any, kind: str, less: int = 0) -> Any:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_text import exact_texts
-from penstock.codec.postgres.pgbinary import binary_form
+from penstock.codec.postgres.pgbinary import Unencodable, binary_form
 from penstock.codec.postgres.pgoutput_outcome import FRAME_LENGTH_MAX_BYTES
 from penstock.codec.postgres.pgoutput_write import xlog_data
 from penstock.codec.postgres.pgtext import is_hex_bytea
@@ -63,15 +63,6 @@ _KINDS = {
     "float32": _FLOAT,
     "float64": _FLOAT,
 }
-
-
-class Unencodable(ValueError):
-    """A row that pgoutput has no message for. row: its place in the batch."""
-
-    def __init__(self, row: int, why: str) -> None:
-        """why: the rest of the sentence that names the row."""
-        super().__init__(f"row {row} of the batch {why}")
-        self.row = row
 
 
 NO_OLD_IMAGE = "is a delete without an old image"

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from penstock.codec.exact_text import timestamp_text
 from penstock.codec.postgres.names import quoted
-from penstock.codec.postgres.pgoutput_encode import NO_OLD_IMAGE, Unencodable, texts
+from penstock.codec.postgres.pgbinary import Unencodable
+from penstock.codec.postgres.pgoutput_encode import NO_OLD_IMAGE, texts
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Op, Relation
 

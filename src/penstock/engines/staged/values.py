@@ -8,6 +8,7 @@ hold raises NotNeutral: then the column is kept as text, which the target reads 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Column
 
 Raws = Sequence[Any]
@@ -62,12 +64,14 @@ def plain(raw: Any) -> Any:
 
 
 def _array(column: Column, values: list[Any], raws: Raws) -> pa.Array:
+    kind = arrow_type(column.neutral)
+    first = pa.float64() if pa.types.is_floating(kind) else kind
     try:
-        return pa.array(values, arrow_type(column.neutral))
+        return cast_exactly(pa.array(values, first), kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         for place, value in enumerate(values):
             try:
-                pa.array([value], arrow_type(column.neutral))
+                cast_exactly(pa.array([value], first), kind)
             except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
                 raise NotNeutral(place, bytes(raws[place]).decode()) from error
         raise
@@ -76,11 +80,11 @@ def _array(column: Column, values: list[Any], raws: Raws) -> pa.Array:
 def _cast(column: Column, texts: list[str | None], raws: Raws) -> pa.Array:
     kind = arrow_type(column.neutral)
     try:
-        return pa.array(texts, pa.string()).cast(kind)
+        return cast_exactly(pa.array(texts, pa.string()), kind)
     except pa.ArrowInvalid:
         for place, text in enumerate(texts):
             try:
-                pa.array([text], pa.string()).cast(kind)
+                cast_exactly(pa.array([text], pa.string()), kind)
             except pa.ArrowInvalid as error:
                 raise NotNeutral(place, bytes(raws[place]).decode()) from error
         raise
@@ -111,7 +115,10 @@ def _integer(value: Any, *, is_bits: bool) -> int:
 def _floats(column: Column, raws: Raws) -> pa.Array:
     try:
         values = _joined(raws, list[float | None])
+        is_exact = 0.0 not in values  # a number too small for a float is read as 0
     except msgspec.ValidationError:
+        is_exact = False
+    if not is_exact:
         values = _each(raws, _float)
     return _array(column, values, raws)
 
@@ -119,7 +126,11 @@ def _floats(column: Column, raws: Raws) -> pa.Array:
 def _float(value: Any) -> float:
     if isinstance(value, bytes):
         raise ValueError(value)
-    return float(value)  # also NaN, Infinity
+    number = Decimal(value)  # of a text, too: NaN, Infinity
+    found = float(number)
+    if number.is_finite() and (math.isinf(found) or (found == 0 != number)):
+        raise ValueError(value)
+    return found
 
 
 def _bools(column: Column, raws: Raws) -> pa.Array:
@@ -187,13 +198,12 @@ def _dates(column: Column, raws: Raws) -> pa.Array:
 def _times(_column: Column, raws: Raws) -> pa.Array:
     texts = _strings(raws)
     dated = [None if text is None else f"1970-01-01T{text}" for text in texts]
-    stamp = pa.timestamp("us")
     try:
-        return pa.array(dated, pa.string()).cast(stamp).cast(pa.time64("us"))
+        return pa.array(dated, pa.string()).cast(pa.timestamp("us")).cast(pa.time64("us"))
     except pa.ArrowInvalid:
         for place, text in enumerate(dated):
             try:
-                pa.array([text], pa.string()).cast(stamp)
+                pa.array([text], pa.string()).cast(pa.timestamp("us"))
             except pa.ArrowInvalid as error:
                 raise NotNeutral(place, bytes(raws[place]).decode()) from error
         raise

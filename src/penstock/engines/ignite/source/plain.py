@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.ignite.cells import Cell, cell_of, cell_reader
 from penstock.codec.ignite.changes import Changes
-from penstock.codec.ignite.columns import NotHeld, column_of, column_of_ms
+from penstock.codec.ignite.columns import MS_MAX, NotHeld, column_of, column_of_ms
 from penstock.codec.ignite.kinds import OF_CODES, parts_of
 from penstock.codec.ignite.types import Types
 from penstock.engines.ignite.source.shapes import (
@@ -130,7 +131,9 @@ def _of_entries(column: KeptColumn, puts: Changes) -> pa.Array | None:
     kind = arrow_type(column.neutral)
     if column.field == EXPIRES and column.neutral == "timestamptz":
         times_ms = puts.rows["expire_time_ms"]
-        return pa.array(times_ms * 1000, pa.int64(), mask=times_ms == 0).cast(kind)
+        if not ((times_ms > -MS_MAX) & (times_ms < MS_MAX)).all():
+            return None
+        return cast_exactly(pa.array(times_ms * 1000, pa.int64(), mask=times_ms == 0), kind)
     if column.field == PRIMARY:
         return pa.array(puts.is_primary, kind)
     return pa.nulls(len(puts), kind) if column.field == RAW else None

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.columns import arrow_type
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.mysql.types import parse_type
 from penstock.engines.mysql.connect import quoted
 from penstock.model import Column, Relation
@@ -164,11 +165,7 @@ class MergeLayout:
         arrays += columns
         return pa.RecordBatch.from_arrays(
             [
-                pa.nulls(size, kind.type)
-                if values is None
-                else values
-                if values.type == kind.type
-                else values.cast(kind.type)
+                pa.nulls(size, kind.type) if values is None else cast_exactly(values, kind.type)
                 for values, kind in zip(arrays, self.schema, strict=True)
             ],
             schema=self.schema,

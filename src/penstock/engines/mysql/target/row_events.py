@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.arrow_lines import as_bytes, joined, text_of
+from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.types import parse_type
 from penstock.ports.target import GONE, NEW, UPSERT
@@ -299,7 +300,7 @@ def _integers(values: pa.Array, how: How) -> list[Part]:
 def _decimals(values: pa.Array, how: How) -> list[Part]:
     precision, scale = how
     try:
-        values = values.cast(pa.decimal128(precision, scale))
+        values = cast_exactly(values, pa.decimal128(precision, scale))
     except pa.ArrowInvalid as error:
         raise NotExact from error
     words = np.frombuffer(values.buffers()[1], "<i8")

@@ -18,6 +18,7 @@ import pymysql
 import structlog
 from pymysql.constants import COMMAND
 
+from penstock.codec.exact_cast import cast_exactly
 from penstock.engines.mysql.connect import Connection, connect, quoted, statement_error, value
 from penstock.engines.mysql.connect import rows as rows_of
 from penstock.engines.mysql.target.claims import claim_staging
@@ -182,7 +183,8 @@ class _Counted:
                     self.without_label += pc.sum(empty).as_py() or 0
                 for name in self._floats:
                     place = batch.schema.get_field_index(name)
-                    batch = batch.set_column(place, name, batch.column(name).cast(pa.float64()))
+                    wide = cast_exactly(batch.column(name), pa.float64())
+                    batch = batch.set_column(place, name, wide)
                 yield batch
 
 

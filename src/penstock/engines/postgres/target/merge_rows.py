@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.codec.exact_cast import cast_exactly
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staged
 from penstock.model import Column, Relation
@@ -147,7 +148,7 @@ class MergeLayout:
         arrays += [_pack([columns[index] for index in p.indexes], p.kind) for p in self._packs]
         return pa.RecordBatch.from_arrays(
             [
-                pa.nulls(size, kind.type) if values is None else _as(values, kind.type)
+                pa.nulls(size, kind.type) if values is None else cast_exactly(values, kind.type)
                 for values, kind in zip(arrays, self.schema, strict=True)
             ],
             schema=self.schema,
@@ -202,7 +203,7 @@ def _pack(columns: list[Any], kind: StagedColumn) -> Any:
     size = next(len(column) for column in columns if column is not None)
     whole = pa.concat_arrays(
         [
-            pa.nulls(size, kind.arrow) if column is None else _as(column, kind.arrow)
+            pa.nulls(size, kind.arrow) if column is None else cast_exactly(column, kind.arrow)
             for column in columns
         ]
     )
@@ -214,7 +215,3 @@ def _pack(columns: list[Any], kind: StagedColumn) -> Any:
 
 def _array_of(kind: StagedColumn) -> StagedColumn:
     return StagedColumn(pa.list_(kind.arrow), f"{kind.sql}[]", needs_cast=False)
-
-
-def _as(values: Any, kind: pa.DataType) -> Any:
-    return values if values.type == kind else values.cast(kind)
