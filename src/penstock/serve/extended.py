@@ -110,7 +110,7 @@ class Extended:
             )
         except TableRead as read:
             table = TableName(read.schema, read.name)
-            found = table_statement(session, table, asked.sql, asked.types)
+            found = await session.ask(table_statement, session, table, asked.sql, asked.types)
         self._statements[asked.name] = found
         session.write(wire.PARSE_COMPLETE)
 

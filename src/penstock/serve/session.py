@@ -206,12 +206,13 @@ class ClientSession:
         """The catalogue's answer to a statement; None: rows of a table, which are sent. Raises
         Refused, Gone.
         """
-        query = read_copy(statement) if is_copy(statement) else None
+        query = await self.ask(read_copy, statement) if is_copy(statement) else None
         try:
-            asked = statement if query is None else lookup(query)
+            asked = statement if query is None else await self.ask(lookup, query)
             answer = await self.ask(self._answers.answer, asked, self.session)
         except TableRead as read:
-            query = query or read_select(statement)
+            if query is None:
+                query = await self.ask(read_select, statement)
             await send_rows(self, TableName(read.schema, read.name), query)
             return None
         if query is not None:

@@ -165,7 +165,7 @@ class SessionSnapshots:
         if session.transaction == "I":
             await self.transaction_ends()
         elif session.read_time is not None:
-            time, session.read_time = session.read_time.split()[0], None
+            time, session.read_time = session.read_time, None
             await self.transaction_ends()
             if int(time):
                 await self.use(self._all.exported(time))

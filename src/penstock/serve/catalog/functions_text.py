@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from functools import lru_cache
 from typing import Any
 
 from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import Context, function
+from penstock.serve.catalog.patterns import first_match, replace_matches
 from penstock.serve.catalog.types import json_of
 
 _FLAGS_KNOWN = "gi"
+LETTERS_MAX = 1 << 22
+_SERIES_MAX = 100_000
 
 
 @function("lower(text) -> text")
@@ -59,14 +60,12 @@ def _substring(_: Context, text: str, start: int, length: int | None = None) -> 
 
 @function("substring(text, text) -> text")
 def _substring_of(_: Context, text: str, pattern: str) -> str | None:
-    found = regex(pattern, False).search(text)
-    if found is None:
-        return None
-    return found[1] if found.re.groups else found[0]
+    return first_match(text, pattern)
 
 
 @function("replace(text, text, text) -> text")
 def _replace(_: Context, text: str, old: str, new: str) -> str:
+    _check_growth(text, text.count(old) if old else 0, new)
     return text.replace(old, new) if old else text
 
 
@@ -120,74 +119,14 @@ def _quote_text(_: Context, text: str) -> str:
 def _replace_pattern(_: Context, text: str, pattern: str, new: str, flags: str = "") -> str:
     if set(flags) - set(_FLAGS_KNOWN):
         raise Refused("0A000", f"flags of regular expressions are not supported: {flags}")
-    new = re.sub(r"\\(?!\d)(.)", r"\\\\\1", new).replace("\\&", "\\g<0>")
-    return regex(pattern, "i" in flags).sub(new, text, count=0 if "g" in flags else 1)
+    _check_growth(text, len(text) + 1, new)
+    return replace_matches(text, pattern, new, ignore_case="i" in flags, every="g" in flags)
 
 
-@lru_cache(maxsize=512)
-def regex(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """A regular expression of the server as one of Python's. Raises Refused: 0A000, 2201B.
-
-    What means another thing in Python is refused: collating elements, embedded options, directors.
-    """
-    if pattern.startswith(("***", "(?")) or "[[." in pattern or "[[=" in pattern:
-        raise Refused("0A000", f"not supported in a regular expression: {pattern}")
-    text = pattern
-    for name, inside in _CLASSES.items():
-        text = text.replace(f"[:{name}:]", inside)
-    for escape, meaning in (("\\m", r"\b(?=\w)"), ("\\M", r"\b(?<=\w)"), ("\\y", r"\b")):
-        text = text.replace(escape, meaning)
-    if "[:" in text or re.search(r"\\[AZYcewxuU]", text):
-        raise Refused("0A000", f"not supported in a regular expression: {pattern}")
-    text = re.sub(r"(?<!\\)\$", r"\\Z", text) if "[" not in text else _dollars(text)
-    try:
-        return re.compile(text, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
-    except re.error as error:
-        raise Refused("2201B", f"invalid regular expression: {error}") from None
-
-
-_CLASSES = {
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
-}
-
-
-def _dollars(text: str) -> str:
-    """`$` is the very end of the text, but inside of brackets it is itself."""
-    parts, inside, escaped = [], False, False
-    for letter in text:
-        if letter == "$" and not inside and not escaped:
-            parts.append(r"\Z")
-            continue
-        if not escaped and letter == "[":
-            inside = True
-        elif not escaped and letter == "]":
-            inside = False
-        escaped = letter == "\\" and not escaped
-        parts.append(letter)
-    return "".join(parts)
-
-
-@lru_cache(maxsize=512)
-def like(pattern: str, ignore_case: bool, escape: str = "\\") -> re.Pattern[str]:
-    """A LIKE pattern as a regular expression of Python. Raises Refused: 22025."""
-    parts: list[str] = []
-    at = 0
-    while at < len(pattern):
-        letter = pattern[at]
-        if escape and letter == escape:
-            at += 1
-            if at == len(pattern):
-                raise Refused("22025", "LIKE pattern must not end with escape character")
-            parts.append(re.escape(pattern[at]))
-        else:
-            parts.append({"%": ".*", "_": "."}.get(letter) or re.escape(letter))
-        at += 1
-    return re.compile("".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+def _check_growth(text: str, places: int, new: str) -> None:
+    """Refuse before it is made what would have too many letters."""
+    if len(text) + places * len(new) > LETTERS_MAX:
+        raise Refused("54000", f"a text would have more than {LETTERS_MAX} letters")
 
 
 # -- numbers ----------------------------------------------------------------------------------
@@ -273,8 +212,8 @@ def _series(_: Context, start: int, stop: int, step: int = 1) -> list[list[int]]
     if step == 0:
         raise Refused("22023", "step size cannot equal zero")
     found = range(start, stop + (1 if step > 0 else -1), step)
-    if len(found) > 1_000_000:
-        raise Refused("54000", "generate_series of more than a million rows")
+    if len(found) > _SERIES_MAX:
+        raise Refused("54000", f"generate_series of more than {_SERIES_MAX} rows")
     return [[number] for number in found]
 
 

@@ -19,7 +19,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.codec.postgres.pgwire_server import Refused
 
-STATEMENT_BYTES_MAX = 1_000_000
+STATEMENT_LETTERS_MAX = 1 << 19
+TOKENS_MAX = 100_000  # about a second to parse
 _SYNTAX_KEPT = ("CAST", "EXTRACT", "SUBSTRING", "TRIM", "POSITION")
 
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it warns of is refused here
@@ -68,12 +69,14 @@ class Statement:
 
 def split(sql: str) -> list[Statement]:
     """The statements of a query string. Raises Refused: 42601, 54000."""
-    if len(sql) > STATEMENT_BYTES_MAX:
-        raise Refused("54000", "statement is too long")
+    if len(sql) > STATEMENT_LETTERS_MAX:
+        raise Refused("54000", f"a query has more than {STATEMENT_LETTERS_MAX} letters")
     try:
         tokens = _DIALECT.tokenize(sql)
     except SqlglotError as error:
         raise Refused("42601", f"syntax error: {_first_line(error)}") from None
+    if len(tokens) > TOKENS_MAX:
+        raise Refused("54000", f"a query has more than {TOKENS_MAX} words and signs")
     found: list[Statement] = []
     current: list[Token] = []
     for token in tokens:

@@ -52,7 +52,7 @@ _FIXED_FORM = {
 _OF_DIALECT = {YUGABYTE: {"yb_read_time": "0"}}
 _TIME_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"B": 1, "kB": 2**10, "8kB": 2**13, "MB": 2**20, "GB": 2**30, "TB": 2**40}
-_NUMBER = re.compile(r"\s*(-?[0-9.]+)\s*([a-zA-Z]*)\s*")
+_NUMBER = re.compile(r"(-?[0-9.]+)\s*([a-zA-Z]*)")
 
 
 def _unknown(name: str) -> Refused:
@@ -196,7 +196,7 @@ def _date_style(value: str) -> str:
 
 
 def _number(fact: tuple[Any, ...], value: str, invalid: Refused) -> str:
-    match = _NUMBER.fullmatch(value)
+    match = _NUMBER.fullmatch(value.strip())
     if match is None:
         raise invalid
     units = _TIME_UNITS if fact[2] in _TIME_UNITS else _SIZE_UNITS

@@ -14,7 +14,7 @@ from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import Statement, unsupported
 from penstock.serve.catalog.types import TEXT
 
-_READ_TIME = re.compile(r"\s*\d+(\s*ht)?\s*")
+_READ_TIME = re.compile(r"([0-9]{1,20})(?:\s*ht)?")
 _NO_TRANSACTION = Notice(
     severity="WARNING", sqlstate="25P01", message="there is no transaction in progress"
 )
@@ -324,15 +324,17 @@ def _set_one(context: Context, words: Words, *, local: bool) -> None:
 
 
 def _read_time(context: Context, value: str | None, *, local: bool) -> None:
-    if value is not None and not _READ_TIME.fullmatch(value):
+    match = None if value is None else _READ_TIME.fullmatch(value.strip())
+    if value is not None and match is None:
         raise Refused("22023", f'invalid value for parameter "yb_read_time": "{value}"')
-    if value is not None and int(value.split()[0]) and not local:
+    time = None if match is None else match[1]
+    if time is not None and int(time) and not local:
         raise Refused(
             "0A000",
             "yb_read_time is for one transaction",
             hint="BEGIN, then SET LOCAL yb_read_time TO ...",
         )
-    context.session.read_time = value
+    context.session.read_time = time
 
 
 def _characteristics(context: Context, words: Words) -> Answer:

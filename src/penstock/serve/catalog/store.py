@@ -12,8 +12,8 @@ from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import REGISTRY, Context, Function
-from penstock.serve.catalog.functions_text import like, regex
 from penstock.serve.catalog.names import print_reg, read_reg
+from penstock.serve.catalog.patterns import is_match
 from penstock.serve.catalog.types import (
     BOOL,
     INT2,
@@ -29,6 +29,10 @@ from penstock.serve.catalog.types import (
 
 _STEPS_MAX = 50_000_000  # of SQLite's machine: about two seconds
 _STEPS_BETWEEN = 100_000
+_STEPS_PER_CALL = 200  # of a function of ours, which takes as long as so many steps
+_STEPS_PER_LETTER = 1
+_VALUE_BYTES_MAX = 4 << 20
+_ANSWER_BYTES_MAX = 64 << 20
 _INDEXED = (
     "oid",
     "attrelid",
@@ -51,6 +55,7 @@ class Store:
         """context: for the functions; its session is that of the running query."""
         self._context = context
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES_MAX)
         self._raised: Exception | None = None
         self._steps = 0
         self._fixed_rows: dict[str, int] = {}
@@ -92,23 +97,39 @@ class Store:
         )
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """The rows of a bound query. Raises Refused: what a function raised, 57014, 54000."""
+        """Return the rows of a bound query.
+
+        Raises Refused: what a function raised, 57014, 54000.
+        """
         self._raised, self._steps = None, 0
+        found: list[tuple[Any, ...]] = []
+        size = 0
         try:
-            found = self._connection.execute(sql, dict(parameters)).fetchmany(_ROWS_MAX + 1)
+            for row in self._connection.execute(sql, dict(parameters)):
+                size += sum(len(cell) for cell in row if isinstance(cell, str))
+                if len(found) >= _ROWS_MAX or size > _ANSWER_BYTES_MAX:
+                    raise Refused("54000", "the answer has too many rows")
+                found.append(row)
         except (sqlite3.Error, OverflowError) as error:
             raised, self._raised = self._raised, None
             if raised is not None:
                 raise raised from None
+            if "too big" in str(error):
+                raise Refused("54000", "a value has too many letters") from None
             raise Refused("XX000", f"the catalogue could not run its query: {error}") from error
-        if len(found) > _ROWS_MAX:
-            raise Refused("54000", "more than a million rows")
         return found
+
+    def _spend(self, given: Iterable[Any]) -> None:
+        """Count a call as steps. Raises Refused: 57014."""
+        letters = sum(len(value) for value in given if isinstance(value, str))
+        self._steps += _STEPS_PER_CALL + letters * _STEPS_PER_LETTER
+        if self._steps > _STEPS_MAX:
+            raise _too_long()
 
     def _progress(self) -> int:
         self._steps += _STEPS_BETWEEN
         if self._steps > _STEPS_MAX:
-            self._raised = Refused("57014", "canceling statement: it takes too many steps")
+            self._raised = _too_long()
             return 1
         return 0
 
@@ -155,6 +176,7 @@ class Store:
     def _function(self, name: str, call: Any) -> None:
         def guarded(*given: Any) -> Any:
             try:
+                self._spend(given)
                 return call(*given)
             except Exception as error:
                 self._raised = error
@@ -179,6 +201,7 @@ class Store:
         class Guarded(kind):  # type: ignore[misc]
             def step(self, *given: Any) -> None:
                 try:
+                    store._spend(given)
                     super().step(*given)
                 except Exception as error:
                     store._raised = error
@@ -239,6 +262,10 @@ class Store:
         )
 
 
+def _too_long() -> Refused:
+    return Refused("57014", "canceling statement: it takes too many steps")
+
+
 def _cell(value: Any) -> Any:
     return json_of(value) if isinstance(value, list | tuple) else value
 
@@ -276,10 +303,7 @@ _ARITHMETIC = {
 
 
 def _match(operator: str, value: str, pattern: str, escape: str = "\\") -> int:
-    ignore_case = operator.endswith("*")
-    if operator.startswith("~~"):
-        return int(like(pattern, ignore_case, escape).fullmatch(value) is not None)
-    return int(regex(pattern, ignore_case).search(value) is not None)
+    return int(is_match(operator, value, pattern, escape))
 
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {

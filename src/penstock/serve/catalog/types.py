@@ -7,6 +7,7 @@ arrays and rows, as JSON text of such values. Pure.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -307,9 +308,12 @@ def _read_number(name: str, text: str) -> int | float:
     except ValueError:
         pass
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         raise _invalid(name, text) from None
+    if math.isinf(number) and "inf" not in text.lower():
+        raise Refused("0A000", f"a number of so many digits is not read here: {text[:40]}")
+    return number
 
 
 def _read_boolean(text: str) -> int:
@@ -320,28 +324,37 @@ def _read_boolean(text: str) -> int:
     raise _invalid("boolean", text)
 
 
-_ELEMENT = re.compile(r'\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^",{}]*?))\s*(?=[,}])')
+_ELEMENT = re.compile(r'"(?P<quoted>(?:[^"\\]|\\.)*)"\s*|(?P<plain>[^",{}]+)', re.DOTALL)
 
 
 def read_array(text: str) -> list[str | None]:
-    """The elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
+    """Return the elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
     body = text.strip()
     if not (body.startswith("{") and body.endswith("}")):
-        raise Refused("22P02", f'malformed array literal: "{text}"')
+        raise _malformed(text)
     if body[1:-1].strip() == "":
         return []
     found: list[str | None] = []
     at = 1
     while at < len(body):
+        while body[at].isspace():  # the text ends with a brace
+            at += 1
         match = _ELEMENT.match(body, at)
-        if match is None or (match["quoted"] is None and not match["plain"]):
-            raise Refused("22P02", f'malformed array literal: "{text}"')
+        if match is None or body[match.end() : match.end() + 1] not in (",", "}"):
+            raise _malformed(text)
         if match["quoted"] is not None:
-            found.append(re.sub(r"\\(.)", r"\1", match["quoted"]))
+            found.append(re.sub(r"\\(.)", r"\1", match["quoted"], flags=re.DOTALL))
         else:
-            found.append(None if match["plain"].lower() == "null" else match["plain"])
+            plain = match["plain"].rstrip()
+            found.append(None if plain.lower() == "null" else plain)
         at = match.end() + 1
+    if body[-2] == ",":
+        raise _malformed(text)
     return found
+
+
+def _malformed(text: str) -> Refused:
+    return Refused("22P02", f'malformed array literal: "{text}"')
 
 
 # -- printing ---------------------------------------------------------------------------------
