@@ -318,6 +318,19 @@ def test_logical_messages_are_ignored_or_kept(source_url: str, tmp_path: Path) -
     ]
 
 
+def test_a_message_outside_transactions_is_not_sent_twice(source_url: str, tmp_path: Path) -> None:
+    """A source that is asked to go on from the position of the message sends what follows it."""
+    prepare(source_url, "create table t (id int primary key)")
+    with connect(source_url, application_name="test") as sql:
+        with streaming(source_url, tmp_path, keep_messages=True) as source:
+            run_sql(sql, "select pg_logical_emit_message(false, 'app', 'first')")
+            got = collect(source, lambda got: bool(got.markers))
+        with streaming(source_url, tmp_path, keep_messages=True, start=got.end) as source:
+            run_sql(sql, "select pg_logical_emit_message(false, 'app', 'second')")
+            again = collect(source, lambda got: bool(got.markers))
+    assert [(m.trx, m.data["content"]) for m in again.markers] == [(2, "second")]
+
+
 def test_server_version_is_read(postgres: Server) -> None:
     """The fixture's server is one that penstock reads."""
     assert postgres.version >= 14

@@ -295,9 +295,11 @@ def test_a_message_that_was_rolled_back_is_no_marker(tmp_path: Path) -> None:
     assert [m.data["content"] for run in bench.runs for m in run.markers] == ["stays"]
 
 
-def logical(prefix: bytes, content: bytes, *, transactional: bool = True) -> bytes:
+def logical(
+    prefix: bytes, content: bytes, *, transactional: bool = True, position: int = 150
+) -> bytes:
     """A message of pg_logical_emit_message()."""
-    head = struct.pack(">BQ", transactional, 150)
+    head = struct.pack(">BQ", transactional, position)
     return message(b"M" + head + prefix + b"\0" + struct.pack(">I", len(content)) + content)
 
 
@@ -318,6 +320,53 @@ def test_heartbeats_of_our_slot_become_markers(tmp_path: Path) -> None:
     ]
     assert bench.runs[-1].end is not None
     assert bench.runs[-1].end.trx == 2
+
+
+def lone(position: int, content: bytes = b"x") -> bytes:
+    """A message of pg_logical_emit_message(false, …)."""
+    return logical(b"app", content, transactional=False, position=position)
+
+
+def test_a_message_outside_transactions_is_a_transaction_of_its_own(tmp_path: Path) -> None:
+    """Each has a number; its position is the end of its record, where the log goes on."""
+    bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
+    bench.feed(lone(90), begin(100), relation("id"), insert("a"), commit(100, 140))
+    bench.feed(lone(150), lone(170))
+    bench.assembler.cut()
+    markers = [m for run in bench.runs for m in run.markers]
+    assert [(m.gsn, m.trx, m.position) for m in markers] == [(0, 1, 89), (1, 3, 149), (1, 4, 169)]
+    assert not any(m.data["transactional"] for m in markers)
+    assert bench.rows() == [(1, 2, {"id": "a"})]
+    end = bench.runs[-1].end
+    assert end is not None
+    assert (end.position, end.trx) == (170, 4)
+
+
+def test_a_message_that_the_log_has_is_dropped(tmp_path: Path) -> None:
+    """The server sends it again where its slot is behind the log; a later message stays."""
+    bench = Bench(tmp_path, FlushPoint(position=150, trx=4), Limits(), keep_messages=True)
+    bench.feed(lone(100), lone(150), lone(160, b"new"))
+    bench.assembler.cut()
+    (marker,) = [m for run in bench.runs for m in run.markers]
+    assert (marker.trx, marker.data["content"]) == (5, "new")
+
+
+def test_a_visit_stands_before_a_message_outside_transactions(tmp_path: Path) -> None:
+    """The message is behind the position that the visit waits for: positions never fall."""
+    bench = Bench(tmp_path, FlushPoint(position=0), Limits(), keep_messages=True)
+
+    def steps(assembler: Assembler) -> Iterator[int]:
+        yield 250
+        assembler.decoder.begin(249, 0, 0)
+        assembler.decoder.note_marker()
+        assembler.decoder.commit(250)
+
+    visit = Visit(steps=steps)
+    bench.assembler.visit(visit)
+    bench.feed(lone(250), lone(251))
+    bench.assembler.cut()
+    assert visit.trx == 2
+    assert [m.trx for run in bench.runs for m in run.markers] == [1, 3]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -111,10 +111,17 @@ class Announced(NamedTuple):
 
 
 class Unsaid(NamedTuple):
-    """Of a transaction that goes on in the next part: changes so far, and what is not sent yet."""
+    """State of a transaction that goes on in the next part.
+
+    Attributes:
+        changes: number of changes so far.
+        pieces: parts of a message that is a whole transaction.
+        behind: frames that follow the COMMIT.
+    """
 
     changes: int = 0
     pieces: tuple[bytes, ...] = ()
+    behind: tuple[bytes, ...] = ()
 
 
 _NOTHING = Unsaid()
@@ -125,7 +132,7 @@ class Block:
     """The bytes of one part of a chunk.
 
     offsets, ends: for each transaction that has something in it, where it begins in the bytes and
-    its END. shapes: by rising offset. position: all up to this LSN is sent when the block is; 0 for
+    its END; a message outside of transactions is one. shapes: by rising offset. position: all up to this LSN is sent when the block is; 0 for
     a part that others follow. open_trx: the transaction that goes on in the next part; 0: none.
     unsaid: what the next part needs of it.
     cuts: offsets of messages, not far from each other, with 0 and the length.
@@ -298,7 +305,6 @@ class _Part:
             self._marker(markers.popleft())
         if out.open_trx != self._continuing:
             self._commit()
-        out.flush_pending()
         if self._later:
             return out.block(0, 0, 0)
         end, times = self._chunk.end, self._commit_times
@@ -383,9 +389,7 @@ class _Part:
         out = self._out
         if out.open_trx == trx:
             return
-        if out.open_trx:
-            self._commit()
-        out.flush_pending()
+        self._commit()
         out.note_begin(self._end(trx))
         out.open_trx = trx
         # Not above the LSNs of its rows, of which the first may be the next one.
@@ -413,7 +417,7 @@ class _Part:
         self._say(self._form.commit(self._transaction(out.open_trx)), end)
         if self._form.is_whole:
             out.add(write.xlog_data(out.take_kept(), end, self._now_us))
-        out.open_trx, out.count = 0, 0
+        out.end_transaction()
 
     def _row(self, gsn: int, trx: int) -> int:
         """The LSN of a row, or of a marker behind it."""
@@ -447,6 +451,8 @@ class _Part:
         prefix = str(marker.data["prefix"])
         # What names a global transaction is in it, also where the source has an XA id in its place.
         transactional = bool(marker.data.get("transactional", is_global_prefix(prefix)))
+        if not transactional:
+            position = self._end(marker.trx)
         what = Logical(
             prefix=prefix,
             content=_content(marker.data),
@@ -455,13 +461,22 @@ class _Part:
         )
         message = self._form.logical(what)
         if not transactional:
-            self._out.add_outside(write.xlog_data(message, position, self._now_us))
+            self._outside(write.xlog_data(message, position, self._now_us), marker.trx, position)
             return
         self._to(marker.trx)
         if self._form.joins:
             self._change(message, position)
         else:
             self._say(message, position)
+
+    def _outside(self, frame: bytes, trx: int, end: int) -> None:
+        """Add a message that stands at a transaction's END, whether or not that has more."""
+        if self._out.open_trx == trx:
+            self._out.behind.append(frame)
+            return
+        self._commit()
+        self._out.note_begin(end)
+        self._out.add(frame)
 
 
 class _Encoded(NamedTuple):
@@ -498,7 +513,7 @@ class _Out:
         self._shapes: list[Announced] = []
         self._offsets: list[int] = []
         self._ends: list[int] = []
-        self._pending: list[bytes] = []
+        self.behind = list(unsaid.behind)
         self._cuts = [0]
 
     def add(self, piece: bytes | memoryview) -> None:
@@ -525,19 +540,12 @@ class _Out:
         self._kept, self._kept_bytes = [], 0
         return found
 
-    def add_outside(self, frame: bytes) -> None:
-        """Something that is in no transaction: now, or behind the one that is open."""
-        if self.open_trx:
-            self._pending.append(frame)
-        else:
+    def end_transaction(self) -> None:
+        """Add what follows the COMMIT, which was added."""
+        self.open_trx, self.count = 0, 0
+        for frame in self.behind:
             self.add(frame)
-
-    def flush_pending(self) -> None:
-        """What has waited for the end of a transaction."""
-        if not self.open_trx:
-            for frame in self._pending:
-                self.add(frame)
-            self._pending.clear()
+        self.behind.clear()
 
     def note_begin(self, end: int) -> None:
         """A transaction with this END begins here."""
@@ -557,8 +565,6 @@ class _Out:
 
     def block(self, position: int, lsn: int, time_us: int) -> Block:
         """All of it. See Block."""
-        for frame in self._pending:  # of a transaction that goes on: no later than here
-            self.add(frame)
         return Block(
             data=b"".join(self._pieces),
             cuts=(*self._cuts, self._size),
@@ -569,7 +575,7 @@ class _Out:
             lsn=lsn,
             time_us=time_us,
             open_trx=self.open_trx,
-            unsaid=Unsaid(self.count, tuple(self._kept)),
+            unsaid=Unsaid(self.count, tuple(self._kept), tuple(self.behind)),
         )
 
 

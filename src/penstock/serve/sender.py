@@ -108,6 +108,7 @@ class Sender:
         self._options = options
         self._timeout_s = timeout_s
         self.progress = Progress(sent=start)
+        self._start = start
         # The same in the log's numbers; where those are others, what the slot has confirmed.
         self._at = slot.saved.confirmed if slot.saved.is_hybrid else start
         self._marks = _Marks()
@@ -219,8 +220,8 @@ class Sender:
         return self._serving.views(chosen, form), later
 
     async def _send(self, block: Block) -> None:
-        """A block, from the first transaction on that the client does not have."""
-        start = block.start_behind(self.progress.sent)
+        """Send a block, from the first transaction on that the client did not have at the start."""
+        start = block.start_behind(self._start)
         self._reach = max(self._reach, block.lsn, int(block.ends[-1]) if len(block.ends) else 0)
         data = memoryview(block.data)
         shapes = {shape.table: shape for shape in block.shapes if shape.offset <= start}

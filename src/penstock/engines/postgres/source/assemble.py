@@ -207,16 +207,14 @@ class Assembler:
         body = frame.start + _XLOG_HEAD_BYTES
         if frame.kind == ord("d") and block[frame.start] == ord("w") and body < frame.end:
             letter = block[body]
-        if letter in (ord("B"), ord("c")) and not self._spill.in_block:
-            offset = body + (1 if letter == ord("B") else 6)
-            if frame.end - offset >= 8:
-                position = _U64.unpack_from(block, offset)[0]
-                if position < self._known_below:
-                    return self._drop_known(block, body, letter, frame.end)
-                self._known_below = 0
-                if 0 < self._visits.waits_for <= position:
-                    self._resume_visit()
-                    return at
+        position = self._place_of(block, body, frame.end, letter)
+        if position is not None:
+            if position < self._known_below:
+                return self._drop_known(block, body, letter, frame.end)
+            self._known_below = 0
+            if 0 < self._visits.waits_for <= position:
+                self._resume_visit()
+                return at
         if self._in_known and letter not in (0, ord("R")):
             self._in_known = letter != ord("C")
             return frame.end
@@ -224,12 +222,24 @@ class Assembler:
         self._starved = False
         return at
 
+    def _place_of(self, block: memoryview, body: int, end: int, letter: int) -> int | None:
+        """Return where a transaction is committed that begins here; None for other messages."""
+        offsets = {ord("B"): 1, ord("c"): 6, ord("M"): 2}
+        if self._spill.in_block or letter not in offsets or end - body < offsets[letter] + 8:
+            return None
+        if letter == ord("M") and (
+            block[body + 1] & 1 or self._in_known or self._decoder.in_transaction
+        ):
+            return None
+        position: int = _U64.unpack_from(block, body + offsets[letter])[0]
+        return position - 1 if letter == ord("M") else position
+
     def _drop_known(self, block: memoryview, body: int, letter: int, behind: int) -> int:
         self.counted.skipped_transaction_count += 1
         logger.info("transaction that the log has already was dropped")
         if letter == ord("B"):
             self._in_known = True
-        else:
+        elif letter == ord("c"):
             self._spill.remove(int.from_bytes(block[body + 1 : body + 5]))
         return behind
 
@@ -502,19 +512,15 @@ class Assembler:
             return
         data = {"prefix": message.prefix, "transactional": message.transactional}
         data |= _message_content(message.content)
-        if message.transactional:
+        if message.transactional or self._decoder.in_transaction:
             self.mark(MarkerKind.MESSAGE, data=data)
             return
-        self._markers.append(
-            Marker(
-                kind=MarkerKind.MESSAGE,
-                gsn=self._decoder.gsn,
-                trx=self._decoder.trx,
-                position=message.position,
-                commit_time_us=self._decoder.commit_time_us or self._start.commit_time_us,
-                data=data,
-            )
-        )
+        # It is a transaction of its own, so that it has a number that nothing else has. Its
+        # position is the end of its WAL record.
+        time_us = self._decoder.commit_time_us or self._start.commit_time_us
+        self._decoder.begin(message.position - 1, time_us, 0)
+        self.mark(MarkerKind.MESSAGE, data=data)
+        self._decoder.commit(message.position)
 
     # -- streamed transactions ---------------------------------------------------------------
 
