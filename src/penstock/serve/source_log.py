@@ -87,7 +87,8 @@ class SourceLog:
             last = self._head
             if durable is not None and last is not None and durable.end.trx == last.end.trx:
                 same = durable.number == last.number and durable.end.gsn == last.end.gsn
-                if same and last.is_open:
+                # The mark is not written again when the segment is closed.
+                if same and last.is_open and self._is_open(last.number):
                     return last
             state = load_state(self.directory, self.files)
             if state is None:
@@ -107,6 +108,10 @@ class SourceLog:
                 return last  # the two files are not written at one moment
             self._head = found
             return found
+
+    def _is_open(self, number: int) -> bool:
+        """Return whether a segment has the name that it has while it is written."""
+        return self.files.exists(self.directory / open_name(number, self.extension))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the log says that more is durable, at most so long. For one thread."""
