@@ -1,4 +1,4 @@
-"""Messages that stand outside of transactions: each has a number, in every form and from anywhere."""
+"""Messages outside of transactions: each has a number, in every form and from anywhere."""
 
 from __future__ import annotations
 

@@ -131,14 +131,20 @@ _NOTHING = Unsaid()
 class Block:
     """The bytes of one part of a chunk.
 
-    offsets, ends: for each transaction that has something in it, where it begins in the bytes and
-    its END; a message outside of transactions is one. shapes: by rising offset. position: all up to this LSN is sent when the block is; 0 for
-    a part that others follow. open_trx: the transaction that goes on in the next part; 0: none.
-    unsaid: what the next part needs of it.
-    cuts: offsets of messages, not far from each other, with 0 and the length.
-    `position` is of the log's numbers (`numbers.py`), `ends` and lsn, the END that is there, of the
-    client's. time_us: when the last transaction up to there was committed, 0 where the segment does
-    not have it.
+    Attributes:
+        data: whole messages.
+        cuts: offsets of messages, not far from each other, with 0 and the length.
+        offsets: where each transaction begins that has something in it; a message outside of
+            transactions is one.
+        ends: their ENDs, in the client's numbers.
+        shapes: by rising offset.
+        position: all up to this LSN of the log's numbers (`numbers.py`) is sent when the block is;
+            0 for a part that others follow.
+        lsn: the END that is there, in the client's numbers.
+        time_us: when the last transaction up to there was committed; 0 where the segment does not
+            have it.
+        open_trx: the transaction that goes on in the next part; 0 if none does.
+        unsaid: what the next part needs of it.
     """
 
     data: bytes

@@ -515,8 +515,7 @@ class Assembler:
         if message.transactional or self._decoder.in_transaction:
             self.mark(MarkerKind.MESSAGE, data=data)
             return
-        # It is a transaction of its own, so that it has a number that nothing else has. Its
-        # position is the end of its WAL record.
+        # A transaction of its own, so that it has a number. Its position is its record's end.
         time_us = self._decoder.commit_time_us or self._start.commit_time_us
         self._decoder.begin(message.position - 1, time_us, 0)
         self.mark(MarkerKind.MESSAGE, data=data)
