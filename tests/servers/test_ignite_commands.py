@@ -12,7 +12,7 @@ from fix_ignite_live import LiveFailed, LiveNode, LiveNodes
 from fix_ignite_node import Ignite
 from penstock import cli
 from penstock.consume import run as run_consumer
-from penstock.consume.listing import SegmentsMissed
+from penstock.consume.position import SegmentsMissed
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

@@ -14,7 +14,7 @@ from fix_ignite_live import LiveNode, LiveNodes
 from fix_ignite_node import Ignite
 from fix_ignite_turns import Kept, events, ours, theirs
 from penstock.codec.ignite.types import cache_id
-from penstock.consume.listing import SegmentsMissed
+from penstock.consume.position import SegmentsMissed
 from penstock.engines.ignite.lost import delete_below_hole
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")

@@ -14,9 +14,8 @@ import structlog
 
 from fix_consumer import NAME, Feed, Noting, plain_pipeline
 from penstock import cli
-from penstock.consume.listing import SegmentsMissed
 from penstock.consume.lost import LostLinksLocked
-from penstock.consume.position import ConsumerState, Position
+from penstock.consume.position import ConsumerState, Position, SegmentsMissed
 from penstock.consume.snapshot import Made, Snapshot
 from penstock.control.config import load_config
 from penstock.control.consumer_commands import ConsumerRuns, NoConsumers, delete_lost, remove

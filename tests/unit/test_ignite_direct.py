@@ -32,8 +32,8 @@ from fix_ignite import (
 )
 from penstock.consume import run as run_consumer
 from penstock.consume.direct import EntryNotRestored
-from penstock.consume.listing import SegmentsMissed
 from penstock.consume.metadata import MetadataNotDrained
+from penstock.consume.position import SegmentsMissed
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.engines.ignite import state

@@ -9,7 +9,7 @@ import pytest
 
 from fix_disk import Disk
 from fix_log import SOURCE, inserts, numbered, run_of
-from penstock.log import SegmentMissing, Writer, WriterOptions, links, open_segment
+from penstock.log import SegmentMissing, Writer, WriterOptions, links, next_segments, open_segment
 
 GROUPS = numbered([inserts(2, first=2 * n) for n in range(12)])
 
@@ -59,12 +59,12 @@ def test_a_segment_lives_until_its_last_link_goes(tmp_path: Path) -> None:
     for path in (tmp_path / "log").glob("*.ckt"):
         path.unlink()
     lake = tmp_path / "cdc" / "lake"
-    found = links.next_links(lake, after=-1, count_max=10)
+    found = next_segments(lake, after=-1, count_max=10)
     assert [file.number for file in found] == [0, 1]
     with open_segment(found[0].path) as segment:
         assert segment.totals.rows == 2
-    assert links.release(lake, through=0) == 1
-    assert [file.number for file in links.next_links(lake, after=0, count_max=10)] == [1]
+    assert links.release(lake, through=0, log_id=log.log_id) == 1
+    assert [file.number for file in next_segments(lake, after=0, count_max=10)] == [1]
 
 
 def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_a_consumer_at_its_size_limit_is_skipped_and_meets_the_hole(tmp_path: Pa
         for _ in range(3):
             rotate_once(log)
         assert names(lake) == ["1.ckt", "2.ckt"]
-        links.release(lake, through=2)
+        links.release(lake, through=2, log_id=log.log_id)
         rotate_once(log)
     assert names(lake) == ["4.ckt"]
     with pytest.raises(SegmentMissing, match="last segment 2, next 4"):
-        links.next_links(lake, after=2, count_max=10)
+        next_segments(lake, after=2, count_max=10)
 
 
 def test_links_before_the_last_hole_are_deleted_as_document_002_says(tmp_path: Path) -> None:
@@ -122,6 +122,4 @@ def test_a_link_survives_a_power_cut(seed: int) -> None:
         rotate_once(writer)
         assert links.link_segment(lake, log / "0.ckt", disk)
     disk.power_cut()
-    assert [file.number for file in links.next_links(lake, after=-1, count_max=9, files=disk)] == [
-        0
-    ]
+    assert [file.number for file in next_segments(lake, after=-1, count_max=9, files=disk)] == [0]

@@ -20,10 +20,9 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import answered, called
 from penstock.consume.classes import takes
-from penstock.consume.listing import Listing
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
-from penstock.consume.position import ConsumerState, Position
+from penstock.consume.position import ConsumerState, Position, reader_errors
 from penstock.consume.reading import Delivery, check_log, deliveries_of
 from penstock.consume.report import Report
 from penstock.consume.snapshot import Made, Snapshot
@@ -32,6 +31,7 @@ from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import links
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile
+from penstock.log.listing import Listing
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment
 from penstock.log.state import load_done
@@ -132,6 +132,7 @@ class Application:
             self._listing = Listing(
                 self._directory,
                 self._log_directory,
+                errors=reader_errors(self._directory),
                 extension=options.extension,
                 reads_open=options.reads_open,
                 files=self._files,
@@ -208,7 +209,8 @@ class Application:
         """The segments that come next: those of the snapshot, then those of the log."""
         made = self._pending
         if made is None:
-            return self._listing.look(self._saved, is_pending=self._before is None)
+            saved = None if self._saved is None else self._saved.of_listing
+            return self._listing.look(saved, is_pending=self._before is None)
         read = self._read
         if read is not None and read.log_id == made.log_id:
             self._is_in_snapshot = True
@@ -216,7 +218,8 @@ class Application:
             if found := self._snapshot.segments(number, self._options.extension):
                 return found
             self._is_in_snapshot, self._before, self._read = False, None, made.begin
-        return self._listing.look(made.begin, is_pending=self._before is None)
+        begin = None if made.begin is None else made.begin.of_listing
+        return self._listing.look(begin, is_pending=self._before is None)
 
     def _may_go_on(self) -> bool:
         """Wait for as long as the consumer is paused; False when asked to stop."""
@@ -369,6 +372,7 @@ class Application:
         links.release(
             self._directory,
             through=position.segment - 1,
+            log_id=position.log_id,
             extension=self._options.extension,
             files=self._files,
         )

@@ -17,8 +17,8 @@ import structlog
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import answered, called
 from penstock.consume.direct_report import DirectReport
-from penstock.consume.listing import SegmentsMissed
 from penstock.consume.metadata import not_drained
+from penstock.consume.position import SegmentsMissed
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
@@ -127,8 +127,6 @@ class DirectApplication:
         for segment in listing.new():
             if self._stop():
                 return
-            if listing.is_done_with(segment):
-                continue
             if not self._read(segment):
                 if self._stop():
                     return

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.consume.listing import Listing, SegmentsMissed
 from penstock.consume.lock import LOCK_FILE
-from penstock.consume.position import ConsumerState
+from penstock.consume.position import ConsumerState, SegmentsMissed, reader_errors
 from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Snapshot
 from penstock.host.files import DirectoryLocked
 from penstock.log import links
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
+from penstock.log.listing import Listing, SavedSegment
 from penstock.model import PenstockError
 from penstock.model.lost_links import FOUND, NOT_FOUND, locked
 
@@ -46,8 +48,8 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
     """Remove every link below the last hole, and with a hole the saved state.
 
     Where the log itself is further than the consumer's next link, its links were skipped up to now:
-    all go, and it begins with the next one. Raises LostLinksLocked and ConsumerStateCorrupt; then
-    nothing is changed.
+    all go, and it begins with the next one. Raises LostLinksLocked, ConsumerStateCorrupt, and
+    ConsumerOfOtherLog for a state or links of another log; then nothing is changed.
     """
     directory, files = place.consumers / name, place.files
     try:
@@ -61,11 +63,16 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
             holder_pid=pid,
         ) from error
     try:
+        _check_log(place, name)
         lost = [file.number for file in links.delete_lost(directory, place.extension, files)]
         if _is_skipped_at_end(place, name):
             rest = list_segments(directory, place.extension, files)
             links.release(
-                directory, through=rest[-1].number, extension=place.extension, files=files
+                directory,
+                through=rest[-1].number,
+                log_id="",  # they are lost, whatever they were
+                extension=place.extension,
+                files=files,
             )
             lost += [file.number for file in rest]
         is_found = bool(lost) or _is_behind_saved(place, name)
@@ -87,18 +94,39 @@ def _is_skipped_at_end(place: LogPlace, name: str) -> bool:
 
 
 def _is_behind_saved(place: LogPlace, name: str) -> bool:
-    """Whether what comes next does not follow the saved state.
+    """Return whether what comes next does not follow the saved state.
 
-    The consumer's own check says so: what it would refuse is what has to be mended here.
+    The consumer's own check says so: what it would refuse is fixed here.
     """
+    with _opened_listing(place, name) as (listing, saved):
+        try:
+            listing.look(saved, is_pending=True)
+        except SegmentsMissed:
+            return True
+    return False
+
+
+def _check_log(place: LogPlace, name: str) -> None:
+    """Check that the saved state belongs to the log that is there. Raises ConsumerOfOtherLog."""
+    with _opened_listing(place, name) as (listing, saved):
+        listing.check_log(saved)
+
+
+@contextmanager
+def _opened_listing(place: LogPlace, name: str) -> Iterator[tuple[Listing, SavedSegment | None]]:
+    """Open the consumer's listing, with its place in the log."""
     directory, files = place.consumers / name, place.files
     saved = ConsumerState(directory, files).load()
     snapshot = Snapshot(directory, files).pending(saved)
-    listing = Listing(directory, place.log, extension=place.extension, reads_open=True, files=files)
+    begin = saved if snapshot is None else snapshot.begin
+    listing = Listing(
+        directory,
+        place.log,
+        errors=reader_errors(directory),
+        extension=place.extension,
+        files=files,
+    )
     try:
-        listing.look(saved if snapshot is None else snapshot.begin, is_pending=True)
-    except SegmentsMissed:
-        return True
+        yield listing, None if begin is None else begin.of_listing
     finally:
         listing.close()
-    return False

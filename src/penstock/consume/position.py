@@ -13,6 +13,7 @@ from penstock.host import checkpoint
 from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.log.listing import ReaderErrors, SavedSegment
 from penstock.log.state_of_log import StateOfOtherLog
 from penstock.model import PenstockError
 
@@ -42,6 +43,37 @@ class ConsumerOfOtherLog(StateOfOtherLog):
     code = "CN03"
 
 
+class SegmentsMissed(PenstockError):
+    """A consumer's links have a hole: changes are lost to it. fields: consumer, last, next."""
+
+    code = "CN08"
+    retry = "operator"
+
+
+def reader_errors(directory: Path) -> ReaderErrors:
+    """Return what the consumer of a directory says when it cannot go on."""
+    name = directory.name
+
+    def make_missed(text: str, last: int, following: int) -> SegmentsMissed:
+        return SegmentsMissed(
+            text,
+            hint=f"Go on behind the hole: penstock delete-lost-segment-links FILE --consumer {name}"
+            "; then fill it: penstock resend FILE --tables with the tables that matter.",
+            consumer=name,
+            last=last,
+            next=following,
+        )
+
+    return ReaderErrors(
+        missed=make_missed,
+        other_log=ConsumerOfOtherLog,
+        state=f"the saved state in {directory / _STATE / POSITION_FILE}",
+        begin_anew="The log was created anew, or the state comes from another pipeline. Let the "
+        f"consumer begin anew: penstock consumers remove FILE {name} --yes, then "
+        f"penstock consumers add FILE {name}.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """A place in a log: behind row `gsn` of `segment`, and behind what else is read there.
@@ -63,6 +95,11 @@ class Position:
     def __str__(self) -> str:
         """As messages have it."""
         return f"({self.segment}, {self.gsn}, {self.entries})"
+
+    @property
+    def of_listing(self) -> SavedSegment:
+        """The part that says which segment comes next."""
+        return SavedSegment(segment=self.segment, log_id=self.log_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

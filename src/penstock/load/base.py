@@ -113,7 +113,12 @@ class Compaction:
     def waiting(self, manifest: Manifest) -> list[SegmentFile]:
         """The next closed segments behind the base, at most as many as one step takes."""
         place = self._place
-        links.release(place.links, through=manifest.segment - 1, extension=place.extension)
+        links.release(
+            place.links,
+            through=manifest.segment - 1,
+            log_id=manifest.log_id,
+            extension=place.extension,
+        )
         found = [
             file
             for file in list_segments(place.links, place.extension)
@@ -168,7 +173,12 @@ class Compaction:
         point("base.compacted.after")
         remove_others(self._place.directory, made)
         point("base.links.before")
-        links.release(self._place.links, through=files[-1].number, extension=self._place.extension)
+        links.release(
+            self._place.links,
+            through=files[-1].number,
+            log_id=made.log_id,
+            extension=self._place.extension,
+        )
         logger.info("base moved on", segment=made.segment, tables=len(made.tables))
         return made
 

@@ -22,7 +22,9 @@ import structlog
 
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments, next_segments
+from penstock.log.frames import FrameReader
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
+from penstock.log.state_of_log import StateOfOtherLog, check_log_id
 from penstock.model.lost_links import lost_count
 
 CONSUMER_FILE = "CONSUMER.json"
@@ -155,29 +157,38 @@ def make_link(directory: Path, segment: Path, files: Files = REAL_FILES) -> None
     files.fsync_directory(directory)
 
 
-def next_links(
-    directory: Path,
-    *,
-    after: int,
-    count_max: int,
-    extension: str = EXTENSION_DEFAULT,
-    files: Files = REAL_FILES,
-) -> list[SegmentFile]:
-    """The next segments a consumer has to read. Raises SegmentMissing at a hole."""
-    return next_segments(
-        directory, after=after, count_max=count_max, extension=extension, files=files
-    )
+def log_id_of(path: Path, files: Files = REAL_FILES) -> str:
+    """Return the id of the log that a segment belongs to. Raises FileMissing, SegmentCorrupt."""
+    file = files.open_read(path)
+    try:
+        return FrameReader(file).header.log_id
+    finally:
+        file.close()
 
 
 def release(
     directory: Path,
     *,
     through: int,
+    log_id: str,
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
 ) -> int:
-    """Remove a consumer's links up to and with this number, oldest first; returns how many."""
+    """Remove a consumer's links up to and with this number, oldest first; return how many.
+
+    log_id: of the log that the number belongs to; empty if that is not known. Raises
+    StateOfOtherLog if a link belongs to another log; then none is removed.
+    """
     done = [file for file in list_segments(directory, extension, files) if file.number <= through]
+    for file in done if log_id else ():
+        check_log_id(
+            log_id,
+            log_id_of(file.path, files),
+            place=f"the position that {directory.name} has read up to",
+            hint="The log was created anew, and nothing was removed. Move "
+            f"{file.path} away if its rows are not needed, or let its reader begin anew.",
+            error=StateOfOtherLog,
+        )
     for file in done:
         files.unlink(file.path)
     return len(done)

@@ -353,6 +353,7 @@ class MergeInput:
         links.release(
             self.place.links,
             through=number - 1,
+            log_id=self.log_id,
             extension=self.place.extension,
             files=self.place.files,
         )

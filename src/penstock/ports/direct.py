@@ -7,7 +7,7 @@ log: a consumer reads the directory alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ import structlog
 from penstock.host.clock import Clock
 from penstock.host.files import Lock
 from penstock.model import PenstockError
+from penstock.model.segment_order import MISSED, SegmentOrder, already_processed
 
 logger = structlog.get_logger(__name__)
 
@@ -148,15 +149,29 @@ class DirectListing:
     events are ours to give; before, the node gives them.
     """
 
-    def __init__(self, log: DirectLog, missed: Callable[[str, int, int], PenstockError]) -> None:
-        """missed: makes the error for a hole, of its text and the segments before and behind it."""
+    def __init__(
+        self,
+        log: DirectLog,
+        missed: Callable[[str, int, int], PenstockError],
+        *,
+        check_past: Callable[[Sequence[int]], None] = lambda _: None,
+    ) -> None:
+        """Remember the directory, and what to call.
+
+        Args:
+            log: the directory.
+            missed: makes the error for a gap, from its text and the segments around it.
+            check_past: raises unless these segments, which the saved place is past, were read.
+        """
         self._log = log
         self._missed = missed
-        self._last: int | None = None  # the last segment of those that were listed
-        self._seen: set[int] = set()
+        self._given: set[int] = set()
         self._processed: set[int] = set()
         self.pending: LogPlace | None = None
         self.is_active = False
+        self._order = SegmentOrder(
+            numbers=self._numbers, check_past=check_past, remove=self._remove, missed=missed
+        )
 
     def load(self) -> None:
         """Read the saved state."""
@@ -166,46 +181,42 @@ class DirectListing:
     @property
     def is_new(self) -> bool:
         """Whether no segment was ever there."""
-        return self._last is None
+        return self._order.last is None
 
     def new(self) -> list[int]:
-        """The segments that were not listed before, once all of them are checked for holes."""
-        there = self._log.segments()
-        new = [segment for segment in there if segment not in self._seen]
-        self._seen &= set(there)
-        for segment in new:
-            if self._last is not None and segment != self._last + 1:
-                raise self._missed(
-                    "Found missed segments. Some events are missed. Exiting! "
-                    f"[lastSegment={self._last}, nextSegment={segment}]",
-                    self._last,
-                    segment,
-                )
-            self._last = segment
-            self._seen.add(segment)
+        """Return the segments not returned before, once the whole listing is checked.
+
+        Segments that the saved place is past are removed then. Raises what `missed` and
+        `check_past` say.
+        """
+        saved = self.pending
+        if saved is None:
+            new = self._order.next(None)
+        else:
+            new = self._order.next(saved.segment, tuple(saved))
+        self._given.update(new)
         return new
 
-    def is_done_with(self, segment: int) -> bool:
-        """Whether the saved place is behind a segment: it is removed then. Raises for a hole."""
-        saved = self.pending
-        if saved is None or segment == saved.segment:
-            return False
-        if segment > saved.segment:
-            shown = f"[state={tuple(saved)}, segment={segment}]"
-            text = "Found segment greater then saved state. Some events are missed. Exiting! "
-            raise self._missed(text + shown, saved.segment, segment)
-        text = (
-            "Already processed segment found. Skipping and deleting the file "
-            f"[segment={segment}, state={saved.segment}]"
-        )
-        logger.info(text)
+    def _numbers(self) -> list[int]:
+        """List the directory. A number that appears late belongs to another life of the node."""
+        there = self._log.segments()
+        self._given.intersection_update(there)
+        last = self._order.last
+        late = [one for one in there if last is not None and one <= last]
+        late = [one for one in late if one not in self._given]
+        if last is not None and late:
+            text = f"{MISSED}[lastSegment={last}, nextSegment={late[0]}]"
+            raise self._missed(text, last, late[0])
+        return there
+
+    def _remove(self, segment: int) -> None:
+        logger.info(already_processed(segment, self.pending and self.pending.segment))
         self._log.remove(segment)
-        return True
 
     def begin_again(self) -> None:
         """The node has stopped to be active: everything is read again from the saved place on."""
-        self._seen.clear()
-        self._last = None
+        self._order.begin_again()
+        self._given.clear()
         self.pending = self._log.load_place()
 
     def follow_node(self, segment: int, save: Callable[[LogPlace], None]) -> bool:

@@ -70,7 +70,11 @@ class Retention:
 
     def _release(self, through: int) -> None:
         links.release(
-            self.directory, through=through, extension=self._log.extension, files=self._files
+            self.directory,
+            through=through,
+            log_id="",  # compared when the slots were loaded
+            extension=self._log.extension,
+            files=self._files,
         )
         for number in [n for n in self._starts if n <= through]:
             del self._starts[number], self._sizes[number]

@@ -25,11 +25,13 @@ from penstock.consume.plugins import Plugin, Transaction
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed
 from penstock.host.files import FileMissing
-from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_open_segments, missing
-from penstock.log.links import next_links, release
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, missing
+from penstock.log.links import release
+from penstock.log.listing import Listing, ReaderErrors, SavedSegment
 from penstock.log.segment import Segment
 from penstock.log.state import load_state
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.state_of_log import StateOfOtherLog, check_log_id
+from penstock.log.tail import SegmentOpener
 from penstock.model import PenstockError, TableName
 from penstock.ports.changelog import (
     ChangelogSession,
@@ -44,16 +46,18 @@ from penstock.ports.tables import tables_at
 logger = structlog.get_logger()
 
 APPLICATION_NAME = "penstock flexcdc"
-SEGMENTS_MAX = 16  # found at once
-SEGMENTS_BYTES_MAX = 2**30
 IDLE_S = 1.0  # FlexCDC sleeps so long when there is nothing, and then longer by sleep_increment
 STOP_CHECK_S = 0.5
 REFRESH_S = 1.0  # how often it is looked which tables are captured
 FILES_S = 30.0  # how often the source is asked for the files of its log
+BEGIN_ANEW = (
+    "Name the destination of this log; or begin anew: `penstock flexcdc --ini FILE setup --force`, "
+    "and read the tables again."
+)
 
 
-class LogOther(PenstockError):
-    """The state says how far another change log is read."""
+class LogOther(StateOfOtherLog):
+    """The state says how far another change log is read. fields: place, expected, actual."""
 
     code = "FX05"
 
@@ -252,21 +256,27 @@ class FlexCdc:
             has_files=bool(self._facts.files(self.pipeline.source)),
         )
         sink = self._sink(state, changelogs, server)
-        follower = LogFollower(self.pipeline.log, self.pipeline.extension)
+        listing = self._opened_listing()
         opener = SegmentOpener(self.pipeline.extension)
         progress = self._settled(state)
+        is_pending = True
         idle_s = 0.0
         try:
             while not stop():
                 self._look(state, changelogs, server)
-                files = self._behind(follower, progress.place)
+                place = progress.place
+                saved = SavedSegment(segment=place.segment + 1, log_id=place.log_id)
+                files = listing.look(saved, is_pending=is_pending)
                 for file in files:
                     if stop():
                         return
+                    self._look(state, changelogs, server)
                     progress = self._read(opener, file, progress, changelogs, sink, stop)
+                    is_pending = is_pending and file.is_open
                     release(
                         self.pipeline.links,
                         through=progress.place.segment,
+                        log_id=progress.place.log_id,
                         extension=self.pipeline.extension,
                     )
                     on_place(progress.place)
@@ -276,12 +286,12 @@ class FlexCdc:
                 progress = self._move_idle(state, progress, server)
                 on_place(progress.place)
                 idle_s = min(idle_s + self._settings.sleep_increment, self._settings.sleep_maximum)
-                self._wait(follower, IDLE_S + idle_s, stop)
+                self._wait(listing, IDLE_S + idle_s, stop)
         except BaseException:
             sink.give_up()
             raise
         finally:
-            follower.close()
+            listing.close()
 
     def _settled(self, state: State) -> Progress:
         """What is stored, once a transaction has ended that a killed process may have left open.
@@ -319,38 +329,23 @@ class FlexCdc:
             state.put_files(server.number, files)
             self.session.commit()
 
-    def _behind(self, follower: LogFollower, place: Place) -> list[SegmentFile]:
-        found = next_links(
+    def _opened_listing(self) -> Listing:
+        """Open the listing of our own names; a segment without one is read by the log's own."""
+        return Listing(
             self.pipeline.links,
-            after=place.segment,
-            count_max=SEGMENTS_MAX,
+            self.pipeline.log,
+            errors=ReaderErrors(
+                missed=self._make_missed,
+                other_log=LogOther,
+                state=f"the place in {self._settings.names.namespace}",
+                begin_anew=BEGIN_ANEW,
+            ),
             extension=self.pipeline.extension,
-        ) or follower.behind(
-            place.segment,
-            place.trx,
-            count_max=SEGMENTS_MAX,
-            size_max=SEGMENTS_BYTES_MAX,
-            reads_open=True,
+            reads_log=True,
         )
-        if found:
-            return found
-        # The open one alone may be left, with a later number: what is between is gone.
-        later = [
-            file.number
-            for file in list_open_segments(self.pipeline.log, self.pipeline.extension)
-            if file.number > place.segment + 1
-        ]
-        if later and not follower.behind(
-            place.segment,
-            place.trx,
-            count_max=1,
-            size_max=SEGMENTS_BYTES_MAX,
-            reads_open=True,
-        ):
-            raise missing(
-                self.pipeline.log, place.segment, later[0], extension=self.pipeline.extension
-            )
-        return found
+
+    def _make_missed(self, _text: str, last: int, following: int) -> PenstockError:
+        return missing(self.pipeline.log, last, following, extension=self.pipeline.extension)
 
     def _read(
         self,
@@ -402,13 +397,13 @@ class FlexCdc:
         self.session.commit()
         return replace(progress, place=moved)
 
-    def _wait(self, follower: LogFollower, seconds: float, stop: Callable[[], bool]) -> None:
+    def _wait(self, listing: Listing, seconds: float, stop: Callable[[], bool]) -> None:
         """Wait until there is more, or so long."""
         ends_s = self._clock.monotonic_s() + seconds
         while not stop() and (left_s := ends_s - self._clock.monotonic_s()) > 0:
             waited_s = min(left_s, STOP_CHECK_S)
             begun_s = self._clock.monotonic_s()
-            follower.wait(waited_s)
+            listing.wait(waited_s)
             if self._clock.monotonic_s() - begun_s < waited_s * 0.9:
                 return
 
@@ -418,15 +413,9 @@ def _entered(segment: Segment, place: Place) -> Place:
     log_id = segment.header.log_id
     if not place.log_id:
         place = replace(place, log_id=log_id, trx=0)
-    if place.log_id != log_id:
-        raise LogOther(
-            f"the state says how far the change log {place.log_id} is read, and this one is "
-            f"{log_id}",
-            hint="Name the destination of this log; or begin anew: `penstock flexcdc --ini FILE "
-            "setup --force`, and read the tables again.",
-            expected=place.log_id,
-            actual=log_id,
-        )
+    check_log_id(
+        place.log_id, log_id, place="the place in the destination", hint=BEGIN_ANEW, error=LogOther
+    )
     if segment.start.trx > place.trx:
         raise LogBegins(
             f"{segment.path.name} begins behind transaction {segment.start.trx}, and the log is "

@@ -147,8 +147,6 @@ class NodeReader:
         """What is there now. Raises NodeSegmentsMissed, and what reading does."""
         listing = self._listing
         for segment in listing.new():
-            if listing.is_done_with(segment):
-                continue
             if listing.is_active:
                 yield from self._read(segment)
             elif not listing.follow_node(segment, self.acknowledge):
