@@ -7,20 +7,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import pytest
 
 from fix_consumer import NAME, Feed, Noting
-from fix_log import COMMIT_TIME_US, SOURCE, commit_position, truncate
+from fix_log import COMMIT_TIME_US, commit_position, truncate
 from penstock.consume.api import CdcConsumer, TruncateNotHandled
 from penstock.consume.calls import ConsumerAnswerInvalid, ConsumerFailed
 from penstock.consume.events import CdcEvent
 from penstock.consume.lock import ConsumerLocked
 from penstock.consume.position import (
     POSITION_FILE,
-    ConsumerOfOtherLog,
     ConsumerState,
     ConsumerStateCorrupt,
     Position,
@@ -28,7 +26,7 @@ from penstock.consume.position import (
 )
 from penstock.consume.registration import StartUnsettled
 from penstock.host.files import REAL_FILES
-from penstock.log import Writer, links
+from penstock.log import links
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, TableName
 from penstock.ports.consumer_config import Start
@@ -378,75 +376,6 @@ def test_a_state_file_that_was_cut_is_refused(feed: Feed) -> None:
     assert "penstock consumers" in caught.value.hint
     assert noting.seen == []
     assert feed.links() == ["0.ckt"]
-
-
-@pytest.mark.parametrize("segment", [0, 1, 2, 3, 7])
-def test_a_state_of_another_log_removes_and_gives_nothing(feed: Feed, segment: int) -> None:
-    """Wherever it says that it is: links below it belong to the log that is there now."""
-    for _ in range(3):
-        feed.write(2)
-    other = Position(segment=segment, gsn=1, log_id="another")
-    ConsumerState(feed.directory).save(other)
-    noting = Noting()
-    with pytest.raises(ConsumerOfOtherLog) as caught:
-        feed.run(noting)
-    state = feed.directory / "state" / POSITION_FILE
-    assert caught.value.message == (
-        f"the saved state in {state} belongs to change log another, and this one is {_log_id(feed)}"
-    )
-    assert f"penstock consumers remove FILE {NAME} --yes" in caught.value.hint
-    assert (saved(feed), noting.gsns) == (other, [])
-    assert feed.links() == ["0.ckt", "1.ckt", "2.ckt"]
-
-
-def test_a_state_of_another_log_is_refused_before_the_first_link(feed: Feed) -> None:
-    """Without a link, too, it does not wait for a segment that may never come."""
-    feed.write(1, rotate=False)
-    ConsumerState(feed.directory).save(Position(segment=7, gsn=1, log_id="another"))
-    with pytest.raises(ConsumerOfOtherLog):
-        feed.run(Noting())
-
-
-def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
-    """They would hide the new log's segments of the same numbers."""
-    feed.write(1)
-    ConsumerState(feed.directory).drop()
-    rmtree(feed.root / "log")
-    Writer.open(feed.root / "log", log_id=None, source=SOURCE).close()
-    noting = Noting()
-    with pytest.raises(ConsumerOfOtherLog, match=r"the segment .*0\.ckt belongs to"):
-        feed.run(noting)
-    assert (noting.gsns, feed.links()) == ([], ["0.ckt"])
-
-
-def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed) -> None:
-    """Its first segments have numbers that the consumer is past, so none of them would come."""
-    for _ in range(2):
-        feed.write(1)
-    created = []
-
-    class Creating(Noting):
-        def alive(self) -> bool:
-            if self.gsns and not created:
-                feed.close()
-                rmtree(feed.root / "log")
-                Writer.open(feed.root / "log", log_id=None, source=SOURCE).close()
-                created.append(True)
-            return True
-
-    with pytest.raises(ConsumerOfOtherLog):
-        feed.run(Creating(), stop=lambda: False)
-    assert created
-
-
-def test_a_state_without_a_log_id_is_compared_by_its_numbers(feed: Feed) -> None:
-    """It is from before there was a log."""
-    feed.write(2)
-    other = Position(segment=0, gsn=7, log_id="")
-    ConsumerState(feed.directory).save(other)
-    with pytest.raises(ConsumerOfOtherLog, match="is of another log"):
-        feed.run(Noting())
-    assert saved(feed) == other
 
 
 def test_left_overs_of_replaced_files_go(feed: Feed) -> None:

@@ -15,7 +15,12 @@ import structlog
 from fix_consumer import NAME, Feed, Noting, plain_pipeline
 from penstock import cli
 from penstock.consume.lost import LostLinksLocked
-from penstock.consume.position import ConsumerState, Position, SegmentsMissed
+from penstock.consume.position import (
+    ConsumerOfOtherLog,
+    ConsumerState,
+    Position,
+    SegmentsMissed,
+)
 from penstock.consume.snapshot import Made, Snapshot
 from penstock.control.config import load_config
 from penstock.control.consumer_commands import ConsumerRuns, NoConsumers, delete_lost, remove
@@ -198,6 +203,22 @@ def test_a_hole_is_met_with_the_published_text_and_mended(feed: Feed, capsys: Ca
     (found,) = said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes")
     assert found["message"] == "Lost segment CDC links were not found."
     assert ConsumerState(feed.directory).load() is not None
+
+
+def test_a_state_of_another_log_lets_no_link_be_deleted(feed: Feed, capsys: Capture) -> None:
+    """Also below a hole: whose links they are is not known."""
+    feed.register()
+    for number in range(3):
+        links.enable(feed.directory) if number != 1 else links.disable(feed.directory)
+        feed.write(1)
+    other = Position(segment=2, gsn=9, log_id="another")
+    ConsumerState(feed.directory).save(other)
+    config = load_config(feed.root / "shop.toml", {})
+    with pytest.raises(ConsumerOfOtherLog):
+        delete_lost(config, NAME)
+    assert ConsumerState(feed.directory).load() == other
+    assert feed.links() == ["0.ckt", "2.ckt"]
+    said(capsys, feed, "delete-lost-segment-links", "FILE", "--yes", code=1)
 
 
 def test_links_that_were_skipped_up_to_now_are_lost_too(feed: Feed) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from fix_disk import Disk
 from fix_log import SOURCE, inserts, numbered, run_of
+from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log import SegmentMissing, Writer, WriterOptions, links, next_segments, open_segment
 
 GROUPS = numbered([inserts(2, first=2 * n) for n in range(12)])
@@ -123,3 +124,18 @@ def test_a_link_survives_a_power_cut(seed: int) -> None:
         assert links.link_segment(lake, log / "0.ckt", disk)
     disk.power_cut()
     assert [file.number for file in next_segments(lake, after=-1, count_max=9, files=disk)] == [0]
+
+
+@pytest.mark.parametrize("through", [0, 1, 9])
+def test_links_of_another_log_are_not_released(tmp_path: Path, through: int) -> None:
+    """A number of another log says nothing about them; those of this log go."""
+    lake = tmp_path / "cdc" / "lake"
+    links.enable(lake)
+    with open_log(tmp_path) as log:
+        rotate_once(log)
+        rotate_once(log)
+    with pytest.raises(StateOfOtherLog, match="that lake has read up to belongs to change log b"):
+        links.release(lake, through=through, log_id="b")
+    assert names(lake) == ["0.ckt", "1.ckt"]
+    links.release(lake, through=through, log_id=log.log_id)
+    assert names(lake) == ["0.ckt", "1.ckt"][through + 1 :]

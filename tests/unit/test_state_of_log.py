@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.host.checkpoint import CheckpointCorrupt
-from penstock.log.state_of_log import StateOfLog, StateOfOtherLog
+from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from penstock.host import checkpoint
 from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log.listing import ReaderErrors, SavedSegment
-from penstock.log.state_of_log import StateOfOtherLog
 from penstock.model import PenstockError
 
 declare(

@@ -22,9 +22,9 @@ import structlog
 
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
+from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log.frames import FrameReader
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
-from penstock.log.state_of_log import StateOfOtherLog, check_log_id
 from penstock.model.lost_links import lost_count
 
 CONSUMER_FILE = "CONSUMER.json"

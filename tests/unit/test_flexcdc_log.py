@@ -1,0 +1,119 @@
+"""FlexCDC and the log that it follows: which log, which segments, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import rmtree
+
+import pytest
+
+from fix_flexcdc_memory import MemoryFlex
+from fix_log import SOURCE
+from penstock.consume.flexcdc.following import LogOther
+from penstock.consume.flexcdc.state import Place
+from penstock.log import SegmentMissing, Writer, links
+from penstock.ports.flexcdc_settings import ChangelogNames
+
+CHANGELOG = "public_item"
+
+
+@pytest.fixture
+def flex(tmp_path: Path) -> Iterator[MemoryFlex]:
+    """FlexCDC with links of its own, and changelogs called schema_table."""
+    made = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN)
+    links.enable(made.links)
+    yield made
+    made.feed.close()
+
+
+def numbers(flex: MemoryFlex) -> list[int]:
+    """The ids of all row images, in the order of their numbers."""
+    return [row[0] for row in flex.rows(CHANGELOG, "id")]
+
+
+def names(flex: MemoryFlex) -> list[str]:
+    """The names of its links."""
+    return sorted(path.name for path in flex.links.glob("*.ckt"))
+
+
+def test_closed_segments_and_the_open_one_come_once_and_in_order(flex: MemoryFlex) -> None:
+    """Links of segments that are in the destination go."""
+    for count in (2, 1):
+        flex.feed.write(count)
+    flex.feed.write(2, rotate=False)
+    place = flex.run()
+    assert numbers(flex) == [0, 1, 2, 3, 4]
+    assert (place.segment, place.trx, names(flex)) == (1, 3, [])
+    flex.feed.write(1)
+    flex.feed.write(1, rotate=False)
+    flex.run()
+    assert numbers(flex) == list(range(7))
+
+
+def test_a_segment_without_a_link_is_read_by_its_name_in_the_log(flex: MemoryFlex) -> None:
+    """And the name in the log stays: the log's own loader removes it."""
+    links.disable(flex.links)
+    for _ in range(2):
+        flex.feed.write(1)
+    flex.run()
+    assert numbers(flex) == [0, 1]
+    flex.run()
+    assert sorted(path.name for path in flex.feed.place.log.glob("*.ckt")) == ["0.ckt", "1.ckt"]
+
+
+@pytest.mark.parametrize("segment", [-1, 0, 1, 6])
+def test_a_place_in_another_log_stops_it_and_removes_nothing(
+    flex: MemoryFlex, segment: int
+) -> None:
+    """It does not wait for a segment that the log that is there may never have."""
+    for _ in range(3):
+        flex.feed.write(1)
+    other = Place(log_id="another", segment=segment, trx=9, position="9")
+    flex.state.move(other)
+    with pytest.raises(LogOther, match="belongs to change log another") as caught:
+        flex.run()
+    assert "flexcdc --ini FILE setup --force" in caught.value.hint
+    assert flex.state.place() == other
+    assert names(flex) == ["0.ckt", "1.ckt", "2.ckt"]
+
+
+def test_a_log_that_is_created_anew_stops_it_at_work(flex: MemoryFlex) -> None:
+    """While nothing comes it still sees that the log is another one."""
+    flex.feed.write(1)
+    flex.feed.write(1)
+    places: list[Place] = []
+
+    def stop() -> bool:
+        if len(places) == 3:
+            flex.feed.close()
+            rmtree(flex.feed.place.log)
+            Writer.open(flex.feed.place.log, log_id=None, source=SOURCE).close()
+        assert len(places) < 9, "it waits for ever"
+        return False
+
+    with pytest.raises(LogOther):
+        flex.flexcdc().run(stop, on_place=places.append)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_missing_segment_stops_it(flex: MemoryFlex, gone: int) -> None:
+    """The first, one between, and the last in front of the open one."""
+    for _ in range(3):
+        flex.feed.write(1)
+    flex.feed.write(1, rotate=False)
+    for folder in (flex.links, flex.feed.place.log):
+        (folder / f"{gone}.ckt").unlink()
+    with pytest.raises(SegmentMissing):
+        flex.run()
+
+
+def test_links_that_a_crash_left_are_removed_unread(flex: MemoryFlex) -> None:
+    """The place is past them, and of this log."""
+    for _ in range(3):
+        flex.feed.write(1)
+    place = flex.run()
+    links.make_link(flex.links, flex.feed.place.log / "1.ckt")
+    flex.feed.write(1)
+    assert flex.run().trx == place.trx + 1
+    assert (numbers(flex), names(flex)) == ([0, 1, 2, 3], [])
