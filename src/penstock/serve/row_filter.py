@@ -8,7 +8,6 @@ when the tree is taken, never answered wrongly.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import cache
 from typing import Any
 
@@ -16,29 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.codec.columns import arrow_type
-from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.postgres.pgtypes import neutral_type, wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
 from penstock.serve.catalog import row_filter as tree
 from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.model import CatalogTable, TableColumn
-from penstock.serve.catalog.types import Types
+from penstock.serve.catalog.patterns import like_pattern
+from penstock.serve.catalog.types import FLOAT8, Types
+from penstock.serve.compare import FLOATS, Operand, is_comparable, make_comparison, read_constant
 
 Columns = Mapping[str, pa.Array]
 """Values by column name, as the log's neutral types have them."""
 _Node = Callable[[Columns], Any]
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
 _EQUALITIES = ("=", "<>", "is", "is not", "~~", "!~~")
 _COMPARABLE_TEXTS = (19, 25, 1043)  # name, text, character varying
-_WHOLE_DIGITS = 18
 
 
 class RowFilter:
@@ -72,7 +63,7 @@ class RowFilter:
             inner = self._condition(node.condition)
             return lambda columns: pc.invert(inner(columns))
         if isinstance(node, tree.Truth):
-            return self._value(node.value, None)
+            return self._truth(node.value)
         if isinstance(node, tree.Test):
             return self._test(node)
         if isinstance(node, tree.OneOf):
@@ -83,7 +74,7 @@ class RowFilter:
         return self._compared(node.operator, node.left, node.right)
 
     def _test(self, node: tree.Test) -> _Node:
-        value = self._value(node.value, None)
+        value = self._truth(node.value)
 
         def test(columns: Columns) -> Any:
             values = value(columns)
@@ -101,13 +92,12 @@ class RowFilter:
             self._check(column, operator)
         if not named:
             raise self._unsupported("a comparison without a column")
-        one, other = self._value(left, right), self._value(right, left)
         if operator in ("~~", "!~~"):
-            return self._like(operator, one, right)
-        if operator in ("is", "is not"):
-            return lambda columns: _distinct(operator, one(columns), other(columns))
-        compare = _COMPARE[operator]
-        return lambda columns: compare(one(columns), other(columns))
+            return self._like(operator, self._operand(left).values, right)
+        one, other = (self._operand(side) for side in _as_doubles(left, right))
+        if not is_comparable(one, other):
+            raise self._unsupported("a numeric is not compared with double precision here")
+        return make_comparison(operator, one, other)
 
     def _check(self, column: tree.ColumnValue, operator: str) -> None:
         """Refuse values whose text says less than the server would compare."""
@@ -122,40 +112,34 @@ class RowFilter:
     def _like(self, operator: str, values: _Node, pattern: tree.Value) -> _Node:
         if not isinstance(pattern, tree.Constant) or pattern.text is None:
             raise self._unsupported("LIKE with what is no text")
-        text = pattern.text
+        re2 = like_pattern(pattern.text)
         if operator == "!~~":
-            return lambda columns: pc.invert(pc.match_like(values(columns), text))
-        return lambda columns: pc.match_like(values(columns), text)
+            return lambda columns: pc.invert(pc.match_substring_regex(values(columns), re2))
+        return lambda columns: pc.match_substring_regex(values(columns), re2)
 
-    def _value(self, value: tree.Value, beside: tree.Value | None) -> _Node:
+    def _operand(self, value: tree.Value) -> Operand:
+        if isinstance(value, tree.ColumnValue):
+            name = value.name
+            return Operand(value.type_oid, self._arrow[name], lambda columns: columns[name])
+        scalar = self._scalar(value)
+        return Operand(value.type_oid, None, lambda _: scalar)
+
+    def _truth(self, value: tree.Value) -> _Node:
+        """A value alone: a column, or a constant for every row."""
         if isinstance(value, tree.ColumnValue):
             name = value.name
             return lambda columns: columns[name]
-        kind = pa.bool_()
-        if isinstance(beside, tree.ColumnValue):
-            kind = self._arrow[beside.name]
-        scalar = self._scalar(value.text, kind)
-        if beside is None:
-            return lambda columns: _repeated(scalar, columns)
-        return lambda _: scalar
+        scalar = self._scalar(value)
+        return lambda columns: _repeated(scalar, columns)
 
-    def _scalar(self, text: str | None, kind: pa.DataType) -> Any:
-        """A constant as the column's values are; the server reads it in the same way."""
-        if text is None:
-            return pa.scalar(None, kind)
+    def _scalar(self, value: tree.Constant) -> Any:
+        """A constant as the server reads it."""
+        if value.text is None:
+            return pa.scalar(None, arrow_type(neutral_type(value.type_oid, -1)))
         try:
-            if pa.types.is_floating(kind):
-                return pa.scalar(float(text))
-            if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-                whole = text.lstrip("-").isdigit() and len(text) < _WHOLE_DIGITS
-                return pa.scalar(int(text)) if whole else pa.scalar(Decimal(text))
-            if pa.types.is_boolean(kind):
-                return pa.scalar(text.lower() in ("t", "true", "on", "yes", "1"), kind)
-            if pa.types.is_fixed_size_binary(kind):
-                return pa.scalar(bytes.fromhex(text.replace("-", "")), kind)
-            return cast_exactly(pa.scalar(text), kind)
+            return read_constant(value.text, value.type_oid)
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
-            raise self._unsupported(f"{text!r} is not read here") from error
+            raise self._unsupported(f"{value.text!r} is not read here") from error
 
 
 def row_filter(text: str, shape: Relation) -> RowFilter:
@@ -177,10 +161,17 @@ def _joined(join: Callable[[Any, Any], Any], parts: list[_Node], columns: Column
     return found
 
 
-def _distinct(operator: str, left: Any, right: Any) -> Any:
-    nulls = pc.and_(pc.is_null(left), pc.is_null(right))
-    same = pc.or_(nulls, pc.fill_null(pc.equal(left, right), False))
-    return same if operator == "is" else pc.invert(same)
+def _as_doubles(left: tree.Value, right: tree.Value) -> tuple[tree.Value, tree.Value]:
+    """Make a constant number a double where it stands beside a real or a double."""
+    if not {left.type_oid, right.type_oid} & set(FLOATS):
+        return left, right
+    one, other = (
+        tree.Constant(side.text, FLOAT8)
+        if isinstance(side, tree.Constant) and side.type_oid not in FLOATS
+        else side
+        for side in (left, right)
+    )
+    return one, other
 
 
 def _repeated(scalar: Any, columns: Columns) -> Any:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from penstock.codec.postgres.pgwire_server import Refused
 
 PATTERN_LETTERS_MAX = 10_000
+BACKSLASH = "\\"
 _CACHED = 4096
 _CACHED_LETTERS_MAX = 1000
 _CLASSES = {
@@ -55,7 +56,7 @@ class _Translated(NamedTuple):
     has_word_ends: bool
 
 
-def is_match(operator: str, text: str, pattern: str, escape: str = "\\") -> bool:
+def is_match(operator: str, text: str, pattern: str, escape: str = BACKSLASH) -> bool:
     """Return whether `text operator pattern`; operators: ~~ ~~* ~ ~*.
 
     Raises Refused: 0A000, 2201B, 22025.
@@ -63,6 +64,11 @@ def is_match(operator: str, text: str, pattern: str, escape: str = "\\") -> bool
     if len(text) + len(pattern) <= _CACHED_LETTERS_MAX:
         return _cached_match(operator, text, pattern, escape)
     return _match(operator, text, pattern, escape)
+
+
+def like_pattern(pattern: str) -> str:
+    """Return a LIKE pattern as a regular expression of RE2. Raises Refused: 22025, 54000."""
+    return f"(?s){_like(pattern, BACKSLASH)}"
 
 
 def first_match(text: str, pattern: str) -> str | None:

@@ -23,6 +23,7 @@ from penstock.serve.catalog.types import (
     INT2,
     INT4,
     INT8,
+    NUMBERS,
     NUMERIC,
     TEXT,
     TEXTS,
@@ -41,6 +42,7 @@ OPERATORS: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
+SYSTEM_COLUMNS = ("ctid", "xmin", "xmax", "cmin", "cmax", "tableoid")
 _COMPARED = frozenset((BOOL, INT2, INT4, INT8, NUMERIC, 700, 701, 2950, *TEXTS, *TIMES))
 
 
@@ -213,7 +215,15 @@ class _Reader:
             if not isinstance(constant, Constant):
                 raise unsupported("IN of columns in a row filter")
             found.append(constant)
-        return OneOf(value, tuple(found), False)
+        return OneOf(value, self._alike(value, found), False)
+
+    def _alike(self, value: Value, constants: list[Constant]) -> tuple[Constant, ...]:
+        """Constants of several, which become an array: numbers of the type that all can be."""
+        oids = [value.type_oid, *(one.type_oid for one in constants)]
+        if len(constants) < 2 or not set(oids) <= set(NUMBERS):
+            return tuple(constants)
+        oid = self._types.common(oids, "IN")
+        return tuple(Constant(one.text, oid) for one in constants)
 
     def _like(self, node: exp.Like) -> Condition:
         only(node, "this", "expression", "negate")
@@ -280,12 +290,17 @@ class _Reader:
         raise unsupported(f"{type(node).__name__} in a row filter")
 
     def _column(self, node: exp.Column) -> Value:
-        only(node, "this", "table")
+        parts = only(node, "this", "table")
+        table = name_of(parts["table"]) if "table" in parts else None
+        if table is not None and table != self._table.name:
+            raise Refused("42P01", f'missing FROM-clause entry for table "{table}"')
         name = name_of(node.this)
         for column in self._table.columns:
             if column.name == name:
                 self.columns.add(name)
                 return ColumnValue(name, column.type_oid)
+        if name in SYSTEM_COLUMNS:
+            raise unsupported(f"the system column {name}")
         raise Refused("42703", f'column "{name}" does not exist')
 
     def _cast(self, node: exp.Cast) -> Value:

@@ -270,7 +270,7 @@ def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]
     if oid in REG_TYPES:
         return int(text) if text.isdecimal() else reg(oid, text)
     if oid == BOOL:
-        return _read_boolean(text)
+        return read_boolean(text)
     if oid == PG_LSN:
         try:
             return Lsn.parse(text).ordinal
@@ -316,7 +316,8 @@ def _read_number(name: str, text: str) -> int | float:
     return number
 
 
-def _read_boolean(text: str) -> int:
+def read_boolean(text: str) -> int:
+    """Return 1 or 0 for a boolean's text. Raises Refused: 22P02."""
     word = text.strip().lower()
     for number, words in ((1, _TRUE), (0, _FALSE)):
         if word and any(w.startswith(word) for w in words) and word not in ("o",):

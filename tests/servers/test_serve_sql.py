@@ -1,0 +1,62 @@
+"""Conditions and queries as a PostgreSQL answers them: every difference is a refusal, by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from fix_sql_compare import KINDS, conditions, definition, fillings, relation_of
+from penstock.codec.postgres.pgwire_server import Refused
+from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
+from penstock.serve.row_filter import row_filter
+
+
+@pytest.fixture
+def real(source_url: str) -> Iterator[psycopg.Connection]:
+    """A server with a table of every type, which prints values as the log's source does."""
+    with psycopg.connect(source_url, autocommit=True) as connection:
+        for name, value in EXACT_TEXT_SETTINGS.items():
+            connection.execute("select set_config(%s, %s, false)", (name, value))
+        connection.execute("set search_path = public")
+        connection.execute(definition())  # type: ignore[arg-type]
+        for statement in fillings():
+            connection.execute(statement)  # type: ignore[arg-type]
+        yield connection
+
+
+def printed(connection: psycopg.Connection) -> list[tuple[str | None, ...]]:
+    """The table's rows as the server prints them."""
+    with connection.cursor().copy("copy (select * from item order by id) to stdout") as copy:
+        copy.set_types(["text"] * (len(KINDS) + 1))
+        return [tuple(row) for row in copy.rows()]
+
+
+def answer(connection: psycopg.Connection, condition: str) -> list[bool] | str:
+    """Which rows fulfil a condition, unknown being false; or the SQLSTATE."""
+    query = f"select coalesce(({condition}), false) from item order by id"
+    try:
+        return [row[0] for row in connection.execute(query).fetchall()]  # type: ignore[arg-type]
+    except psycopg.Error as error:
+        return str(error.sqlstate)
+
+
+def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
+    """Over every type with NaN, infinities, -0 and NULL; what is not refused is equal."""
+    shape, values = relation_of(printed(real))
+    different, refused, equal = [], 0, 0
+    for condition in conditions(random.randrange(2**31), 400):
+        try:
+            ours = row_filter(condition, shape).keeps(values).to_pylist()
+        except Refused:
+            refused += 1
+            continue
+        theirs = answer(real, condition)
+        if ours == theirs:
+            equal += 1
+        else:
+            different.append((condition, theirs))
+    assert not different
+    assert equal > refused / 2, "most is answered"
