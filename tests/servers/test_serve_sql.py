@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.pq import DiagnosticField
 
+from fix_commands import ALIKE, ANSWERED_LATER, MALFORMED
+from fix_log import ITEM, inserts, numbered
+from fix_postgres import Server
+from fix_serve import Running, write_log
 from fix_sql_compare import KINDS, conditions, definition, fillings, relation_of
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
@@ -60,3 +67,39 @@ def test_conditions_are_those_of_a_server(real: psycopg.Connection) -> None:
             different.append((condition, theirs))
     assert not different
     assert equal > refused / 2, "most is answered"
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Iterator[Running]:
+    """A server of ours with a real catalogue."""
+    write_log(tmp_path / "log", numbered([inserts(3)]))
+    with Running(tmp_path, relations=[ITEM]) as running:
+        yield running
+
+
+def refusal(url: str, command: str) -> str:
+    """The SQLSTATE of a command's refusal, on a connection of its own."""
+    connection = psycopg.connect(url, autocommit=True)
+    try:
+        result = connection.pgconn.exec_(command.encode())
+        return (result.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+    finally:
+        connection.close()
+
+
+def test_malformed_commands_are_refused_as_by_a_server(
+    ours: Running, source_url: str, postgres: Server
+) -> None:
+    """With its SQLSTATE, and not another one that a client would take for something else."""
+    replication = ours.url(replication="database")
+    create = "CREATE_REPLICATION_SLOT here LOGICAL pgoutput (SNAPSHOT 'nothing')"
+    if postgres.version < 15:
+        create = "CREATE_REPLICATION_SLOT here LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+    wanted, found = {}, {}
+    real = make_conninfo(source_url, replication="database")
+    assert refusal(real, create) == refusal(replication, create) == ""
+    for command, state in (*MALFORMED, *ANSWERED_LATER, *ALIKE):
+        found[command] = refusal(replication, command)
+        wanted[command] = refusal(real, command) if postgres.version == 15 else state
+        assert wanted[command] == state, command
+    assert found == wanted

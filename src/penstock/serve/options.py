@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from penstock.codec.postgres.pgwire_server import Refused
@@ -54,8 +55,19 @@ def check_lsn_type(word: str, *, dialect: str) -> None:
         raise Refused(_SYNTAX, f'syntax error at or near "{word}"')
 
 
-def stream_options(plugin: str, given: dict[str, str], *, hybrid: bool = False) -> StreamOptions:
-    """The options of a slot's output plugin. hybrid: of LSNs of HYBRID_TIME. Raises Refused."""
+def stream_options(
+    plugin: str,
+    given: dict[str, str],
+    *,
+    hybrid: bool = False,
+    repeated: Collection[str] = (),
+) -> StreamOptions:
+    """Return the options of a slot's output plugin. Raises Refused.
+
+    hybrid: whether LSNs are of HYBRID_TIME. repeated: names that were given twice.
+    """
+    if repeated and plugin not in (_TEXT, _JSON) and set(repeated) <= set(_OPTIONS):
+        raise Refused(_SYNTAX, "conflicting or redundant options")
     found = _of_plugin(plugin, given)
     return replace(found, form=replace(found.form, hybrid=hybrid))
 

@@ -247,6 +247,10 @@ class ClientSession:
             self._read_slot(command)
         elif isinstance(command, commands.StartReplication):
             await self._start(command)
+        elif isinstance(command, commands.StartPhysical):
+            self._refuse_physical(command.slot)
+        elif isinstance(command, commands.BaseBackup):
+            raise Refused("0A000", "BASE_BACKUP is not supported")
         elif isinstance(command, commands.TimelineHistory):
             name = f"pg_wal/{command.timeline:08X}.history"
             raise Refused("58P01", f'could not open file "{name}": No such file or directory')
@@ -324,6 +328,12 @@ class ClientSession:
         await self._serving.drop_slot(command.slot, self._client.process_id, wait=command.wait)
         self.write(command_complete("DROP_REPLICATION_SLOT"))
 
+    def _refuse_physical(self, slot: str | None) -> None:
+        if slot is None:
+            raise Refused("0A000", "physical replication is not supported")
+        self._serving.slots.get(slot)
+        raise Refused("55000", "cannot use a logical replication slot for physical replication")
+
     def _read_slot(self, command: commands.ReadSlot) -> None:
         if any(slot.saved.name == command.slot for slot in self._serving.slots.all()):
             raise Refused(
@@ -342,7 +352,12 @@ class ClientSession:
         await serving.snapshots.slot_begins(command.slot)
         try:
             is_hybrid = slot.saved.is_hybrid
-            options = stream_options(slot.saved.plugin, command.options, hybrid=is_hybrid)
+            options = stream_options(
+                slot.saved.plugin,
+                command.options,
+                hybrid=is_hybrid,
+                repeated=command.repeated,
+            )
             if slot.saved.lost:
                 raise Refused(
                     "55000",

@@ -9,6 +9,7 @@ Source: PostgreSQL manual, "Streaming Replication Protocol"; repl_gram.y, repl_s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,11 +17,11 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.position import PositionInvalid
 
-_SYNTAX_ERROR, _INVALID_NAME, _UNSUPPORTED = "42601", "42602", "0A000"
+_SYNTAX_ERROR, _INVALID_NAME, _UNSUPPORTED, _INTERNAL = "42601", "42602", "0A000", "XX000"
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<string>'(?:[^']|'')*')
-    | (?P<name>"(?:[^"]|"")+")
+    | (?P<name>"(?:[^"]|"")*")
     | (?P<lsn>[0-9A-Fa-f]+/[0-9A-Fa-f]+)
     | (?P<word>[A-Za-z_\x80-\U0010ffff][\w$]*)
     | (?P<number>[0-9]+)
@@ -28,7 +29,18 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+_SLOT_NAME = re.compile(r"[a-z0-9_]+")
+_NAME_BYTES = 63
+_LONG_DIGITS, _LONG_MAX = 20, 2**64 - 1
+_KEYWORDS = frozenset(  # in capitals alone, and then no names of slots
+    (
+        *("BASE_BACKUP", "IDENTIFY_SYSTEM", "READ_REPLICATION_SLOT", "SHOW", "TIMELINE"),
+        *("START_REPLICATION", "CREATE_REPLICATION_SLOT", "DROP_REPLICATION_SLOT"),
+        *("TIMELINE_HISTORY", "PHYSICAL", "RESERVE_WAL", "LOGICAL", "SLOT", "TEMPORARY"),
+        *("TWO_PHASE", "EXPORT_SNAPSHOT", "NOEXPORT_SNAPSHOT", "USE_SNAPSHOT", "WAIT"),
+    )
+)
+_LIST_ONLY = ("TWO_PHASE", "RESERVE_WAL")  # keywords that name options, too
 _SNAPSHOT_WORDS = {
     "EXPORT_SNAPSHOT": "export",
     "NOEXPORT_SNAPSHOT": "nothing",
@@ -93,11 +105,29 @@ class ReadSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartReplication:
-    """START_REPLICATION of a logical slot. options: of the plugin; empty text where it has none."""
+    """START_REPLICATION of a logical slot.
+
+    Attributes:
+        options: Options of the plugin; an empty text where one has no value.
+        repeated: Names of options that are given twice; the last value counts.
+    """
 
     slot: str
     position: int
     options: dict[str, str] = field(default_factory=dict)
+    repeated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartPhysical:
+    """START_REPLICATION of a whole server. slot: None where none is named."""
+
+    slot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseBackup:
+    """BASE_BACKUP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +145,19 @@ Command = (
     | DropSlot
     | ReadSlot
     | StartReplication
+    | StartPhysical
+    | BaseBackup
     | TimelineHistory
 )
 
 
 def parse(text: str) -> Command | None:
-    """A command, None for SQL. Raises Refused: 42601, 42602, 0A000."""
+    """Return a command, None for SQL. Raises Refused: 42601, 42602, 0A000, 22023, XX000.
+
+    Keywords are in capitals: `identify_system` is SQL, and as that a syntax error.
+    """
     first = _TOKEN.match(text)
-    word = (first["word"] or "").upper() if first else ""
+    word = (first["word"] or "") if first else ""
     read = _COMMANDS.get(word)
     if read is None or first is None:
         return None
@@ -161,10 +196,10 @@ class _Tokens:
     def word(self, *words: str) -> str:
         """The next one where it is one of these words, in capitals; else empty, and it stays."""
         kind, text = self._peek()
-        if kind != "word" or text.upper() not in words:
+        if kind != "word" or text not in words:
             return ""
         self._at += 1
-        return text.upper()
+        return text
 
     def need(self, word: str) -> None:
         """This word must be next."""
@@ -178,16 +213,21 @@ class _Tokens:
         self._at += 1
         return True
 
-    def name(self) -> str:
-        """An identifier: in quotes as it is, else in small letters."""
+    def name(self, *keywords: str) -> str:
+        """Return an identifier: in quotes as it is, else in small letters; at most 63 bytes.
+
+        keywords: those that may be used as a name.
+        """
         kind, text = self._peek()
-        if kind not in ("name", "word"):
+        is_keyword = kind == "word" and text in _KEYWORDS and text not in keywords
+        if kind not in ("name", "word") or is_keyword:
             raise _syntax(text)
         self._at += 1
-        return text[1:-1].replace('""', '"') if kind == "name" else text.lower()
+        found = text[1:-1].replace('""', '"') if kind == "name" else text.lower()
+        return found.encode()[:_NAME_BYTES].decode(errors="ignore")
 
     def value(self) -> str:
-        """What an option is set to; empty for nothing."""
+        """Return what an option is set to; empty for nothing."""
         kind, text = self._peek()
         if kind not in ("string", "word", "name", "number"):
             return ""
@@ -196,20 +236,40 @@ class _Tokens:
             return text[1:-1].replace("''", "'")
         return text[1:-1].replace('""', '"') if kind == "name" else text
 
-    def options(self) -> dict[str, str]:
-        """A list in parentheses, by name in small letters unless it is quoted."""
-        found: dict[str, str] = {}
+    def quoted_value(self) -> str:
+        """Return what an option of a plugin is set to, in quotes; empty for nothing."""
+        return self.value() if self._peek()[0] == "string" else ""
+
+    def options(self, value: Callable[[], str]) -> list[tuple[str, str]]:
+        """Return a list in parentheses. value: reads one value."""
+        found: list[tuple[str, str]] = []
         if not self.sign("("):
             raise _syntax(self._peek()[1])
         while True:
-            name = self.name()
-            if name in found:
-                raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
-            found[name] = self.value()
+            name = self.name(*_LIST_ONLY)
+            found.append((name, value()))
             if self.sign(")"):
                 return found
             if not self.sign(","):
                 raise _syntax(self._peek()[1])
+
+    def own_options(self, command: str, known: tuple[str, ...]) -> dict[str, str]:
+        """Return the options of a command. Raises Refused: 42601, XX000."""
+        found: dict[str, str] = {}
+        for name, value in self.options(self.value):
+            if name not in known:
+                raise Refused(_INTERNAL, f"unrecognized option: {name}")
+            if name in found:
+                raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
+            if name == "snapshot" and not value:
+                raise Refused(_SYNTAX_ERROR, f"{name} requires a parameter")
+            found[name] = value
+        if "snapshot" in found and found["snapshot"] not in SNAPSHOTS:
+            raise Refused(
+                "22023",
+                f'unrecognized value for {command} option "snapshot": "{found["snapshot"]}"',
+            )
+        return found
 
     def has_options(self) -> bool:
         """Whether a list comes."""
@@ -230,9 +290,10 @@ def _syntax(near: str) -> Refused:
 def _slot(tokens: _Tokens, *, new: bool = False) -> str:
     name = tokens.name()
     if new and not _SLOT_NAME.fullmatch(name):
+        what = "contains invalid character" if name else "is too short"
         raise Refused(
             _INVALID_NAME,
-            f'replication slot name "{name}" is not 1 to 63 letters',
+            f'replication slot name "{name}" {what}',
             hint="Replication slot names may only contain lower case letters, numbers, and the "
             "underscore character.",
         )
@@ -247,12 +308,6 @@ def _boolean(name: str, value: str) -> bool:
     raise Refused(_SYNTAX_ERROR, f"{name} requires a Boolean value")
 
 
-def _known(options: dict[str, str], names: tuple[str, ...]) -> None:
-    for name in options:
-        if name not in names:
-            raise Refused(_SYNTAX_ERROR, f"unrecognized option: {name}")
-
-
 def _show(tokens: _Tokens) -> Show:
     name = tokens.name()
     while tokens.sign("."):
@@ -261,46 +316,51 @@ def _show(tokens: _Tokens) -> Show:
 
 
 def _create(tokens: _Tokens) -> CreateSlot:
+    command = "CREATE_REPLICATION_SLOT"
     slot = _slot(tokens, new=True)
     temporary = bool(tokens.word("TEMPORARY"))
     if tokens.word("PHYSICAL"):
+        if tokens.has_options():
+            tokens.own_options(command, ("reserve_wal",))
+        else:
+            tokens.word("RESERVE_WAL")
+        tokens.end()
         raise Refused(_UNSUPPORTED, "physical replication is not supported")
     tokens.need("LOGICAL")
     plugin = tokens.name()
-    options: dict[str, str] = {}
-    if tokens.has_options():
-        options = tokens.options()
     words: dict[str, str] = {}
-    while word := tokens.word(*_SNAPSHOT_WORDS, *LSN_TYPES, "TWO_PHASE"):
-        name = "lsn_type" if word in LSN_TYPES else "snapshot"
-        name = "two_phase" if word == "TWO_PHASE" else name
-        if name in options or name in words:
-            raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
-        if name == "lsn_type":
-            words[name] = word
-        else:
-            options[name] = _SNAPSHOT_WORDS.get(word, "")
-    _known(options, ("snapshot", "two_phase", "failover"))
-    snapshot = options.get("snapshot", "export")
-    if snapshot not in SNAPSHOTS:
-        raise Refused(
-            _SYNTAX_ERROR,
-            f'unrecognized value for CREATE_REPLICATION_SLOT option "snapshot": "{snapshot}"',
-        )
+    if tokens.has_options():
+        known = ("snapshot", "two_phase", "failover", "reserve_wal")
+        words = tokens.own_options(command, known)
+        _create_words(tokens, words, LSN_TYPES)
+    else:
+        _create_words(tokens, words, (*_SNAPSHOT_WORDS, *LSN_TYPES, "TWO_PHASE", "RESERVE_WAL"))
+    if "reserve_wal" in words:
+        raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
     return CreateSlot(
         slot=slot,
         plugin=plugin,
         temporary=temporary,
-        snapshot=snapshot,
-        two_phase="two_phase" in options and _boolean("two_phase", options["two_phase"]),
-        failover="failover" in options and _boolean("failover", options["failover"]),
+        snapshot=words.get("snapshot", "export"),
+        two_phase="two_phase" in words and _boolean("two_phase", words["two_phase"]),
+        failover="failover" in words and _boolean("failover", words["failover"]),
         lsn_type=words.get("lsn_type", ""),
     )
 
 
+def _create_words(tokens: _Tokens, found: dict[str, str], known: tuple[str, ...]) -> None:
+    """Add what is written as words behind the plugin: as before PostgreSQL 15, and Yugabyte's."""
+    while word := tokens.word(*known):
+        name = "snapshot" if word in _SNAPSHOT_WORDS else word.lower()
+        name = "lsn_type" if word in LSN_TYPES else name
+        if name in found:
+            raise Refused(_SYNTAX_ERROR, "conflicting or redundant options")
+        found[name] = word if word in LSN_TYPES else _SNAPSHOT_WORDS.get(word, "")
+
+
 def _alter(tokens: _Tokens) -> AlterSlot:
-    slot, options = _slot(tokens), tokens.options()
-    _known(options, ("two_phase", "failover"))
+    slot = _slot(tokens)
+    options = tokens.own_options("ALTER_REPLICATION_SLOT", ("two_phase", "failover"))
     said = {name: _boolean(name, value) for name, value in options.items()}
     return AlterSlot(slot=slot, two_phase=said.get("two_phase"), failover=said.get("failover"))
 
@@ -309,26 +369,46 @@ def _drop(tokens: _Tokens) -> DropSlot:
     return DropSlot(slot=_slot(tokens), wait=bool(tokens.word("WAIT")))
 
 
-def _start(tokens: _Tokens) -> StartReplication:
-    if not tokens.word("SLOT"):
-        raise Refused(_UNSUPPORTED, "physical replication is not supported")
-    slot = _slot(tokens)
-    if not tokens.word("LOGICAL"):
-        raise Refused(_UNSUPPORTED, "physical replication is not supported")
+def _start(tokens: _Tokens) -> StartReplication | StartPhysical:
+    slot = _slot(tokens) if tokens.word("SLOT") else None
+    if slot is None or not tokens.word("LOGICAL"):
+        tokens.word("PHYSICAL")
+        _position(tokens)
+        if tokens.word("TIMELINE"):
+            _timeline(tokens)
+        return StartPhysical(slot=slot)
+    position = _position(tokens)
+    options = tokens.options(tokens.quoted_value) if tokens.has_options() else []
+    counts = Counter(name for name, _ in options)
+    return StartReplication(
+        slot=slot,
+        position=position,
+        options=dict(options),
+        repeated=frozenset(name for name, count in counts.items() if count > 1),
+    )
+
+
+def _position(tokens: _Tokens) -> int:
     place = tokens.take("lsn")
     try:
-        position = Lsn.parse(place).ordinal
+        return Lsn.parse(place).ordinal
     except PositionInvalid:
         raise _syntax(place) from None
-    options = tokens.options() if tokens.has_options() else {}
-    return StartReplication(slot=slot, position=position, options=options)
 
 
 def _timeline(tokens: _Tokens) -> TimelineHistory:
-    timeline = int(tokens.take("number"))
-    if not 1 <= timeline < 2**32:
-        raise Refused(_SYNTAX_ERROR, f"invalid timeline {timeline}")
+    digits = tokens.take("number").lstrip("0") or "0"
+    number = int(digits) if len(digits) <= _LONG_DIGITS else _LONG_MAX
+    timeline = min(number, _LONG_MAX) % 2**32  # as C reads it
+    if not timeline:
+        raise Refused(_SYNTAX_ERROR, "invalid timeline 0")
     return TimelineHistory(timeline=timeline)
+
+
+def _base_backup(tokens: _Tokens) -> BaseBackup:
+    if tokens.has_options():
+        tokens.options(tokens.value)
+    return BaseBackup()
 
 
 _COMMANDS: dict[str, Callable[[_Tokens], Command]] = {
@@ -340,4 +420,5 @@ _COMMANDS: dict[str, Callable[[_Tokens], Command]] = {
     "READ_REPLICATION_SLOT": lambda tokens: ReadSlot(slot=_slot(tokens)),
     "START_REPLICATION": _start,
     "TIMELINE_HISTORY": _timeline,
+    "BASE_BACKUP": _base_backup,
 }

@@ -25,13 +25,13 @@ from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Se
 from penstock.serve.catalog.binder import Binder, finished
 from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.functions import Context
-from penstock.serve.catalog.grammar import Statement, parse_query, split, unsupported
+from penstock.serve.catalog.grammar import Statement, parse_query, split
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.names import path_of, print_reg, read_reg, schema_names
 from penstock.serve.catalog.publication_ddl import change_publication, is_publication_ddl
 from penstock.serve.catalog.rows import Rows
 from penstock.serve.catalog.scope import Bound, Scope
-from penstock.serve.catalog.statements import allowed_when_failed, plain
+from penstock.serve.catalog.statements import allowed_when_failed, no_statement, plain
 from penstock.serve.catalog.store import Store
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.catalog.types import TEXT, Types, print_value, read_value
@@ -250,7 +250,7 @@ class Catalog:
         found = plain(context, statement)
         if found is not None:
             return replace(found, reports=dict(context.reports))
-        raise unsupported(f"the statement {first}")
+        raise no_statement(statement)
 
     def prepare(self, sql: str, session: Session, parameters: Sequence[int] = ()) -> Prepared:
         """Parse one statement. parameters: types that the client gives, 0 for open."""

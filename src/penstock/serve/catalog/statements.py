@@ -31,6 +31,16 @@ _ISOLATION = {
 }
 
 
+_STATEMENTS = frozenset(
+    (
+        *("ALTER", "ANALYZE", "CALL", "CHECKPOINT", "CLOSE", "CLUSTER", "COMMENT", "COPY"),
+        *("CREATE", "DECLARE", "DELETE", "DO", "DROP", "EXECUTE", "EXPLAIN", "FETCH", "GRANT"),
+        *("IMPORT", "INSERT", "LISTEN", "LOAD", "LOCK", "MERGE", "MOVE", "NOTIFY", "PREPARE"),
+        *("REASSIGN", "REFRESH", "REINDEX", "REVOKE", "SECURITY", "TRUNCATE", "UPDATE", "VACUUM"),
+    )
+)
+
+
 class Words:
     """Walks over a statement's tokens."""
 
@@ -132,6 +142,14 @@ def allowed_when_failed(statement: Statement) -> bool:
     """Whether a statement may be given in a transaction that has failed."""
     first = statement.words(1)[0]
     return first in ("COMMIT", "END", "ROLLBACK", "ABORT")
+
+
+def no_statement(statement: Statement) -> Refused:
+    """Return the refusal of a statement that is not answered here, or of what is none."""
+    first = statement.words(1)[0]
+    if first not in _STATEMENTS:
+        return Words(statement).error()
+    return unsupported(f"the statement {first}")
 
 
 # -- transactions -----------------------------------------------------------------------------
