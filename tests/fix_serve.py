@@ -33,8 +33,10 @@ from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 from penstock.serve.catalog.catalog import Catalog
 from penstock.serve.catalog.publications import Publication, Publications
 from penstock.serve.chunks import next_chunk
-from penstock.serve.encode import Block, Unsaid, Views, encode
+from penstock.serve.encode import Views, encode
+from penstock.serve.encoded import Block, Unsaid
 from penstock.serve.forms import Form, PgOutput
+from penstock.serve.parts import RowsReader
 from penstock.serve.retention import Retention
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
@@ -96,7 +98,7 @@ def blocks_of(
     log: SourceLog, views: Views, position: int = 0, borders: frozenset[int] = frozenset()
 ) -> Iterator[tuple[Place, Block]]:
     """Every block behind an LSN, in the order in which a client is sent them."""
-    place, head = find_place(log, position), log.head()
+    place, head, reader = find_place(log, position), log.head(), RowsReader()
     while place.number < head.number or head.is_open:
         with log.segment(place.number, head) as segment:
             chunk = next_chunk(place.number, segment.entries, place.entry, place.counted, borders)
@@ -105,10 +107,13 @@ def blocks_of(
                     return
                 place = Place(number=place.number + 1, entry=0, counted=place.counted)
                 continue
-            open_trx, unsaid = 0, Unsaid()
-            for part in range(len(chunk.parts)):
-                block = encode(segment, chunk, part, views, open_trx=open_trx, unsaid=unsaid)
-                open_trx, unsaid = block.open_trx, block.unsaid
+            open_trx, unsaid, gsn, position = 0, Unsaid(), place.counted.gsn, 0
+            while not position:
+                block = encode(
+                    segment, chunk, gsn, views, reader=reader, open_trx=open_trx, unsaid=unsaid
+                )
+                open_trx, unsaid, gsn = block.open_trx, block.unsaid, block.gsn
+                position = block.position
                 yield place, block
             place = Place(number=place.number, entry=chunk.last, counted=chunk.end)
 

@@ -17,7 +17,7 @@ from fix_serve import Sent, all_blocks, sent, views_of
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
-from penstock.serve import chunks, numbers
+from penstock.serve import numbers, parts
 from penstock.serve.catalog.publications import Publication, PublishedTable, everything
 from penstock.serve.encode import Views
 from penstock.serve.options import stream_options
@@ -124,8 +124,7 @@ def test_messages_come_once_from_every_position(
         root = Path(folder)
         ends = write(root / "log", counts, per_flush, per_segment)
         for rows_max in (1 << 16, 2):
-            patch.setattr(chunks, "ROWS_MAX", rows_max)
-            patch.setattr(chunks, "ROWS_WANTED", rows_max // 2)
+            patch.setattr(parts, "ROWS_WANTED", rows_max)
             for position in (0, *ends):
                 found = collected(root, name, position)
                 got = [(text, one.position) for one in found if (text := said(name, one))]
@@ -144,8 +143,7 @@ def test_a_message_inside_the_rows_of_a_transaction_follows_its_commit(
     rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the transaction is encoded in parts: it never stands between BEGIN and COMMIT."""
-    monkeypatch.setattr(chunks, "ROWS_MAX", rows_max)
-    monkeypatch.setattr(chunks, "ROWS_WANTED", 1)
+    monkeypatch.setattr(parts, "ROWS_WANTED", 1)
     (rows,) = numbered([inserts(9)])
     marker = lone(1, 1).markers[0]
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:

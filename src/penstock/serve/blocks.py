@@ -5,6 +5,8 @@ there is room. And the place in the log from which a client is sent the next one
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -12,27 +14,48 @@ from typing import NamedTuple
 
 from penstock.serve import numbers
 from penstock.serve.chunks import Chunk, Counted, next_chunk
-from penstock.serve.encode import Block, Unsaid, Views, encode
+from penstock.serve.encode import Views, encode
+from penstock.serve.encoded import Block, Unsaid
 from penstock.serve.hybrid import HybridTimes
+from penstock.serve.parts import RowsReader
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 CACHE_BYTES = 64 << 20
+LIVE_BYTES = 192 << 20  # of all blocks, kept or being sent, from which on none is made ahead
 WORKERS = 2
+_ENTRY_BYTES, _BORDER_BYTES = 4096, 64  # of an entry, without its block; of each border
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a client is: before an entry of a segment, or a part of the chunk that begins there.
+    """Where a client is: before an entry of a segment, or inside the chunk that begins there.
 
-    counted: what the log has given up to the entry. open_trx, unsaid: see `Block`.
+    Attributes:
+        number: of the segment.
+        entry: place in its index.
+        counted: what the log has given up to the entry.
+        gsn: number of the last row of the parts that the client has; 0 for none.
+        open_trx: see `Block`.
+        unsaid: see `Block`.
     """
 
     number: int
     entry: int
     counted: Counted
-    part: int = 0
+    gsn: int = 0
     open_trx: int = 0
     unsaid: Unsaid = field(default=Unsaid(), compare=False)  # follows from the rest
+
+
+class _Key(NamedTuple):
+    """All that a block depends on."""
+
+    views: int
+    place: Place
+    seen: tuple[int, int] | None
+    borders: frozenset[int]
+    passed: int
+    numbering: int
 
 
 class Made(NamedTuple):
@@ -56,12 +79,13 @@ class Blocks:
 
         hybrid: the numbers of forms whose LSNs are commit times.
         """
-        self._log, self._hybrid = log, hybrid
+        self._log, self._hybrid, self._reader = log, hybrid, RowsReader()
         self._room = cache_bytes
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="encode")
-        self._kept: OrderedDict[object, asyncio.Future[Made | None]] = OrderedDict()
-        self._sizes: dict[object, int] = {}
-        self.made_count = 0
+        self._kept: OrderedDict[_Key, asyncio.Future[Made | None]] = OrderedDict()
+        self._sizes: dict[_Key, int] = {}
+        self.made_count, self.live_bytes = 0, 0
+        self._counting = threading.RLock()  # a block may end while another one is counted
         self._numbering = 0
 
     async def next(
@@ -75,7 +99,7 @@ class Blocks:
         passed = has if has > place.counted.position else 0
         # The open segment has more each time; a closed one has the same for everybody.
         seen = (head.end.trx, head.end.gsn) if place.number >= head.number else None
-        key = (id(views), place, seen, borders, passed, self._numbering)
+        key = _Key(id(views), place, seen, borders, passed, self._numbering)
         found = self._kept.get(key)
         if found is None:
             loop = asyncio.get_running_loop()
@@ -87,9 +111,18 @@ class Blocks:
         self._kept.move_to_end(key)
         return await asyncio.shield(found)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a block may be made before the client has read the one in front of it."""
+        return self.live_bytes < LIVE_BYTES
+
+    def _count(self, size_bytes: int) -> None:
+        with self._counting:
+            self.live_bytes += size_bytes
+
     def forget(self, views: Views) -> None:
         """Nobody has these views any more."""
-        for key in [key for key in self._kept if isinstance(key, tuple) and key[0] == id(views)]:
+        for key in [key for key in self._kept if key.views == id(views)]:
             self._drop(key)
 
     def renumber(self) -> None:
@@ -100,14 +133,15 @@ class Blocks:
         """End the threads."""
         self._workers.shutdown(wait=True, cancel_futures=True)
 
-    def _made(self, key: object, done: asyncio.Future[Made | None]) -> None:
+    def _made(self, key: _Key, done: asyncio.Future[Made | None]) -> None:
         if key not in self._kept:
             return
         if done.cancelled() or done.exception() is not None or done.result() is None:
             self._drop(key)  # asked again, it may be there
             return
         made = done.result()
-        size = len(made.block.data) if made is not None and made.block is not None else 0
+        size = _ENTRY_BYTES + len(key.borders) * _BORDER_BYTES
+        size += made.block.size_bytes if made is not None and made.block is not None else 0
         self.made_count += 1
         self._sizes[key] = size
         self._room -= size
@@ -115,7 +149,7 @@ class Blocks:
             oldest = next(one for one in self._kept if one in self._sizes)
             self._drop(oldest)
 
-    def _drop(self, key: object) -> None:
+    def _drop(self, key: _Key) -> None:
         self._kept.pop(key, None)
         self._room += self._sizes.pop(key, 0)
 
@@ -140,20 +174,22 @@ class Blocks:
                 block = encode(
                     segment,
                     chunk,
-                    place.part,
+                    place.gsn or place.counted.gsn,
                     views,
+                    reader=self._reader,
                     open_trx=place.open_trx,
                     unsaid=place.unsaid,
                     times=times,
                 )
+                size = block.size_bytes
+                self._count(size)
+                weakref.finalize(block, self._count, -size).atexit = False
         except SegmentGone:
             if place.number >= head.number and place.counted.position >= head.position:
                 return None  # the next segment has not begun
             raise
-        if place.part + 1 < len(chunk.parts):
-            behind = replace(
-                place, part=place.part + 1, open_trx=block.open_trx, unsaid=block.unsaid
-            )
+        if not block.position:
+            behind = replace(place, gsn=block.gsn, open_trx=block.open_trx, unsaid=block.unsaid)
             return Made(block, behind)
         return Made(block, _behind(chunk, place))
 

@@ -1,7 +1,7 @@
-"""Pieces of a segment that are encoded and sent as one: whole transactions, or parts of a huge one.
+"""Pieces of a segment that end at a flush point, where whole transactions end.
 
-A chunk ends at a flush point, where whole transactions end. What lies between two flush points and
-is too much for the memory, a huge transaction, is a chunk in parts. Pure: entries of a segment in.
+A chunk that is too much for the memory is encoded in parts (`parts.py`). Pure: works on entries of
+a segment's index.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.serve import numbers
 
-ROWS_WANTED, BYTES_WANTED = 16_384, 2 << 20  # of one chunk: enough for a kernel to be worth it
-ROWS_MAX, BYTES_MAX = 65_536, 8 << 20  # of one that is not divided
+ROWS_WANTED, BYTES_WANTED = 16_384, 2 << 20  # of one chunk, compressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +32,7 @@ class Counted:
 class Chunk:
     """Entries first to last - 1 of a segment. start, end: what was given before and up to its end.
 
-    parts: where each part's rows frames begin, as places in `rows`, the chunk's rows frames by
-    gsn; one part for a chunk that is not divided.
+    rows: the rows frames, by their first gsn.
     """
 
     number: int
@@ -44,12 +42,6 @@ class Chunk:
     end: Counted
     rows: tuple[FrameEntry, ...]
     markers: tuple[FrameEntry, ...]
-    parts: tuple[int, ...] = (0,)
-
-    def rows_of(self, part: int) -> Sequence[FrameEntry]:
-        """The rows frames of a part."""
-        stop = self.parts[part + 1] if part + 1 < len(self.parts) else len(self.rows)
-        return self.rows[self.parts[part] : stop]
 
 
 def next_chunk(
@@ -66,51 +58,33 @@ def next_chunk(
     """
     rows: list[FrameEntry] = []
     markers: list[FrameEntry] = []
-    unit_rows: list[FrameEntry] = []
-    unit_markers: list[FrameEntry] = []
+    whole_rows = whole_markers = row_count = size = 0
     counted, trx, last = start, start.trx, first
     for place in range(first, len(entries)):
         entry = entries[place]
         if entry.kind == FrameKind.ROWS:
-            unit_rows.append(entry)
+            rows.append(entry)
+            row_count += entry.row_count
+            size += entry.length_bytes
         elif entry.kind == FrameKind.MARKER:
-            unit_markers.append(entry)
+            markers.append(entry)
+            size += entry.length_bytes
         elif entry.kind == FrameKind.TRANSACTIONS:
             trx = entry.trx_last
         elif entry.kind == FrameKind.FLUSH_POINT:
-            if rows and _is_more(rows + unit_rows, ROWS_MAX, BYTES_MAX):
-                break
-            rows, markers = rows + unit_rows, markers + unit_markers
-            unit_rows, unit_markers = [], []
+            whole_rows, whole_markers = len(rows), len(markers)
             counted, last = Counted(gsn=entry.gsn_last, trx=trx), place + 1
-            if _is_more(rows, ROWS_WANTED, BYTES_WANTED) or counted.position in borders:
+            is_enough = row_count >= ROWS_WANTED or size >= BYTES_WANTED
+            if is_enough or counted.position in borders:
                 break
     if last == first:
         return None
-    ordered = tuple(sorted(rows, key=lambda entry: entry.gsn_first))
     return Chunk(
         number=number,
         first=first,
         last=last,
         start=start,
         end=counted,
-        rows=ordered,
-        markers=tuple(markers),
-        parts=_parts(ordered) if _is_more(ordered, ROWS_MAX, BYTES_MAX) else (0,),
+        rows=tuple(sorted(rows[:whole_rows], key=lambda entry: entry.gsn_first)),
+        markers=tuple(markers[:whole_markers]),
     )
-
-
-def _is_more(entries: Sequence[FrameEntry], rows: int, size: int) -> bool:
-    return sum(e.row_count for e in entries) >= rows or sum(e.length_bytes for e in entries) >= size
-
-
-def _parts(rows: Sequence[FrameEntry]) -> tuple[int, ...]:
-    """Cut where no later frame has a gsn of an earlier one."""
-    found, begin, last = [0], 0, 0
-    for place, entry in enumerate(rows):
-        enough = _is_more(rows[begin:place], ROWS_WANTED, BYTES_WANTED)
-        if enough and entry.gsn_first > last:
-            found.append(place)
-            begin = place
-        last = max(last, entry.gsn_last)
-    return tuple(found)

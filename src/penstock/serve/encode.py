@@ -11,7 +11,7 @@ import base64
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +29,10 @@ from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX, is_global_prefix
 from penstock.serve import numbers
 from penstock.serve.catalog.publications import Publication, Published, published
 from penstock.serve.chunks import Chunk
+from penstock.serve.encoded import NOTHING, Announced, Block, Unsaid
 from penstock.serve.forms import Emptied, Form, Logical, PgOutput
 from penstock.serve.hybrid import SegmentTimes
+from penstock.serve.parts import Part, RowsReader, read_part
 from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
@@ -102,94 +104,47 @@ class Views:
         return published(self.publications, schema, name)
 
 
-class Announced(NamedTuple):
-    """A shape that must be known from a place in the bytes on, and the message that tells it."""
-
-    offset: int
-    table: int
-    message: bytes
-
-
-class Unsaid(NamedTuple):
-    """State of a transaction that goes on in the next part.
-
-    Attributes:
-        changes: number of changes so far.
-        pieces: parts of a message that is a whole transaction.
-        behind: frames that follow the COMMIT.
-    """
-
-    changes: int = 0
-    pieces: tuple[bytes, ...] = ()
-    behind: tuple[bytes, ...] = ()
-
-
-_NOTHING = Unsaid()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """The bytes of one part of a chunk.
-
-    Attributes:
-        data: whole messages.
-        cuts: offsets of messages, not far from each other, with 0 and the length.
-        offsets: where each transaction begins that has something in it; a message outside of
-            transactions is one.
-        ends: their ENDs, in the client's numbers.
-        shapes: by rising offset.
-        position: all up to this LSN of the log's numbers (`numbers.py`) is sent when the block is;
-            0 for a part that others follow.
-        lsn: the END that is there, in the client's numbers.
-        time_us: when the last transaction up to there was committed; 0 where the segment does not
-            have it.
-        open_trx: the transaction that goes on in the next part; 0 if none does.
-        unsaid: what the next part needs of it.
-    """
-
-    data: bytes
-    cuts: tuple[int, ...]
-    offsets: np.ndarray[Any, np.dtype[np.int64]]
-    ends: np.ndarray[Any, np.dtype[np.uint64]]
-    shapes: tuple[Announced, ...]
-    position: int
-    lsn: int = 0
-    time_us: int = 0
-    open_trx: int = 0
-    unsaid: Unsaid = _NOTHING
-
-    def start_behind(self, position: int) -> int:
-        """Where the first transaction begins whose END is behind an LSN; the length for none."""
-        at = int(np.searchsorted(self.ends, np.uint64(position), "right"))
-        return int(self.offsets[at]) if at < len(self.offsets) else len(self.data)
-
-
 def encode(
     segment: Segment,
     chunk: Chunk,
-    part: int,
+    gsn_after: int,
     views: Views,
     *,
+    reader: RowsReader,
     open_trx: int = 0,
-    unsaid: Unsaid = _NOTHING,
+    unsaid: Unsaid = NOTHING,
     times: SegmentTimes | None = None,
     clock: Clock = REAL_CLOCK,
 ) -> Block:
-    """Encode one part of a chunk. open_trx, unsaid: what the block of the part before it says.
+    """Encode one part of a chunk.
 
-    times: the numbers of a form whose LSNs are commit times; None for others.
-    Raises Refused for what no message can say, SegmentCorrupt.
+    Args:
+        segment: where the chunk is.
+        chunk: whole transactions.
+        gsn_after: the last row of the part before; what the chunk starts from in the first one.
+        views: what is published.
+        reader: reads rows.
+        open_trx: as the block of the part before says.
+        unsaid: as the block of the part before says.
+        times: the numbers of a form whose LSNs are commit times; None for others.
+        clock: for the time that messages are sent.
+
+    Raises:
+        Refused: no message can say it.
+        SegmentCorrupt: the segment is damaged.
     """
     out = _Out(views.form, open_trx, unsaid)
-    return _Part(segment, chunk, part, views, out, times, clock.now_us()).block()
+    part = read_part(segment, chunk.rows, gsn_after, reader)
+    return _Encoding(segment, chunk, gsn_after, part, views, out, times, clock.now_us()).block()
 
 
-class _Part:
+class _Encoding:
     def __init__(
         self,
         segment: Segment,
         chunk: Chunk,
-        part: int,
+        gsn_before: int,
+        part: Part,
         views: Views,
         out: _Out,
         times: SegmentTimes | None,
@@ -198,23 +153,14 @@ class _Part:
         self._segment, self._chunk, self._views, self._now_us = segment, chunk, views, now_us
         self._commit_times = times
         self._form, self._out = views.form, out
-        before = chunk.rows[: chunk.parts[part]]
-        self._gsn_before = max((entry.gsn_last for entry in before), default=chunk.start.gsn)
-        rows = chunk.rows_of(part)
-        self._later = chunk.rows[len(before) + len(rows) :]
-        read = [self._segment.read_rows(entry) for entry in rows]
-        none = np.empty(0, np.int64)
-        # Both rise together over all rows of the log.
-        numbered = [[one.batch.column(name).to_numpy() for one in read] for name in ("gsn", "trx")]
-        self._gsns, self._trxs = (
-            np.sort(np.concatenate(found)) if found else none for found in numbered
-        )
+        self._gsn_before, self._part = gsn_before, part
+        self._later, self._gsns, self._trxs = part.later, part.gsns, part.trxs
         self._markers = self._wanted_markers()
         self._continuing = self._continuing_trx(out.open_trx)
         self._ends: dict[int, int] = {}
         self._committed()
         self._encoded: list[_Encoded] = []
-        for one in read:
+        for one in part.rows:
             view = self._views.of(one.relation)
             if view is not None:
                 self._encoded += self._encode(view, one.batch)
@@ -241,7 +187,7 @@ class _Part:
 
     def _wanted_markers(self) -> list[Marker]:
         """Those that are sent, in order; each comes behind the row of its gsn."""
-        low, high = self._gsn_before, int(self._gsns[-1]) if self._later else None
+        low, high = self._gsn_before, self._part.gsn if self._later else None
         found = [
             self._segment.read_marker(entry)
             for entry in self._chunk.markers
@@ -271,7 +217,7 @@ class _Part:
         if not self._later:
             return 0
         last = max(int(self._trxs[-1]), open_trx, *(marker.trx for marker in self._markers))
-        return last if self._later[0].trx_first <= last else 0
+        return last if self._part.trx_next <= last else 0
 
     def _end(self, trx: int) -> int:
         """The END of a transaction that has something in this part."""
@@ -312,7 +258,7 @@ class _Part:
         if out.open_trx != self._continuing:
             self._commit()
         if self._later:
-            return out.block(0, 0, 0)
+            return replace(out.block(0, 0, 0), gsn=self._part.gsn)
         end, times = self._chunk.end, self._commit_times
         lsn = times.end(end.trx) if times is not None else end.position
         dated = self._segment.transactions

@@ -28,7 +28,8 @@ from penstock.codec.postgres.pgwire_server import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.serve.blocks import Made, Place, find_place
 from penstock.serve.catalog.publications import everything, named
-from penstock.serve.encode import Block, Views
+from penstock.serve.encode import Views
+from penstock.serve.encoded import Block
 from penstock.serve.options import StreamOptions
 from penstock.serve.slots import Slot
 from penstock.serve.source_log import SegmentGone
@@ -170,8 +171,10 @@ class Sender:
                 place = made.behind
                 if made.block is None:
                     continue
-                ahead = asyncio.create_task(self._next(place))
+                if self._serving.blocks.has_room:
+                    ahead = asyncio.create_task(self._next(place))
                 await self._send(made.block)
+                del made  # its bytes are not needed while the next one is made
         finally:
             if ahead is not None:
                 ahead.cancel()
