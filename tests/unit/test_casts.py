@@ -134,12 +134,11 @@ def test_decimals_keep_their_value_in_another_scale_or_are_refused(
     data: st.DataObject, old: tuple[int, int], new: tuple[int, int]
 ) -> None:
     """Every precision and scale."""
-    number = Decimal(data.draw(st.integers(-(10 ** old[0]) + 1, 10 ** old[0] - 1)))
-    number = number.scaleb(-old[1])
-    fits = (
-        abs(number) < 10 ** (new[0] - new[1])
-        and int(number.scaleb(old[1])) % 10 ** max(0, old[1] - new[1]) == 0
-    )
+    digits = data.draw(st.integers(-(10 ** old[0]) + 1, 10 ** old[0] - 1))
+    number = Decimal((digits < 0, tuple(map(int, str(abs(digits)))), -old[1]))
+    finer = max(0, new[1] - old[1])
+    scaled, rest = divmod(abs(digits) * 10**finer, 10 ** max(0, old[1] - new[1]))
+    fits = not rest and scaled < 10 ** new[0]
     try:
         (found,) = cast([number], pa.decimal128(*old), pa.decimal128(*new))
     except pa.ArrowInvalid:

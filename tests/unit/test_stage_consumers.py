@@ -15,8 +15,8 @@ from penstock.engines.staged.shapes import Shapes
 from penstock.engines.staged.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.stage_groups import feed_config
-from penstock.ports.staging import Mutation, StagedTable, batch_of
+from penstock.ports.stage_groups import feed_config, feeds, group_config
+from penstock.ports.staging import Mutation, StagedTable, batch_of, group_name
 
 ITEM = StagedTable(("shop", "public"), "item")
 TABLE = TableDefinition(
@@ -127,6 +127,21 @@ def test_which_log_consumers_read(tmp_path: Path) -> None:
     assert consumed(plain) is plain
     with pytest.raises(FeedUnknown):
         consumed(plain, "shop.public")
+
+
+@pytest.mark.parametrize("group", [("..",), (".",), ("...",), ("a", ".."), ("/etc",), ("a.b",)])
+def test_a_groups_directory_is_its_own_and_below_the_pipelines(
+    tmp_path: Path, group: tuple[str, ...]
+) -> None:
+    """Whatever a schema is called: its log is never the pipeline's, which would be deleted."""
+    file = tmp_path / "shop.toml"
+    file.write_text(FILE)
+    config = load_config(file)
+    for made in (group_config(config, group), feed_config(config, group)):
+        folder = made.directory.resolve()
+        assert folder.parent.parent == config.directory.resolve()
+    feed_config(config, group).directory.mkdir(parents=True)
+    assert feeds(config) == (group_name(group),)
 
 
 def test_a_consumer_of_a_feed_has_no_snapshot(tmp_path: Path) -> None:

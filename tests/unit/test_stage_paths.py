@@ -57,7 +57,8 @@ def test_a_target_without_schemas_has_one_segment() -> None:
     "path",
     [
         *("", "/", "/db", "/1/2/3/4/5/6/7/8", "/a/b/c/d/e/f/g", "/db/public/a/b", "/_/healthz"),
-        *("/_/x", "/_/2020-04-04/" + MARKER, "/db/pub%zzlic", "/db/%ff", "/db/a%00b", "/db/pub%2"),
+        *("/%2e%2e", "/db/%2E", "/db/%2e%2e", "/db/public/..", "/./public", "/_/x"),
+        *("/_/2020-04-04/" + MARKER, "/db/pub%zzlic", "/db/%ff", "/db/a%00b", "/db/pub%2"),
         *(f"/db/2020-04-02/{FILE}", f"/2020-04-02/{FILE}", f"/db/2020-04-04/{MARKER}"),
         f"/db/public/2020-04-2/{FILE}",
         f"/db/public/a/b/2020-04-02/{FILE}",

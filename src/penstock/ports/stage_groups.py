@@ -81,6 +81,12 @@ def feed_config(config: Config, group: Group) -> Config:
     return replace(found, has_target=False, target=beside)
 
 
+def _directory_name(group: Group) -> str:
+    """Return one path segment that `unquote` turns into the group's name; never `.` or `..`."""
+    name = quote(group_name(group), safe="")
+    return name.replace(".", "%2E") if name.strip(".") == "" else name
+
+
 def feeds(config: Config) -> tuple[str, ...]:
     """The names of the groups that have a log for consumers, in order."""
     folder = config.directory / FEEDS
@@ -89,7 +95,7 @@ def feeds(config: Config) -> tuple[str, ...]:
 
 
 def _below(config: Config, folder: str, group: Group) -> Config:
-    directory = config.directory / folder / quote(group_name(group), safe="")
+    directory = config.directory / folder / _directory_name(group)
     return replace(
         config,
         pipeline=replace(config.pipeline, directory=str(directory)),

@@ -92,9 +92,22 @@ class SignedTokens:
         self.loaded_us = 0
 
     def load(self, keys: Keys) -> None:
-        """Take these from now on. Raises PublicKeyBroken; then those from before are kept."""
-        self._keys, self._revoked = tuple(map(public_key, keys.public)), keys.revoked
+        """Take these from now on.
+
+        Raises:
+            PublicKeyBroken: Some cannot be used. The others and what is revoked are in force.
+        """
+        usable: list[PublicKey] = []
+        broken: list[PublicKeyBroken] = []
+        for pem in keys.public:
+            try:
+                usable.append(public_key(pem))
+            except PublicKeyBroken as error:
+                broken.append(error)
+        self._keys, self._revoked = tuple(usable), keys.revoked
         self.loaded_us = self._clock.now_us()
+        if broken:
+            raise broken[0]
 
     def allows(self, token: str, group: Group | None, /) -> bool:
         """See Access."""
@@ -108,7 +121,7 @@ class SignedTokens:
         return {
             "authentication": "jwt",
             "public_keys": len(self._keys),
-            "revoked": sorted(self._revoked),
+            "revoked": len(self._revoked),
         }
 
 

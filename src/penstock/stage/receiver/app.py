@@ -7,9 +7,9 @@ not end it. Not here: the socket (`server.py`), what a body means (`decode.py`).
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -29,6 +29,7 @@ from penstock.model import PenstockError
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, group_name
 from penstock.stage.metrics import CONTENT_TYPE, Metrics
 from penstock.stage.receiver.access import Access
+from penstock.stage.receiver.admission import Admission
 from penstock.stage.receiver.decode import NDJSON_BUFFER_BYTES, Decoder
 from penstock.stage.receiver.paths import PathUnknown, Place, place_of
 from penstock.stage.receiver.sessions import Sessions
@@ -37,7 +38,9 @@ from penstock.stage.receiver.targets import TargetTables
 logger = structlog.get_logger()
 faults.declare("stage.request.staged", "stage.request.resolved")
 THREADS = 4
-BODIES_MAX = 32  # in memory at once
+# In memory at once; each stays until it is staged, also when its sender is gone.
+BODIES_MAX = 32
+BODIES_BYTES_MAX = 512 * 2**20
 FORBIDDEN = "missing or invalid access token"
 _HEALTH_WITHIN_S = 10.0
 
@@ -49,7 +52,7 @@ class RequestTooLong(PenstockError):
 
 
 class RequestTimedOut(PenstockError):
-    """A request was not staged within httpResponseTimeout; it may be yet."""
+    """A request was not staged within httpResponseTimeout; what a thread has begun goes on."""
 
     code = "ST12"
     retry = "backoff"
@@ -106,7 +109,8 @@ class Receiver:
         self._options = options or ReceiverOptions()
         self.decoder = Decoder(tables, ndjson_buffer_bytes=self._options.ndjson_buffer_bytes)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="receive")
-        self._bodies = asyncio.Semaphore(BODIES_MAX)
+        self._turns = Admission(THREADS)
+        self.bodies = Admission(BODIES_MAX, max(BODIES_BYTES_MAX, self._options.request_bytes_max))
         self.app = Starlette(
             routes=[
                 Route("/_/healthz", self.health),
@@ -130,7 +134,8 @@ class Receiver:
             ("target", self._tables.catalog.check),
         ):
             try:
-                await asyncio.wait_for(self._in_thread(check), _HEALTH_WITHIN_S)
+                async with asyncio.timeout(_HEALTH_WITHIN_S):
+                    await self._run_in_turn(check, ExitStack())
             except Exception as error:
                 logger.warning("health check failed", of=name, error=str(error))
                 text = f"health check failed for {name}"
@@ -151,7 +156,9 @@ class Receiver:
             return PlainTextResponse(FORBIDDEN, HTTPStatus.UNAUTHORIZED)
         access = self._access.describe()
         about = {"version": __version__, "compiled_decoder": COMPILED}
-        return JSONResponse({"penstock": about, "access": access, **self._describe()})
+        bodies = {"count": self.bodies.count, "bytes": self.bodies.bytes}
+        found = {"penstock": about, "access": access, "bodies": bodies, **self._describe()}
+        return JSONResponse(found)
 
     # --- feeds ------------------------------------------------------------------------------------
 
@@ -175,9 +182,7 @@ class Receiver:
         if not self._access.allows(_token(request), place.group):
             return PlainTextResponse(FORBIDDEN, HTTPStatus.UNAUTHORIZED)
         try:
-            async with self._bodies:
-                body = await self._body(request)
-                await self._worked(place, body)
+            await self._stage_in_time(place, request)
         except ClientDisconnect:
             raise
         except PenstockError as error:
@@ -201,34 +206,77 @@ class Receiver:
         )
         return PlainTextResponse(f"{error.message}\n{error.hint}", HTTPStatus.BAD_REQUEST)
 
-    async def _body(self, request: Request) -> bytes:
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._options.request_bytes_max:
-                raise RequestTooLong(
-                    f"request of more than {self._options.request_bytes_max} bytes",
-                    hint="Set requestBytesMax in [stage], or Flush in webhook_sink_config of the "
-                    "feed.",
-                )
-            parts.append(part)
-        self._metrics.http_bytes.inc(size)
-        return b"".join(parts)
-
-    async def _worked(self, place: Place, body: bytes) -> None:
+    async def _stage_in_time(self, place: Place, request: Request) -> None:
         limit_s = self._options.response_timeout_s
         try:
-            work = functools.partial(self.work, place, body)
-            await asyncio.wait_for(self._in_thread(work), limit_s)
+            async with asyncio.timeout(limit_s):
+                await self._stage(place, request)
         except TimeoutError as error:
             raise RequestTimedOut(
                 f"not staged within {limit_s:g} s",
                 hint="The feed sends it again, which does no harm. Look at the staging database.",
             ) from error
 
-    async def _in_thread(self, work: Callable[[], object]) -> None:
-        """Run it in a thread; it goes on when nobody waits for it any more."""
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, work))
+    async def _stage(self, place: Place, request: Request) -> None:
+        """Read and stage a request, when there is memory for it and then a free thread.
+
+        A request whose sender is gone is given up while it waits. Once a thread works on it, its
+        body counts until the thread has ended, whoever waits for it.
+        """
+        with ExitStack() as held:
+            space = self.bodies.ticket(self._announced(request))
+            held.callback(space.leave)
+            await space.inside()
+            body = await self._body(request)
+
+            def work() -> None:
+                self.work(place, body)
+
+            await self._run_in_turn(work, held, request)
+
+    def _announced(self, request: Request) -> int:
+        """How many bytes a body will have at most. Raises RequestTooLong."""
+        most = self._options.request_bytes_max
+        length = request.headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()):
+            return most  # sent in chunks
+        if len(length) > len(str(most)) or int(length) > most:
+            raise self._too_long()
+        return int(length)
+
+    async def _body(self, request: Request) -> bytes:
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._options.request_bytes_max:
+                raise self._too_long()
+            parts.append(part)
+        self._metrics.http_bytes.inc(size)
+        return b"".join(parts)
+
+    def _too_long(self) -> RequestTooLong:
+        return RequestTooLong(
+            f"request of more than {self._options.request_bytes_max} bytes",
+            hint="Set requestBytesMax in [stage], or Flush in webhook_sink_config of the feed.",
+        )
+
+    async def _run_in_turn(
+        self, work: Callable[[], object], held: ExitStack, request: Request | None = None
+    ) -> None:
+        """Run it in a thread, when one is free; it goes on when its caller is cancelled.
+
+        held is closed when the work has ended. Raises ClientDisconnect if the sender of the
+        request leaves before a thread is free.
+        """
+        with ExitStack() as waiting:
+            turn = self._turns.ticket()
+            waiting.callback(turn.leave)
+            await _while_connected(request, turn.inside())
+            begun = self._threads.submit(work)
+            ended = waiting.pop_all()
+            ended.enter_context(held.pop_all())
+            begun.add_done_callback(lambda _: ended.close())
+        await asyncio.wrap_future(begun)
 
     def work(self, place: Place, body: bytes) -> None:
         """Decode a body and stage it, or note that everything up to a time is here.
@@ -238,6 +286,7 @@ class Receiver:
         request = self.decoder.decode(place, body)
         name = group_name(place.group)
         if request.resolved is not None:
+            self._tables.check_group(place.group)
             with (
                 self._metrics.timed(self._metrics.advance_seconds.labels(name)),
                 self._sessions.session() as session,
@@ -266,6 +315,26 @@ class _AnyMethod:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._app(scope, receive, send)
+
+
+async def _while_connected(request: Request | None, waiting: Awaitable[None]) -> None:
+    """Wait for it. Raises ClientDisconnect if the sender of the request leaves first."""
+    task = asyncio.ensure_future(waiting)
+    gone = None if request is None else asyncio.ensure_future(_see_leave(request))
+    try:
+        tasks = {task} if gone is None else {task, gone}
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+    finally:
+        for one in (task, gone):
+            if one is not None:
+                one.cancel()
+
+
+async def _see_leave(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _token(request: Request) -> str:

@@ -116,7 +116,7 @@ def _segments(path: str) -> list[str]:
         found = [unquote_plus(part, errors="strict") for part in segments]
     except UnicodeDecodeError as error:
         raise _unknown("could not unescape path") from error
-    if any("\0" in part for part in found):
+    if any("\0" in part or part in (".", "..") for part in found):
         raise _unknown("could not unescape path")
     return found
 

@@ -15,6 +15,11 @@ from penstock.ports.staging import Group, StagedTable, TargetCatalog, group_name
 KEPT_S = 60.0
 ASKED_AGAIN_S = 1.0  # at most that often, for a table that is not there
 PARTS_MAX = 3
+_NO_TABLES = "the target has no such schema, or none of its tables"
+_HINT = (
+    "Create it in the target, or make the feed without it; the path of the feed's URL names the "
+    "target's database and schema."
+)
 _PART = re.compile(r'"(?:[^"]|"")*"|[^."]*')
 
 
@@ -63,14 +68,22 @@ class TargetTables:
             return StagedTable(group, name)
         if found is None:
             schema = group_name(group)
-            what = "" if known.tables else ": the target has no such schema, or none of its tables"
+            what = "" if known.tables else f": {_NO_TABLES}"
             raise TableUnknown(
                 f"unknown table {schema}.{name}{what}",
-                hint="Create it in the target, or make the feed without it; the path of the "
-                "feed's URL names the target's database and schema.",
+                hint=_HINT,
                 table=f"{schema}.{name}",
             )
         return StagedTable(group, found)
+
+    def check_group(self, group: Group) -> None:
+        """Raise TableUnknown if the target has no table in a schema."""
+        if not (self._of(group, KEPT_S).tables or self._of(group, ASKED_AGAIN_S).tables):
+            raise TableUnknown(
+                f"unknown schema {group_name(group)}: {_NO_TABLES}",
+                hint=_HINT,
+                schema=group_name(group),
+            )
 
     def key_columns(self, table: StagedTable) -> tuple[str, ...]:
         """The columns of a table's primary key."""
