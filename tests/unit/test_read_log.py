@@ -209,6 +209,37 @@ def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> N
         assert [change.gsn for change in reading] == [2]
 
 
+@pytest.mark.parametrize(
+    ("left", "options", "said"),
+    [
+        ((), {"gsn_after": 3}, "has no segment: changes 4 to 6 are"),
+        ((), {"gsn_after": 0, "gsn_through": 2}, "has no segment: changes 1 to 2 are"),
+        ((2, 3), {"gsn_after": 2}, "ends with gsn 4: changes 5 to 6 are"),
+        ((2, 3), {"gsn_after": 2, "gsn_through": 5}, "ends with gsn 4: changes 5 to 5 are"),
+        ((2, 3), {"gsn_after": 2, "gsn_through": 4}, ""),
+        ((2, 3), {}, ""),
+        ((), {"gsn_after": 6}, ""),
+        ((), {"gsn_after": 3, "gsn_through": 3}, ""),
+        ((), {}, ""),
+    ],
+)
+def test_segments_that_are_gone_at_the_end_are_never_passed_over(
+    tmp_path: Path, left: tuple[int, ...], options: dict[str, int], said: str
+) -> None:
+    """The log's own state knows how far it went, also if no segment is left."""
+    story(tmp_path)
+    for number in {*range(6)} - {*left}:
+        (tmp_path / "log" / f"{number}.ckt").unlink()
+    log = read_log(tmp_path, **options)
+    if said:
+        with pytest.raises(SegmentMissing, match=said):
+            list(log)
+        with pytest.raises(SegmentMissing, match=said):
+            log.tables()
+    else:
+        assert len(list(log)) == len(left)
+
+
 def test_what_is_gone_is_never_passed_over(tmp_path: Path) -> None:
     """Removed in front: the log begins later, unless changes from there on were asked for."""
     root = story(tmp_path)

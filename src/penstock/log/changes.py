@@ -35,6 +35,7 @@ from penstock.log.order import merged
 from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
+from penstock.log.state import LogState, load_state
 from penstock.model import Marker, Op, PenstockError, Rows, TableName
 from penstock.model.position import to_ordinal
 
@@ -282,6 +283,7 @@ class ChangeLog:
 
     def _segments(self) -> Iterator[Segment]:
         """Every segment that holds wanted changes, each checked to follow the one before."""
+        state = load_state(self.directory, self._files)  # first: what it tells was there then
         before: ClosedSegment | None = None
         for file in self._listed():
             segment = self._opened(file, before)
@@ -299,6 +301,7 @@ class ChangeLog:
                 segment.close()
                 raise
             yield segment
+        self._check_ends(before, state)
 
     def _listed(self) -> list[SegmentFile]:
         found = self._once_listed()
@@ -335,14 +338,31 @@ class ChangeLog:
     def _check_begins(self, segment: Segment) -> None:
         after = self._wanted.gsn_after
         if after is not None and segment.start.gsn > after:
-            raise SegmentMissing(
-                f"the log in {self.directory} begins behind gsn {segment.start.gsn}: changes "
-                f"{after + 1} to {segment.start.gsn} are not in it any more",
-                hint="Applied segments go after a while (keepAppliedHours, removeFiles): read the "
-                "table itself again, or leave gsn_after out for what there is.",
-                after=after,
-                next=segment.start.gsn + 1,
+            raise self._gone(
+                f"the log in {self.directory} begins behind gsn {segment.start.gsn}",
+                after,
+                segment.start.gsn,
             )
+
+    def _check_ends(self, last: ClosedSegment | None, state: LogState | None) -> None:
+        """Check that the segments go as far as the log does, if they have to. Raises."""
+        after, through = self._wanted.gsn_after, self._wanted.gsn_through
+        if after is None or state is None:
+            return
+        reached = after if last is None else max(after, last.end.gsn)
+        end = state.end.gsn if through is None else min(through, state.end.gsn)
+        if reached < end:
+            there = "has no segment" if last is None else f"ends with gsn {last.end.gsn}"
+            raise self._gone(f"the log in {self.directory} {there}", reached, end)
+
+    def _gone(self, place: str, after: int, through: int) -> SegmentMissing:
+        return SegmentMissing(
+            f"{place}: changes {after + 1} to {through} are not in it any more",
+            hint="Applied segments go after a while (keepAppliedHours, removeFiles): read the "
+            "table itself again, or leave gsn_after out for what there is.",
+            after=after,
+            next=through + 1,
+        )
 
 
 def _name_of(rows: Rows) -> TableName:
