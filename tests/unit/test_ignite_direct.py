@@ -39,8 +39,8 @@ from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.engines.ignite import state
 from penstock.engines.ignite.directory import CdcDirectoryMissing, open_directory
 from penstock.engines.ignite.lock import CdcLock, DirectoryTaken
-from penstock.engines.ignite.state import CdcState, CdcStateBroken
-from penstock.ports.direct import LogPlace
+from penstock.engines.ignite.state import CdcState, CdcStateBroken, DirectoryOfOtherLog
+from penstock.ports.direct import DirectListing, LogPlace
 
 ACTIVE = state._MODE_HEAD + b"CDC_UTILITY_ACTIVE"
 
@@ -172,6 +172,43 @@ def test_a_hole_ends_it_before_anything_is_given(tmp_path: Path) -> None:
     CdcState(cdc_of(work, "n")).save_place(LogPlace(0, 29, 0))
     with pytest.raises(SegmentsMissed, match=r"\[state=\(0, 29, 0\), segment=1\]"):
         consumed(tmp_path, work)
+
+
+def test_segments_that_are_younger_than_the_saved_state_are_kept(tmp_path: Path) -> None:
+    """The node's disk was replaced, or its files deleted: its numbers begin anew."""
+    segments = {n: data_segment([[entry_bytes()]], number=n) for n in range(3)}
+    work = made(tmp_path, segments)
+    state = CdcState(cdc_of(work, "n"))
+    state.save_place(LogPlace(2, 29, 0))
+    saved = cdc_of(work, "n") / "state" / "cdc-wal-state.bin"
+    before_s = saved.stat().st_mtime - 1
+    for n in (0, 2):
+        os.utime(cdc_of(work, "n") / f"{n:016}.wal", (before_s, before_s))
+    younger = cdc_of(work, "n") / f"{1:016}.wal"
+    os.utime(younger, (before_s + 2, before_s + 2))
+    calls = Calls(cdc_of(work, "n"))
+    with pytest.raises(DirectoryOfOtherLog, match=f"is past {younger.name}") as error:
+        run_consumer(node_pipeline(tmp_path, work, "n"), "all", calls)
+    assert error.value.hint.endswith(f"rm {saved}")
+    assert (calls.events, len(list(cdc_of(work, "n").glob("*.wal")))) == ([], 3)
+    os.utime(younger, (before_s, before_s))
+    consumed(tmp_path, work)
+    assert [path.name for path in cdc_of(work, "n").glob("*.wal")] == [f"{2:016}.wal"]
+
+
+def test_a_number_that_appears_late_is_a_hole(tmp_path: Path) -> None:
+    """A running consumer does not pass over segments of another life of the node."""
+    work = made(tmp_path, {n: data_segment([[entry_bytes()]], number=n) for n in (5, 6)})
+    listing = DirectListing(
+        open_directory(f"ignite://{work}?consistentId=n"),
+        lambda text, last, following: SegmentsMissed(text, last=last, next=following),
+    )
+    listing.load()
+    assert listing.new() == [5, 6]
+    assert listing.new() == []
+    made(tmp_path, {0: data_segment([[entry_bytes()]])})
+    with pytest.raises(SegmentsMissed, match=r"\[lastSegment=6, nextSegment=0\]"):
+        listing.new()
 
 
 def test_a_node_that_is_active_itself(tmp_path: Path) -> None:

@@ -28,9 +28,11 @@ from penstock.engines.ignite.source.versions import (
     VersionsBroken,
     VersionsLost,
 )
+from penstock.engines.ignite.state import CdcState
 from penstock.host.files import FileMissing
 from penstock.model import FlushPoint
 from penstock.ports.checks import Severity
+from penstock.ports.direct import LogPlace
 from penstock.ports.extraction import extraction_of
 from penstock.ports.lag import LogEnd
 from penstock.ports.registry import joined_urls, split_urls
@@ -228,6 +230,26 @@ def test_a_node_whose_disk_was_replaced(tmp_path: Path) -> None:
     (world.directories.cdc(0) / "state/cdc-wal-state.bin").unlink()
     world.cluster.archived[0].clear()
     world.directories.written[0] = 0
+    world.cluster.change(3, 33)
+    world.cluster.settle()
+    world.archive(0)
+    world.check(world.extract())
+
+
+def test_a_replaced_disk_whose_state_another_reader_has_saved(tmp_path: Path) -> None:
+    """Ignite's own utility has begun with it: its place is of the new segments, and is kept."""
+    world = World(tmp_path)
+    for number in range(3):
+        world.cluster.change(0, number)
+        world.cluster.settle()
+        world.archive(0, 1)
+    world.check(world.extract())
+    cdc = world.directories.cdc(0)
+    for path in (*cdc.glob("*.wal"), *cdc.glob("state/penstock-log.json")):
+        path.unlink()
+    world.cluster.archived[0].clear()
+    world.directories.written[0] = 0
+    CdcState(cdc).save_place(LogPlace(0, 0, 0))
     world.cluster.change(3, 33)
     world.cluster.settle()
     world.archive(0)

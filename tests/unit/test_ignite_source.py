@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ from penstock.engines.ignite.source.node import CacheEncrypted, NodeSegmentsMiss
 from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes
-from penstock.engines.ignite.state import CdcState
+from penstock.engines.ignite.state import CdcState, DirectoryOfOtherLog
 from penstock.engines.ignite.tables import captured
 from penstock.log.layout import list_segments as files_in_log
 from penstock.model.position import PositionInvalid
@@ -344,6 +345,56 @@ def test_a_log_without_saved_state_goes_on_where_it_ends(tmp_path: Path) -> None
     (cdc_of(work, "n") / f"{1:016}.wal").write_bytes(segments[1])
     extract(path)
     assert [row.values["_key"] for row in rows_of(load_config(path))] == [0, 1]
+
+
+@pytest.mark.parametrize("saved", [None, LogPlace(0, 0, 0), LogPlace(1, 29, 0)])
+def test_a_log_does_not_go_on_with_a_node_whose_disk_was_replaced(
+    tmp_path: Path, saved: LogPlace | None
+) -> None:
+    """The new segments have the numbers of those that were read: none is removed unread.
+
+    saved: the place that Ignite's own utility has saved meanwhile.
+    """
+    work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    shutil.rmtree(cdc_of(work, "n"))
+    new = {n: data_segment([[word(n, "new")]], number=n) for n in range(3)}
+    made(tmp_path, new, "words")
+    if saved is not None:
+        CdcState(cdc_of(work, "n")).save_place(saved)
+    with pytest.raises(DirectoryOfOtherLog, match="disk was replaced") as error:
+        extract(path)
+    assert "penstock reset" in error.value.hint
+    assert len(list(cdc_of(work, "n").glob("*.wal"))) == 3
+    assert CdcState(cdc_of(work, "n")).load_place() == saved
+
+
+def test_a_replaced_disk_is_seen_before_its_first_segment(tmp_path: Path) -> None:
+    """Else the extraction would wait until the numbers are those of before."""
+    work = made(tmp_path, {n: data_segment([[word(n, "x")]], number=n) for n in range(4)}, "words")
+    path = source_pipeline(tmp_path, work, "n")
+    extract(path)
+    shutil.rmtree(cdc_of(work, "n"))
+    made(tmp_path, {}, "words")
+    with pytest.raises(DirectoryOfOtherLog):
+        extract(path)
+
+
+def test_a_node_that_another_log_has_read_since_is_refused(tmp_path: Path) -> None:
+    """Two pipelines that take turns on one node would each lose what the other one has read."""
+    segments = {n: data_segment([[word(n, "x")]], number=n) for n in range(3)}
+    work = made(tmp_path, {0: segments[0]}, "words")
+    paths = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        paths.append(source_pipeline(tmp_path / name, work, "n"))
+        extract(paths[-1])
+    (cdc_of(work, "n") / f"{1:016}.wal").write_bytes(segments[1])
+    with pytest.raises(DirectoryOfOtherLog, match="belongs to change log"):
+        extract(paths[0])
+    assert (cdc_of(work, "n") / f"{1:016}.wal").exists()
+    extract(paths[1])
 
 
 def test_a_log_whose_next_segment_is_gone_does_not_go_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ one directory. Not here: what the directory holds (`ports.direct`, an engine's p
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +74,7 @@ class DirectApplication:
         self._options = options or DirectOptions()
         self._stop = stop
         self._clock = clock
-        self._listing = DirectListing(log, self._missed)
+        self._listing = DirectListing(log, self._missed, check_past=self._check_past)
         self._told: dict[str, dict[str, Any]] = {}
 
     def run(self) -> None:
@@ -137,6 +137,9 @@ class DirectApplication:
             self._tell_all()
         self._report.shown("waiting")
         self._wait(self._options.check_frequency_ms / 1000)
+
+    def _check_past(self, segments: Sequence[int]) -> None:
+        self._log.check_read([self._log.path(one) for one in segments])
 
     def _missed(self, text: str, last: int, following: int) -> SegmentsMissed:
         return SegmentsMissed(

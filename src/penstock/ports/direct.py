@@ -105,6 +105,10 @@ class DirectLog(Protocol):
         """The numbers of the segments that are there, in order."""
         ...
 
+    def check_read(self, segments: Sequence[Path]) -> None:
+        """Check that segments that the saved place is past were read. Raises what is wrong."""
+        ...
+
     def remove(self, segment: int) -> None:
         """Remove a segment that is done with."""
         ...

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock.host import checkpoint
 from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import REAL_FILES, FileMissing, Files
-from penstock.model import PenstockError
+from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
+from penstock.model import LOAD_AGAIN, PenstockError
 from penstock.ports.direct import LogPlace
 
 STATE = "state"
 PLACE_FILE = "cdc-wal-state.bin"
 MODE_FILE = "cdc-mode.bin"
+READER_FILE = "penstock-log.json"
 _PLACE = struct.Struct(">qii")
 _NODE, _UTILITY = b"IGNITE_NODE_ACTIVE", b"CDC_UTILITY_ACTIVE"
 # What java.io.ObjectOutputStream writes of a constant of CdcMode, but for the constant's name.
@@ -32,6 +36,22 @@ class CdcStateBroken(PenstockError):
     retry = "operator"
 
 
+class DirectoryOfOtherLog(StateOfOtherLog):
+    """A node's segments are not those that were read before. fields: place, expected, actual.
+
+    The node's disk was replaced, or another change log has read the directory since.
+    """
+
+    code = "IG87"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """The change log that a node's segments are read into. log_id: its id."""
+
+    log_id: str
+
+
 class CdcState:
     """The folder `state` of a node's CDC directory.
 
@@ -41,8 +61,18 @@ class CdcState:
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
         """directory: with the segments. Nothing is read yet."""
+        self._segments = directory
         self._directory = directory / STATE
         self._files = files
+        self._reader = StateOfLog(
+            path=self._directory / READER_FILE,
+            kind=Reader,
+            name="reader of a node",
+            hint="Another pipeline has read the node since, and removed segments: let one pipeline "
+            f"read it, and {LOAD_AGAIN}",
+            error=DirectoryOfOtherLog,
+            files=files,
+        )
 
     def make(self) -> None:
         """Make the folder."""
@@ -64,6 +94,58 @@ class CdcState:
         with suppress(FileMissing):
             self._files.unlink(self._directory / PLACE_FILE)
             self._files.fsync_directory(self._directory)
+
+    def claim(self, log_id: str) -> None:
+        """Note, durably, that a change log begins with this directory."""
+        if self._reader_log() != log_id:
+            self._reader.save(Reader(log_id=log_id))
+
+    def _reader_log(self) -> str:
+        """Return the id of the log that was noted last; empty if none was."""
+        found = checkpoint.load(self._reader.path, Reader, self._files)
+        return "" if found is None else found.log_id
+
+    def is_claimed(self, log_id: str) -> bool:
+        """Return whether a change log has begun with this directory, and none since.
+
+        Returns False if no log has. Raises DirectoryOfOtherLog if another log has since.
+        """
+        return self._reader.load(log_id) is not None
+
+    def check_claimed(self, log_id: str) -> None:
+        """Check that a change log that goes on has begun with this directory.
+
+        Raises DirectoryOfOtherLog; its numbers of segments say nothing about those that are here.
+        """
+        if not self.is_claimed(log_id):
+            raise DirectoryOfOtherLog(
+                f"{self._segments} was never read into change log {log_id}, which goes on with it: "
+                "the node's disk was replaced",
+                hint="The node numbers its segments from 0 again, and none of them was removed. "
+                f"Put the old directory back, or {LOAD_AGAIN}",
+                place=str(self._segments),
+                expected=log_id,
+                actual="",
+            )
+
+    def check_read(self, segments: Sequence[Path]) -> None:
+        """See DirectLog: what was written after the saved place was not read before it.
+
+        Raises DirectoryOfOtherLog.
+        """
+        path = self._directory / PLACE_FILE
+        saved_ns = path.stat().st_mtime_ns
+        for segment in segments:
+            if segment.stat().st_mtime_ns > saved_ns:
+                raise DirectoryOfOtherLog(
+                    f"the saved state in {path} is past {segment.name}, which was written after "
+                    "it: the node numbers its segments anew",
+                    hint="The node's disk was replaced, or its files were deleted. To get all "
+                    f"that is there, remove the saved state: rm {path}",
+                    place=str(path),
+                    expected=saved_ns,
+                    actual=segment.stat().st_mtime_ns,
+                )
 
     def is_active(self) -> bool:
         """Whether the utility gives events, not the node itself. Raises CdcStateBroken."""

@@ -147,6 +147,7 @@ class NodesEngine(IgniteEngine):
                 source=self._source,
                 takes=self._captures.takes,
                 lock=self.lock,
+                log_id=self._log_id(),
                 start=durable,
                 clock=self._clock,
                 copied_ms=self._copied_ms,
@@ -179,6 +180,7 @@ class NodesStream(IgniteStream):
         source: SourceSection,
         takes: Callable[[str], bool],
         lock: Callable[[Node], None],
+        log_id: str,
         start: FlushPoint,
         clock: Clock = REAL_CLOCK,
         copied_ms: int = 0,
@@ -192,6 +194,7 @@ class NodesStream(IgniteStream):
         self._given = versions
         self._takes_cache = takes
         self._lock = lock
+        self._log_id = log_id
         self._source = source
         self._name = ""  # of the node whose piece becomes a run
         self._over: dict[int, int] = {}
@@ -273,19 +276,24 @@ class NodesStream(IgniteStream):
                 yield node
 
     def _begin(self, node: Node, segments: list[int]) -> None:
-        """Read a node from its place on; one that has forgotten ours begins anew."""
+        """Read a node from its place on; one that has forgotten ours begins anew.
+
+        Raises DirectoryOfOtherLog.
+        """
         self._lock(node)
         directory = node.directory
         assert directory is not None
         position = self._places[node.name].position
-        if directory.load_place() is None:
-            if position:
-                logger.warning("a node begins anew: its state is gone", node=node.name)
-                self._places.begin_anew(node.name)
-                position = 0
+        saved = directory.load_place()
+        if position and (saved is None or not directory.is_claimed(self._log_id)):
+            logger.warning("a node begins anew: its state is gone", node=node.name)
+            self._places.begin_anew(node.name)
+            position = 0
+        if saved is None:
             if not segments:
                 return
             directory.save_place(LogPlace(segments[0], 0, 0))
+        directory.claim(self._log_id)
         zone, backups = self._source.time_zone, self._source.include_backups
         types = directory.types_read
         node.maker = RowMaker(self._shapes, types, zone=zone, backups=backups)

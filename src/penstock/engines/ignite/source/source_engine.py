@@ -43,6 +43,7 @@ class IgniteEngine:
         self._shapes: Shapes | None = None
         self._captures: Captures | None = None
         self._clock: Clock = REAL_CLOCK
+        self._log_id: Callable[[], str] = str
 
     @property
     def name(self) -> str:
@@ -63,7 +64,7 @@ class IgniteEngine:
 
     def _begin_captures(self, place: EnginePlace) -> None:
         assert self._shapes is not None
-        self._clock = place.clock
+        self._clock, self._log_id = place.clock, place.log_id
         self._captures = Captures(
             self._config, self._directory, place.state, self._shapes, clock=place.clock
         )
@@ -107,8 +108,12 @@ class IgniteEngine:
         """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
         assert self._captures is not None
-        self._shapes.load(durable.position)
         source, directory = self._source, self._directory
+        if durable.position in (0, self._begin):
+            directory.claim(self._log_id())
+        else:
+            directory.check_claimed(self._log_id())
+        self._shapes.load(durable.position)
         reader = NodeReader(
             directory,
             takes=self._captures.takes,
