@@ -73,6 +73,28 @@ def asked(tmp_path: Path) -> Asked:
     return Asked(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("sql", "sqlstate"),
+    [
+        ("select {}", "0A000"),
+        ("select 1 order by {}", "42P10"),
+        ("select 1 group by {}", "42P10"),
+        ("select 1 order by 1.5", "42601"),
+        ("select 1 group by 1.5", "42601"),
+        ("select ${}", "42P02"),
+        ("select '1'::varchar({})", "0A000"),
+        ("select '1'::varchar(1.5)", "0A000"),
+        ("select '{}'::regclass", "42P01"),
+        ("select relname from pg_class where oid = {}", "0A000"),
+    ],
+)
+def test_numbers_of_any_length_are_refused_with_a_code(
+    asked: Asked, sql: str, sqlstate: str
+) -> None:
+    """They are no defect of the catalogue: int() takes 4,300 digits."""
+    assert asked.refused(sql.format("9" * 5000)) == sqlstate
+
+
 @pytest.mark.parametrize("version", [14, 15, 16, 17, 18])
 def test_the_version_that_is_claimed(tmp_path: Path, version: int) -> None:
     """It is said everywhere alike, and the catalogues have its columns."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from penstock.codec.kernels import all_compiled
 from penstock.host.process import JAVA_VERSIONS, java_version
+from penstock.model.whole_number import parse_whole
 from penstock.ports.checks import Checks, Finding, Severity, Side
 from penstock.ports.config import Config
 
@@ -96,4 +97,4 @@ def _addresses(master: str) -> list[tuple[str, int]]:
     if not master.startswith("spark://"):
         return []
     parts = (text.rpartition(":") for text in master.removeprefix("spark://").split(","))
-    return [(host, int(port) if port.isdigit() else 0) for host, _, port in parts]
+    return [(host, parse_whole(port, 65535, otherwise=0)) for host, _, port in parts]

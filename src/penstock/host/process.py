@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.model import PenstockError
+from penstock.model.whole_number import parse_whole
 
 WITH_PARENT = "PENSTOCK_WITH_PARENT"
 JAVA_TIMEOUT_S = 60.0
@@ -192,7 +193,7 @@ def holder_of(lock: Path) -> int:
         text = lock.read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
         return 0
-    pid = int(text) if text.isdigit() else 0
+    pid = parse_whole(text, otherwise=0)
     if not pid or not process_alive(pid):
         return 0
     try:

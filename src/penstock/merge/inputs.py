@@ -34,6 +34,9 @@ from penstock.log.tail import LogFollower, SegmentOpener
 from penstock.merge.order import Global, Ints
 from penstock.model import Marker, MarkerKind, PenstockError, Relation, Rows, TableName
 from penstock.model.change import is_global_prefix
+from penstock.model.whole_number import parse_whole
+
+PARTS_MAX = 1000  # of a global transaction: there are no more sources
 
 MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
 
@@ -265,7 +268,9 @@ class MergeInput:
         if marker.kind is MarkerKind.MESSAGE and is_global_prefix(prefix):
             name = marker.data.get("content", marker.data.get("content_base64", ""))
             parts = prefix.rpartition("/")[2]
-            found[marker.trx] = Global(id=str(name), parts=int(parts) if parts.isdecimal() else 0)
+            found[marker.trx] = Global(
+                id=str(name), parts=parse_whole(parts, PARTS_MAX, otherwise=0)
+            )
 
     # -- what is given out -------------------------------------------------------------------
 

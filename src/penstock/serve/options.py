@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.plugin_json import Wal2Json
 from penstock.codec.postgres.plugin_text import TestDecoding
+from penstock.model.whole_number import parse_whole
 from penstock.serve.forms import AsJson, AsText, Form, PgOutput
 from penstock.serve.settings import YUGABYTE
 
@@ -109,9 +110,9 @@ def _of_pgoutput(given: dict[str, str], *, changes_only: bool) -> StreamOptions:
 
 
 def _check_protocol(value: str) -> None:
-    if not value.isascii() or not value.isdigit():
+    number = parse_whole(value, 2**32 - 1)
+    if number is None:
         raise Refused(_INVALID, "invalid proto_version")
-    number = int(value)
     if number not in _PROTOCOLS:
         reason = f"client sent proto_version={number} but server only supports protocol "
         bound = "4 or lower" if number > _PROTOCOLS.stop - 1 else "1 or higher"

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.codec.postgres.pgwire_extended import PARAMETERS_MAX
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import TableName
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.answers import AnswerColumn
 from penstock.serve.catalog.grammar import split
 from penstock.serve.sending import Cursor, answer_column
@@ -49,7 +51,11 @@ def table_statement(
     """A SELECT of a table. types: that the client gives its parameters. Raises Refused."""
     (statement,) = split(sql)
     query, serving = read_select(statement), session.serving
-    numbers = [int(found[1]) for found in _PARAMETER.finditer(query.condition) if found[1]]
+    words = [found[1] for found in _PARAMETER.finditer(query.condition) if found[1]]
+    numbers = [parse_whole(word, PARAMETERS_MAX, otherwise=0) for word in words]
+    if 0 in numbers:
+        word = words[numbers.index(0)]
+        raise Refused("42P02", f"there is no parameter ${word[:20]}")
     count = max([*numbers, len(types)], default=0)
     given = [*types, *[0] * (count - len(types))]
     relation = serving.shape_of(table)

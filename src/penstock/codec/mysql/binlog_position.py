@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from penstock.model.position import PositionInvalid
+from penstock.model.whole_number import parse_whole
 
 BINLOG_OFFSET_BITS = 40
 BINLOG_OFFSET_MAX: int = 2**BINLOG_OFFSET_BITS - 1
@@ -43,11 +44,11 @@ class BinlogPosition:
     def at(cls, file: str, offset: int) -> Self:
         """The place in a file that the server names; raises PositionInvalid."""
         base, dot, digits = file.rpartition(".")
-        if not dot or not base or not digits.isdecimal() or not digits.isascii():
+        number = parse_whole(digits)
+        if not dot or not base or number is None:
             raise PositionInvalid(
                 f"not a binlog file: {file!r}", hint="Write it as the server does: binlog.000003."
             )
-        number = int(digits)
         if number > BINLOG_NUMBER_MAX or not 0 <= offset <= BINLOG_OFFSET_MAX:
             raise PositionInvalid(f"binlog position out of range: {file}:{offset}")
         return cls(number << BINLOG_OFFSET_BITS | offset, base)
@@ -56,13 +57,14 @@ class BinlogPosition:
     def parse(cls, text: str) -> Self:
         """Read `binlog.000003:154`; raises PositionInvalid on anything else."""
         file, colon, offset = text.strip().rpartition(":")
-        if not colon or not offset.isdecimal() or not offset.isascii():
+        place = parse_whole(offset)
+        if not colon or place is None:
             raise PositionInvalid(
                 f"not a binlog position: {text!r}",
                 hint="Write the file as the server does, a colon and the offset: "
                 "binlog.000003:154.",
             )
-        return cls.at(file, int(offset))
+        return cls.at(file, place)
 
     @property
     def number(self) -> int:

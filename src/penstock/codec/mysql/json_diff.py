@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.codec.mysql.binary_json import parse_json
 from penstock.codec.mysql.malformed import Malformed
+from penstock.model.whole_number import parse_whole
 
 _LEG = re.compile(r'\s*(?:\.\s*(?:"((?:[^"\\]|\\.)*)"|([^\s."\[\]*]+))|\[\s*([0-9]{1,10})\s*\])')
 
@@ -50,7 +51,10 @@ def parse_path(text: str) -> tuple[Leg, ...]:
             raise Malformed
         quoted, plain, index = match.groups()
         if index is not None:
-            legs.append(int(index))
+            number = parse_whole(index, 2**32 - 1)
+            if number is None:
+                raise Malformed
+            legs.append(number)
         elif quoted is not None:
             try:
                 legs.append(json.loads(f'"{quoted}"', strict=False))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from penstock.model.position import PositionInvalid
 
 LSN_MAX = 2**64 - 1
+_HALF = re.compile(r"[0-9A-Fa-f]{1,8}")  # int() takes signs and underscores, too
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +34,7 @@ class Lsn:
         """Read `X/Y`; raises PositionInvalid on anything else."""
         high, slash, low = text.strip().partition("/")
         try:
-            if not slash or not 1 <= len(high) <= 8 or not 1 <= len(low) <= 8:
+            if not slash or not _HALF.fullmatch(high) or not _HALF.fullmatch(low):
                 raise ValueError(text)
             return cls((int(high, 16) << 32) | int(low, 16))
         except ValueError as error:

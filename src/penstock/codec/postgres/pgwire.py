@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.model.errors import PenstockError
+from penstock.model.whole_number import parse_whole
 
 PROTOCOL_VERSION = 196608  # 3.0: every server from 7.4 on speaks it
 SSL_REQUEST_CODE = 80877103
@@ -186,7 +187,7 @@ def server_message(body: bytes) -> ServerMessage:
         message=fields.get("M", ""),
         detail=fields.get("D", ""),
         hint=fields.get("H", ""),
-        position=int(position) if position.isdigit() else 0,
+        position=parse_whole(position, otherwise=0),
     )
 
 

@@ -16,6 +16,7 @@ from penstock.codec.postgres.pgwire_server import Refused, message
 
 PARSE_COMPLETE, BIND_COMPLETE, CLOSE_COMPLETE = message(b"1"), message(b"2"), message(b"3")
 NO_DATA, PORTAL_SUSPENDED = message(b"n"), message(b"s")
+PARAMETERS_MAX = 65_535  # of a statement
 _VIOLATION = "08P01"
 TEXT, BINARY = 0, 1
 

@@ -16,6 +16,7 @@ import stringprep
 import unicodedata
 
 from penstock.model.errors import PenstockError
+from penstock.model.whole_number import parse_whole
 
 SCRAM = "SCRAM-SHA-256"
 SCRAM_PLUS = "SCRAM-SHA-256-PLUS"
@@ -113,8 +114,8 @@ class ScramClient:
             raise ScramError("the server's nonce does not continue ours")
         salt = _decoded(fields.get("s", ""), "salt")
         text = fields.get("i", "")
-        iterations = int(text) if text.isascii() and text.isdigit() else 0
-        if not 1 <= iterations <= _ITERATIONS_MAX or not salt:
+        iterations = parse_whole(text, _ITERATIONS_MAX, otherwise=0)
+        if not iterations or not salt:
             raise ScramError("the server's SCRAM challenge has no usable salt or iteration count")
         salted = hashlib.pbkdf2_hmac("sha256", self._secret, salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", "sha256")

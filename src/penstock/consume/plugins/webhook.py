@@ -18,6 +18,7 @@ from penstock.consume.plugins.collecting import Change, CollectingPlugin
 from penstock.consume.plugins.json_text import json_row, json_text
 from penstock.consume.plugins.settings import PluginSection
 from penstock.model import PenstockError
+from penstock.model.whole_number import parse_whole
 
 logger = structlog.get_logger()
 
@@ -26,6 +27,7 @@ _SCHEMES = ("http", "https")
 # What may be over soon: everything else that is not 2xx stays as it is.
 _PASSING = (408, 425, 429)
 _ANSWER_BYTES_MAX = 500
+_RETRY_AFTER_MAX_S = 86_400
 
 
 class WebhookFailed(PenstockError):
@@ -142,7 +144,7 @@ class Webhook(CollectingPlugin):
         return (
             f"{response.status} {response.reason}: {text}".rstrip(": "),
             response.status >= 500 or response.status in _PASSING,
-            float(asked) if asked.isdecimal() else 0.0,
+            float(parse_whole(asked, _RETRY_AFTER_MAX_S, otherwise=0)),
         )
 
 

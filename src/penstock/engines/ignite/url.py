@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.host.errors import UrlInvalid
+from penstock.model.whole_number import parse_whole
 from penstock.ports.registry import is_list, split_urls
 
 EXAMPLE = "ignite:///var/lib/ignite/work?consistentId=node-1&address=127.0.0.1:10800"
@@ -129,9 +130,10 @@ def _addresses(text: str) -> tuple[tuple[str, int], ...]:
     found = []
     for one in filter(None, text.split(",")):
         host, _, port = one.strip().rpartition(":") if ":" in one else (one.strip(), "", "")
-        if not host or not (port or str(THIN_PORT)).isdigit():
+        number = parse_whole(port or f"{THIN_PORT}", 65535)
+        if not host or not number:
             raise _invalid(f"address has {one!r}, which is no HOST:PORT")
-        found.append((host, int(port or THIN_PORT)))
+        found.append((host, number))
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.model.position import PositionInvalid
+from penstock.model.whole_number import parse_whole
 from penstock.ports.config import Config
 
 
@@ -24,11 +25,12 @@ class MergedPosition:
     @classmethod
     def parse(cls, text: str) -> Self:
         """See PositionKind."""
-        if not text.isdecimal():
+        number = parse_whole(text)
+        if number is None:
             raise PositionInvalid(
                 f"{text!r} is no position of a merged log", hint="Write a number, such as 4711."
             )
-        return cls(int(text))
+        return cls(number)
 
     def __str__(self) -> str:
         """The number."""

@@ -19,6 +19,7 @@ from typing import ClassVar
 from penstock.host.retry import Backoff, retrying
 from penstock.host.socket import notice_cuts
 from penstock.model import PenstockError, Retry
+from penstock.model.whole_number import parse_whole
 from penstock.ports.bulk import SnapshotUnreachable
 from penstock.ports.snapshot_address import ADDRESS_HINT
 
@@ -66,9 +67,10 @@ class ProxyAddress:
         place, _, proof = text.partition("/")
         token, _, fingerprint = proof.partition("/")
         host, _, port = place.rpartition(":")
-        if not (host and port.isdecimal() and token):
+        number = parse_whole(port, 65535)
+        if not (host and number and token):
             raise _gone("it has no address")
-        return cls(host=host, port=int(port), token=token, fingerprint=fingerprint)
+        return cls(host=host, port=number, token=token, fingerprint=fingerprint)
 
 
 def is_alive(snapshot_id: str, snapshot_text: str) -> bool:

@@ -28,6 +28,7 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from penstock.host.errors import TlsFailed, UrlInvalid, mask
+from penstock.model.whole_number import parse_whole
 
 SCHEMES = ("mysql", "mariadb")
 PORT_DEFAULT = 3306
@@ -223,7 +224,7 @@ def _options(text: str, query: str) -> dict[str, str]:
             raise _invalid(text, f"sslmode is none of {', '.join(SSL_MODES)}")
         options["sslmode"] = mode
     limit = options.get("connect_timeout", "1")
-    if not limit.isdecimal() or not 0 < int(limit) <= 31_536_000:
+    if not parse_whole(limit, 31_536_000):
         raise _invalid(text, "connect_timeout is not a number of seconds")
     for name in ("get_server_public_key", "enable_cleartext_plugin"):
         if options.get(name, "true").lower() not in _BOOLEANS:

@@ -11,6 +11,7 @@ from typing import cast
 from sqlglot import exp
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.expressions import Expressions
 from penstock.serve.catalog.facts import SystemRelation
@@ -218,9 +219,7 @@ class Binder:
         """What a number or a name in GROUP BY stands for in the select list."""
         targets = node.expressions
         if isinstance(one, exp.Literal) and not one.is_string:
-            number = int(str(one.this))
-            if not 1 <= number <= len(targets):
-                raise Refused("42P10", f"GROUP BY position {number} is not in select list")
+            number = _position(one, "GROUP BY", len(targets))
             target = targets[number - 1]
             return cast("exp.Expr", target.this if isinstance(target, exp.Alias) else target)
         if isinstance(one, exp.Column) and one.args.get("table") is None:
@@ -356,9 +355,7 @@ class Binder:
         self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
     ) -> str:
         if isinstance(node, exp.Literal) and not node.is_string:
-            number = int(str(node.this))
-            if not 1 <= number <= len(targets):
-                raise Refused("42P10", f"ORDER BY position {number} is not in select list")
+            number = _position(node, "ORDER BY", len(targets))
             return str(number)
         if isinstance(node, exp.Column) and node.args.get("table") is None:
             name = name_of(node.this)
@@ -483,6 +480,17 @@ def _no_place(sql: str) -> str:
     It takes numbers so, and makes numbers of conditions that are always false.
     """
     return sql if _PLAIN.fullmatch(sql) else f"coalesce({sql}, NULL)"
+
+
+def _position(node: exp.Literal, clause: str, count: int) -> int:
+    """Return the place in a list of `count` that a number means. Raises Refused: 42601, 42P10."""
+    text = str(node.this)
+    if not text.isdecimal():
+        raise Refused("42601", f"non-integer constant in {clause}")
+    number = parse_whole(text)
+    if number is None or not 1 <= number <= count:
+        raise Refused("42P10", f"{clause} position {text[:20]} is not in select list")
+    return number
 
 
 def _cells(row: exp.Expr) -> Sequence[exp.Expr]:

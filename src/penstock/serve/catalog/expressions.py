@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from penstock.codec.postgres.pgwire_extended import PARAMETERS_MAX
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.calls import Calls
 from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.grammar import name_of, only, type_name, unsupported
@@ -156,8 +158,8 @@ class Expressions:
         word = str(node.this)
         if not word.isdecimal():
             return Bound(sql=repr(float(word)), type=NUMERIC)
-        number = int(word)
-        if number >= 2**63:
+        number = parse_whole(word)
+        if number is None:
             raise unsupported("a number of more than 63 bits")
         return Bound(sql=str(number), type=INT4 if number < 2**31 else INT8)
 
@@ -174,9 +176,9 @@ class Expressions:
 
     def _parameter(self, node: exp.Parameter, _: Scope) -> Bound:
         word = str(node.this.this)
-        if not word.isdecimal() or not 0 < int(word) < 65536:
-            raise Refused("42P02", f"there is no parameter ${word}")
-        number = int(word)
+        number = parse_whole(word, PARAMETERS_MAX)
+        if not number:
+            raise Refused("42P02", f"there is no parameter ${word[:20]}")
         self.binder.seen_parameters.add(number)
         known = self.coercions.parameters.get(number)
         if known is not None:

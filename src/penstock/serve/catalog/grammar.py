@@ -18,6 +18,7 @@ from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 
 STATEMENT_LETTERS_MAX = 1 << 19
 TOKENS_MAX = 100_000  # about a second to parse
@@ -187,7 +188,9 @@ def type_name(node: exp.Expr) -> tuple[str | None, str, tuple[int, ...]]:
 def _modifier(node: exp.Expr) -> int:
     value = node.this
     if isinstance(value, exp.Literal) and not value.is_string:
-        return int(value.this)
+        number = parse_whole(str(value.this), 2**31 - 1)
+        if number is not None:
+            return number
     raise unsupported("a type's modifier that is not a number")
 
 

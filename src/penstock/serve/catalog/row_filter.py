@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.grammar import name_of, only, parse_condition, type_name, unsupported
 from penstock.serve.catalog.model import CatalogTable
@@ -326,7 +327,7 @@ def _literal(node: exp.Literal) -> Constant:
         return Constant(text, UNKNOWN)
     if not text.isdecimal():
         return Constant(text, NUMERIC)
-    number = int(text)
+    number = parse_whole(text, otherwise=2**63)
     return Constant(text, INT4 if number < 2**31 else INT8 if number < 2**63 else NUMERIC)
 
 

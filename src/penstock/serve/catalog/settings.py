@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.types import json_of
 from penstock.serve.settings import YUGABYTE
@@ -109,7 +110,10 @@ def _shown(fact: tuple[Any, ...], value: str) -> str:
     units = _TIME_UNITS if unit in _TIME_UNITS else _SIZE_UNITS
     if unit not in units or not re.fullmatch(r"\d+", value) or value == "0":
         return value
-    amount = int(value) * units[unit]
+    number = parse_whole(value)
+    if number is None:
+        return value
+    amount = number * units[unit]
     for name, size in reversed(units.items()):
         if name != "8kB" and amount % size == 0:
             return f"{amount // size}{name}"

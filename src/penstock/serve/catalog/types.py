@@ -16,6 +16,7 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.position import PositionInvalid
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.facts import Facts, PgType
 
 BOOL, BYTEA, CHAR, NAME, INT8, INT2, INT2VECTOR, INT4 = 16, 17, 18, 19, 20, 21, 22, 23
@@ -268,7 +269,8 @@ def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]
     if oid in RANGES:
         return _read_integer(types, oid, text)
     if oid in REG_TYPES:
-        return int(text) if text.isdecimal() else reg(oid, text)
+        number = parse_whole(text, 2**32 - 1)
+        return reg(oid, text) if number is None else number
     if oid == BOOL:
         return read_boolean(text)
     if oid == PG_LSN:

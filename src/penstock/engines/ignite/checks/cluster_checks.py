@@ -10,6 +10,7 @@ from penstock.engines.ignite.checks.node_checks import DELETE
 from penstock.engines.ignite.checks.probe import CLUSTER_CHECKS, NodeProbe, names
 from penstock.engines.ignite.thin import ThinClient
 from penstock.engines.ignite.url import folder_of
+from penstock.model.whole_number import parse_whole
 from penstock.ports.checks import Finding, Severity
 
 STORAGE = "DataStorageConfiguration."
@@ -137,7 +138,8 @@ def wal_mode(probe: ClusterProbe) -> Iterator[Finding]:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.lstrip("-").isdigit() else None
+    number = parse_whole(text.removeprefix("-"))
+    return -number if number is not None and text.startswith("-") else number
 
 
 @CLUSTER_CHECKS.check("IG18", "walForceArchiveTimeout", change_only=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.model.position import PositionInvalid
+from penstock.model.whole_number import parse_whole
 from penstock.ports.config import Config
 from penstock.ports.direct import LogPlace
 
@@ -43,9 +44,9 @@ class IgnitePosition:
     def parse(cls, text: str) -> Self:
         """See PositionKind."""
         segment, separator, offset = text.partition("/")
-        are_numbers = segment.isdecimal() and offset.isdecimal() and text.isascii()
-        if separator and are_numbers and int(offset) < 2**OFFSET_BITS:
-            return cls(int(segment) << OFFSET_BITS | int(offset))
+        number, place = parse_whole(segment), parse_whole(offset, 2**OFFSET_BITS - 1)
+        if separator and number is not None and place is not None:
+            return cls(number << OFFSET_BITS | place)
         raise PositionInvalid(
             f"{text!r} is no position of Ignite's log",
             hint="It is written SEGMENT/OFFSET, as in 12/5208.",

@@ -35,7 +35,7 @@ _PUT = """
     values (%s, %s)
     on duplicate key update sent_us = values(sent_us)
 """
-_NAME = re.compile(rb"penstock_heartbeat_(\d+)_(\d+)")
+_NAME = re.compile(rb"penstock_heartbeat_(\d{1,10})_(\d{1,18})")
 
 
 class Heartbeats:

@@ -6,13 +6,12 @@ Every slot of the database sees them; each has the slot that it is for. Not here
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import psycopg
 
 from penstock.codec.postgres.pgoutput_messages import LogicalMessage
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX
+from penstock.model.whole_number import parse_whole
 
 PREFIX = HEARTBEAT_PREFIX
 SEND = "select pg_logical_emit_message(true, %s, %s)"
@@ -51,6 +50,5 @@ def sent_us_in(message: LogicalMessage, slot: str) -> int | None:
     if message.prefix == PREFIX and message.transactional:
         of, _, sent_us = message.content.decode("utf-8", "replace").rpartition(" ")
         if of in (slot, ANY_SLOT):
-            with suppress(ValueError):
-                return int(sent_us)
+            return parse_whole(sent_us)
     return None

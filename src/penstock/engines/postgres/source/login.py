@@ -29,6 +29,7 @@ from penstock.host.errors import (
     mask,
 )
 from penstock.host.socket import Wire, open_tcp, open_unix
+from penstock.model.whole_number import parse_whole
 
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
@@ -83,11 +84,12 @@ def targets(parameters: Mapping[str, str]) -> list[ServerAddress]:
         host = hosts[index] if index < len(hosts) else ""
         address = addresses[index] if index < len(addresses) else ""
         port = ports[index] if len(ports) > 1 and index < len(ports) else ports[0]
-        if port and not port.isdigit():
+        number = parse_whole(port or "5432", 65535)
+        if not number:
             raise UrlInvalid(f"not a port: {port!r}")
         if not host and not address:
             host = _socket_directory()
-        found.append(ServerAddress(host=host or address, address=address, port=int(port or 5432)))
+        found.append(ServerAddress(host=host or address, address=address, port=number))
     return found
 
 
@@ -102,7 +104,7 @@ def _socket_directory() -> str:
 def timeout_s(parameters: Mapping[str, str]) -> float:
     """Seconds that one server may take until the log-in is done; 0 in libpq means no limit."""
     text = parameters.get("connect_timeout", "")
-    seconds = int(text) if text.isdigit() else CONNECT_TIMEOUT_S
+    seconds = parse_whole(text, 31_536_000, otherwise=CONNECT_TIMEOUT_S)
     return float(seconds) if seconds > 0 else 86_400.0
 
 
