@@ -15,6 +15,7 @@ from penstock.consume.registration import LogPlace, register
 from penstock.consume.report import Report
 from penstock.log import Writer, WriterOptions
 from penstock.model import Marker
+from penstock.model.keeping import Keeping
 from penstock.ports.consumer_config import Start
 
 NAME = "search"
@@ -66,11 +67,11 @@ class Feed:
     """A log below a directory, with a writer, and one consumer's directory beside it."""
 
     root: Path
-    removes_linked: bool = False
+    keeping: Keeping | None = None
     rows: list[list[Row]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        options = WriterOptions(consumers=self.root / "cdc", removes_linked=self.removes_linked)
+        options = WriterOptions(consumers=self.root / "cdc", keeping=self.keeping)
         self.writer = Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
         self._count = 0
 

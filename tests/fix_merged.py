@@ -20,6 +20,7 @@ from penstock.merge.inputs import InputPlace
 from penstock.merge.order import Global
 from penstock.model import FlushPoint, Marker, MarkerKind, Op, Relation, Run
 from penstock.model.change import GLOBAL_PREFIX
+from penstock.model.keeping import KEEP_NONE
 from penstock.ports.merge_config import MergeSection
 
 JOIN_US, SKEW_US = 30, 8
@@ -162,7 +163,7 @@ class LogOf:
                 self.directory / "log",
                 log_id=None,
                 source=SOURCE,
-                options=WriterOptions(consumers=self.directory / "cdc", removes_linked=True),
+                options=WriterOptions(consumers=self.directory / "cdc", keeping=KEEP_NONE),
             )
         return self.writer
 

@@ -21,8 +21,9 @@ import sys
 from pathlib import Path
 from fix_log import SOURCE, inserts, numbered, run_of
 from penstock.log import Writer, WriterOptions
-removes = bool(sys.argv[3])
-options = WriterOptions(consumers=Path(sys.argv[2]), removes_linked=removes)
+from penstock.model.keeping import KEEP_NONE
+keeping = KEEP_NONE if sys.argv[3] else None
+options = WriterOptions(consumers=Path(sys.argv[2]), keeping=keeping)
 log = Writer.open(Path(sys.argv[1]), log_id=None, source=SOURCE, options=options)
 print("gsn", log.resume.gsn, flush=True)
 groups = numbered([inserts(1, first=n) for n in range(40)])

@@ -77,7 +77,7 @@ def test_a_target_without_url_is_an_error(tmp_path: Path) -> None:
         ("[dataLoader]", "line 5, [dataLoader]: this section"),
         ('[spark]\nmaster = "local[2]"', "line 5, [spark]: this section"),
         ("[schemaChanges]", "line 5, [schemaChanges]: this section"),
-        ("[changeLoader]\nremoveFiles = true", "line 6, [changeLoader]: removeFiles"),
+        ("[changeLoader]\nonTableError = 'stop'", "line 6, [changeLoader]: onTableError"),
         ("[changeLoader]\nmaxThreads = 2", "line 6, [changeLoader]: maxThreads"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from fix_consumer import NAME, Feed, Noting
 from fix_log import COMMIT_TIME_US, commit_position, truncate
+from penstock import read_log
 from penstock.consume.api import CdcConsumer, TruncateNotHandled
 from penstock.consume.calls import ConsumerAnswerInvalid, ConsumerFailed
 from penstock.consume.events import CdcEvent
@@ -29,6 +31,7 @@ from penstock.host.files import REAL_FILES
 from penstock.log import links
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, TableName
+from penstock.model.keeping import KEEP_NONE, Keeping
 from penstock.ports.consumer_config import Start
 
 
@@ -480,7 +483,7 @@ def test_registering_again_changes_nothing(feed: Feed) -> None:
 
 def test_without_a_loader_a_segment_goes_once_consumers_have_it(tmp_path: Path) -> None:
     """The last name is the consumer's; with it the disk is freed."""
-    feed = Feed(tmp_path, removes_linked=True)
+    feed = Feed(tmp_path, keeping=KEEP_NONE)
     feed.write(1)
     assert [p.name for p in (tmp_path / "log").glob("*.ckt")] == ["0.ckt"], "nobody has it"
     feed.register(Start.BEGINNING)
@@ -492,6 +495,23 @@ def test_without_a_loader_a_segment_goes_once_consumers_have_it(tmp_path: Path) 
     feed.run(noting)
     assert noting.gsns == [1, 2]
     feed.close()
+
+
+def test_without_a_loader_linked_segments_are_kept_within_the_limits(tmp_path: Path) -> None:
+    """`read_log` still has what the consumer has read, until the limits are exceeded."""
+    feed = Feed(tmp_path, keeping=Keeping(age_s=3600.0))
+    feed.register()
+    for _ in range(3):
+        feed.write(1)
+    feed.run(Noting())
+    assert feed.links() == ["2.ckt"], "the consumer has read everything"
+    assert [change.gsn for change in read_log(tmp_path)] == [1, 2, 3]
+    feed.close()
+    two_hours_ago_s = time.time() - 7200
+    for number in (0, 1):
+        os.utime(tmp_path / "log" / f"{number}.ckt", (two_hours_ago_s, two_hours_ago_s))
+    Feed(tmp_path, keeping=Keeping(age_s=3600.0)).close()
+    assert [change.gsn for change in read_log(tmp_path)] == [3]
 
 
 def test_cdc_disabled_stops_all_links(feed: Feed) -> None:

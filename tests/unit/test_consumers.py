@@ -31,6 +31,7 @@ from penstock.host.files import REAL_FILES
 from penstock.log import links
 from penstock.log.links import DISABLED_WARNING, link_segment
 from penstock.model import PenstockError
+from penstock.model.keeping import KEEP_NONE, Keeping
 
 Capture = pytest.CaptureFixture[str]
 
@@ -360,9 +361,29 @@ def test_forced_rotation_is_the_shortest_that_a_consumer_wants(feed: Feed) -> No
     """walForceArchiveTimeout, where it is below flushIntervalSeconds; without a target names go."""
     path = plain_pipeline(feed.root, "walForceArchiveTimeout = 700")
     options = extract_options(load_config(path, {}))
-    assert (options.flush_interval_s, options.removes_linked) == (0.7, True)
+    assert (options.flush_interval_s, options.keeping) == (
+        0.7,
+        Keeping(age_s=86_400, size_bytes=10 * 2**30),
+    )
     path = plain_pipeline(feed.root)
     assert extract_options(load_config(path, {})).flush_interval_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "keeping"),
+    [
+        ("", Keeping(age_s=24 * 3600, size_bytes=10 * 2**30)),
+        ("keepAppliedHours = 0.5", Keeping(age_s=1800, size_bytes=10 * 2**30)),
+        ("keepAppliedMegabytes = 3", Keeping(age_s=24 * 3600, size_bytes=3 * 2**20)),
+        ("removeFiles = true", KEEP_NONE),
+    ],
+)
+def test_without_a_target_the_file_says_how_long_linked_segments_stay(
+    tmp_path: Path, keys: str, keeping: Keeping
+) -> None:
+    """The keys are those of a load, with the same defaults."""
+    path = plain_pipeline(tmp_path, f"[changeLoader]\n{keys}")
+    assert extract_options(load_config(path, {})).keeping == keeping
 
 
 def _program() -> list[str]:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -24,16 +25,20 @@ from fix_log import (
     ITEM_2,
     SOURCE,
     Change,
+    announced_batch,
     changes,
+    end_point,
     inserts,
     numbered,
     run_of,
     truncate,
 )
-from penstock import ABSENT, read_log
+from penstock import ABSENT, cli, read_log
 from penstock.codec.exact_text import date_text, timestamp_text
+from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.codec.postgres.lsn import Lsn
 from penstock.control.config_text import ConfigUnreadable
-from penstock.control.log_read import LogTimeInvalid
+from penstock.control.log_read import LogArgumentInvalid, LogTimeInvalid
 from penstock.control.log_view import LogNotFound
 from penstock.log import SegmentMissing, Writer
 from penstock.log.changes import ChangeLog, TableNotInLog
@@ -220,7 +225,7 @@ def test_a_segment_that_is_closed_while_it_is_read_is_found(tmp_path: Path) -> N
         ((2, 3), {}, ""),
         ((), {"gsn_after": 6}, ""),
         ((), {"gsn_after": 3, "gsn_through": 3}, ""),
-        ((), {}, ""),
+        ((), {}, "changes 1 to 6 have been removed"),
     ],
 )
 def test_segments_that_are_gone_at_the_end_are_never_passed_over(
@@ -273,6 +278,119 @@ def test_what_cannot_be_read_is_said_with_what_to_do(tmp_path: Path) -> None:
         read_log(tmp_path, since=datetime.datetime(2026, 1, 1))  # noqa: DTZ001
     with pytest.raises(LogTimeInvalid, match="cannot be read"):
         read_log(tmp_path, until="yesterday")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gsn_after": "17"}, "gsn_after is '17', of type str"),
+        ({"gsn_after": True}, "gsn_after is True, of type bool"),
+        ({"gsn_through": 1.5}, "gsn_through is 1.5, of type float"),
+        ({"gsn_after": -1}, "gsn_after is negative: -1"),
+        ({"tables": 5}, "tables is 5, of type int"),
+        ({"tables": None}, "tables is None, of type NoneType"),
+        ({"tables": ["public.item", 5]}, "of type list"),
+        ({"gsn_after": 5, "gsn_through": 4}, "gsn_through is before gsn_after"),
+        (
+            {"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
+            "until is before since",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_a_typed_error(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    """The error names the argument, and its hint says what to pass."""
+    with pytest.raises(LogArgumentInvalid, match=message) as wrong:
+        read_log(story(tmp_path), **options)
+    assert wrong.value.hint
+
+
+def test_a_path_or_time_of_a_wrong_type_is_a_typed_error(tmp_path: Path) -> None:
+    """A date has no time of day, so it is refused, too."""
+    with pytest.raises(LogArgumentInvalid, match="path is 5, of type int"):
+        read_log(5)  # type: ignore[arg-type]
+    for time in (5, datetime.date(2026, 1, 1)):
+        with pytest.raises(LogTimeInvalid, match="since is"):
+            read_log(story(tmp_path / str(time)), since=time)  # type: ignore[arg-type]
+
+
+def test_patterns_that_match_no_table_are_an_error(tmp_path: Path) -> None:
+    """A misspelled pattern gives no silent nothing, however the log is read."""
+    log = read_log(story(tmp_path), tables=["public.itme"])
+    for read in (list, ChangeLog.tables, ChangeLog.to_arrow, ChangeLog.table):
+        with pytest.raises(TableNotInLog, match=r"match public\.itme") as missing:
+            read(log)
+        assert "public.item" in missing.value.hint
+    assert list(read_log(write(tmp_path / "new"), tables="public.itme")) == [], "nothing yet"
+
+
+def test_a_known_table_without_later_changes_is_an_empty_table(tmp_path: Path) -> None:
+    """Who reads on from a gsn is told of no news by no rows, with the table's own columns."""
+    root = story(tmp_path)
+    log = read_log(root, tables="public.item", gsn_after=5)
+    assert list(log) == []
+    for table in (log.table(), log.table("public.item")):
+        assert (table.num_rows, "note" in table.column_names) == (0, True)
+    for number in range(5):
+        (root / "log" / f"{number}.ckt").unlink()
+    assert list(read_log(root, tables="public.item", gsn_after=5)) == []
+
+
+def test_a_table_with_only_a_truncate_is_in_the_log(tmp_path: Path) -> None:
+    """Its one change is a row of its table."""
+    run = Run(
+        end=end_point(1, 0),
+        transactions=announced_batch([1]),
+        markers=(truncate(0, 1, "item"),),
+    )
+    log = read_log(write(tmp_path, run))
+    assert log.tables() == ["public.item"]
+    assert log.table()["_op"].to_pylist() == ["truncate"]
+    assert [change.op for change in log] == ["truncate"]
+
+
+def remove_segments(root: Path, *numbers: int) -> None:
+    """Remove segments as penstock does once they are old."""
+    for number in numbers:
+        (root / "log" / f"{number}.ckt").unlink()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gsn_through": 3},
+        {"gsn_after": 3},
+        {"since": "2023-11-14T22:13:20Z"},
+        {"tables": "*.*"},
+    ],
+)
+def test_a_log_whose_segments_are_all_gone_never_says_that_there_was_nothing(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The log's state knows how many changes it had."""
+    root = story(tmp_path)
+    remove_segments(root, *range(6))
+    log = read_log(root, **options)
+    for read in (list, ChangeLog.tables, ChangeLog.to_arrow, lambda log: log.table("public.item")):
+        with pytest.raises(SegmentMissing, match="6") as gone:
+            read(log)
+        assert "keepAppliedHours" in gone.value.hint
+
+
+def test_what_is_after_the_removed_segments_is_answered(tmp_path: Path) -> None:
+    """No news is an empty answer; limits wholly in removed segments are an error."""
+    root = story(tmp_path)
+    remove_segments(root, 0, 1, 2)
+    assert [change.gsn for change in read_log(root)] == [4, 5, 6]
+    with pytest.raises(SegmentMissing, match="changes 1 to 3"):
+        list(read_log(root, gsn_through=3))
+    with pytest.raises(SegmentMissing, match="changes 1 to 3"):
+        list(read_log(root, until="2023-11-14T22:13:20.000002Z"))
+    remove_segments(root, 3, 4, 5)
+    assert list(read_log(root, gsn_after=6)) == []
+    assert list(read_log(root, since="2100-01-01T00:00:00Z")) == []
 
 
 def test_shapes_come_into_one_without_loss(tmp_path: Path) -> None:
@@ -399,3 +517,51 @@ def test_markers_that_empty_nothing_are_no_changes(tmp_path: Path) -> None:
     log = read_log(write(tmp_path, run_of(group, markers=[ddl])))
     assert [change.op for change in log] == ["insert"]
     assert log.table().num_rows == 1
+
+
+@pytest.mark.parametrize("position", [1, 0x16_B374_D848, 2**64 - 1])
+def test_positions_convert_to_text_as_the_page_says(position: int) -> None:
+    """The expressions in docs/python.md give what the servers print."""
+    text = f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"
+    assert text == str(Lsn(position))
+    binlog = BinlogPosition(position)
+    assert (binlog.number, binlog.offset) == (position >> 40, position & (1 << 40) - 1)
+
+
+def run_log(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    """Return what `penstock log` with these arguments prints, and its standard error."""
+    with suppress(SystemExit):
+        cli.guarded(["log", *arguments])
+    printed = capsys.readouterr()
+    return printed.out, printed.err
+
+
+@pytest.mark.parametrize("removed", [3, 6])
+@pytest.mark.parametrize("command", ["ls", "cat"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_log_commands_say_that_segments_have_been_removed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    removed: int,
+    command: str,
+    options: tuple[str, ...],
+) -> None:
+    """An empty list alone would say that there never was a change."""
+    root = story(tmp_path)
+    remove_segments(root, *range(removed))
+    _, told = run_log(capsys, command, str(root), *options)
+    assert f"the segments of changes 1 to {removed} have been removed" in told
+    assert "have been removed" not in run_log(capsys, command, str(story(tmp_path / "new")))[1]
+
+
+def test_log_cat_of_a_table_without_changes_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelled name gives no silent nothing; the hint has the nearest name."""
+    root = story(tmp_path)
+    out, told = run_log(capsys, "cat", str(root), "--table", "public.itme")
+    assert (out, "LG30" in told, "Changes there are of public.item." in told) == ("", True, True)
+    out, told = run_log(capsys, "cat", str(root), "5", "--table", "public.item")
+    assert (out, "in these segments" in told) == ("", True)
+    out, told = run_log(capsys, "cat", str(root), "--table", "public.item")
+    assert (len(out.splitlines()) > 4, told) == (True, "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.arguments import common, diagnostics, table_name
-from penstock.cli.output import EXIT_FAILED, say_json, say_line
+from penstock.cli.output import EXIT_FAILED, say_error_line, say_json, say_line
 
 
 @click.group()
@@ -33,16 +33,19 @@ def log_ls(path: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock log ls shop.toml
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import describe, find_log
+    from penstock.control.log_view import describe, find_log, removed_note
     from penstock.control.show import show_segments
 
     diagnostics(verbose)
-    segments = describe(find_log(path))
+    place = find_log(path)
+    segments = describe(place)
     if as_json:
         for segment in segments:
             say_json(segment)
     else:
         show_segments(segments)
+    if note := removed_note(place):
+        say_error_line(note)
 
 
 @log.command("cat")
@@ -63,11 +66,14 @@ def log_cat(
     Example:     penstock log cat shop.toml 3 --table public.orders
     Exit codes:  0 printed, 1 an error (a damaged segment is one), 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import as_object, find_log, printed
+    from penstock.control.log_view import as_object, find_log, printed, removed_note
 
     diagnostics(verbose)
+    place = find_log(path)
+    if not numbers and (note := removed_note(place)):
+        say_error_line(note)
     wanted = None if table is None else table_name(table, "--table")
-    for line in printed(find_log(path), numbers, table=wanted):
+    for line in printed(place, numbers, table=wanted):
         if as_json:
             say_json(as_object(line))
         else:

@@ -65,7 +65,14 @@ from penstock.ports.stage_config import (
 # What a file without [target] may not say: these sections, and these keys of [changeLoader].
 MASTER = re.compile(r"local(-cluster)?\[.+\]\Z|(local|yarn)\Z|(spark|k8s)://.")
 LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
-KEYS_WITHOUT_LOADING = ("applyIntervalSeconds", "changeFileExtension", "readOpenSegment")
+KEYS_WITHOUT_LOADING = (
+    "applyIntervalSeconds",
+    "changeFileExtension",
+    "keepAppliedHours",
+    "keepAppliedMegabytes",
+    "readOpenSegment",
+    "removeFiles",
+)
 POSITIVE = (
     ("changeExtractor", "idleWaitSeconds"),
     ("changeExtractor", "flushIntervalSeconds"),

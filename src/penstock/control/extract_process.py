@@ -61,7 +61,7 @@ def extract_options(config: Config) -> ExtractOptions:
         server_id=section.server_id,
         heartbeat_s=section.heartbeat_seconds if config.merge is None else 0.0,
         extension=config.change_loader.change_file_extension,
-        removes_linked=not config.has_target,
+        keeping=None if config.has_target else config.change_loader.keeping,
     )
 
 

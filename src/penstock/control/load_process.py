@@ -39,7 +39,6 @@ from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
-from penstock.load.kept_files import Keeping
 from penstock.load.ledger import read_ledger
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
@@ -209,10 +208,7 @@ class _Load:
             max_threads=section.max_threads,
             remove_files=section.remove_files,
             done_directory=(config.path.parent / done) if done else None,
-            keeping=Keeping(
-                age_s=section.keep_applied_hours * 3600,
-                size_bytes=section.keep_applied_megabytes * 2**20,
-            ),
+            keeping=section.keeping,
             change_file_extension=section.change_file_extension,
             exit_when_done=config.change_extractor.exit_when_idle,
             choices=parse_choices(config.target.types, Engine(types_at(config.source.url))),

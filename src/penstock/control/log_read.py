@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.control.log_view import LogNotFound, LogPlace, find_log, segments_of
 from penstock.log.changes import ChangeFilter, ChangeLog
 from penstock.log.layout import STATE_NAME
-from penstock.model import PenstockError, TableName
+from penstock.model import PenstockError
 from penstock.model.patterns import Selection
 from penstock.ports.positions import has_wide_positions
 
@@ -20,9 +20,15 @@ Moment = datetime.datetime | str
 
 
 class LogTimeInvalid(PenstockError):
-    """A time that changes were to be picked by cannot be read, or has no time zone."""
+    """Error: a time given to `read_log` cannot be read, or has no time zone."""
 
     code = "LG32"
+
+
+class LogArgumentInvalid(PenstockError):
+    """Error: an argument of `read_log` has a wrong type, or its limits exclude everything."""
+
+    code = "LG33"
 
 
 def read_log(
@@ -34,14 +40,31 @@ def read_log(
     gsn_after: int | None = None,
     gsn_through: int | None = None,
 ) -> ChangeLog:
-    """The change log of a pipeline: its directory, its file, or any directory of segments.
+    """Return the change log of a pipeline; nothing is read yet.
 
-    tables: patterns as [source] tables has them, "public.order*"; none: all. since, until: commit
-    times, from the first on and before the second; datetimes with a time zone, or ISO text.
-    gsn_after, gsn_through: numbers of row changes, behind the first and up to the second; with
-    gsn_after it is an error when the log has lost some of them. Nothing is read yet.
-    Raises LogNotFound, LogTimeInvalid, PatternInvalid, and the CF errors for a pipeline file.
+    Args:
+        path: the pipeline's directory, its file, or any directory of segments.
+        tables: patterns as in [source] tables, such as "public.order*"; empty for all tables.
+        since: first commit time; a datetime with a time zone, or ISO text.
+        until: commit time before which changes are read.
+        gsn_after: number of the row change after which changes are read. It is an error if
+            the log does not have all of them any more.
+        gsn_through: number of the last row change.
+
+    Raises:
+        LogNotFound: there is no change log.
+        LogTimeInvalid: since or until cannot be read as a time.
+        LogArgumentInvalid: another argument has a wrong type, or the limits exclude everything.
+        PatternInvalid: a pattern in tables is not one. A pipeline file can raise the CF errors.
     """
+    if not isinstance(path, str | Path):
+        raise _wrong_type("path", path, 'a path, such as "shop" or "shop.toml"')
+    patterns = _patterns(tables)
+    _check_number("gsn_after", gsn_after)
+    _check_number("gsn_through", gsn_through)
+    since_us, until_us = _microseconds("since", since), _microseconds("until", until)
+    _check_order("gsn_after", gsn_after, "gsn_through", gsn_through)
+    _check_order("since", since_us, "until", until_us)
     place = find_log(Path(path))
     if not _holds_log(place):
         raise LogNotFound(
@@ -49,21 +72,51 @@ def read_log(
             hint="Name a pipeline's directory, its file, or a directory of segments.",
         )
     wanted = ChangeFilter(
-        takes=_selection(tables),
+        takes=Selection.parse(patterns).takes if patterns else lambda _: True,
+        patterns=patterns,
         gsn_after=gsn_after,
         gsn_through=gsn_through,
-        since_us=_microseconds("since", since),
-        until_us=_microseconds("until", until),
+        since_us=since_us,
+        until_us=until_us,
     )
     return ChangeLog(
         place.directory, is_wide=has_wide_positions, extension=place.extension, wanted=wanted
     )
 
 
-def _selection(tables: str | Sequence[str]) -> Callable[[TableName], bool]:
-    if not tables:
-        return lambda _: True
-    return Selection.parse((tables,) if isinstance(tables, str) else tuple(tables)).takes
+def _patterns(tables: object) -> tuple[str, ...]:
+    given = [tables] if isinstance(tables, str) and tables else tables
+    if isinstance(given, Iterable):
+        patterns = tuple(given)
+        if all(isinstance(pattern, str) for pattern in patterns):
+            return patterns
+    raise _wrong_type("tables", tables, 'a pattern or a list of patterns, such as "public.order*"')
+
+
+def _check_number(name: str, number: object) -> None:
+    if number is None:
+        return
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise _wrong_type(name, number, "the number of a row change, such as 170_000")
+    if number < 0:
+        raise LogArgumentInvalid(
+            f"{name} is negative: {number}",
+            hint="Pass the _gsn of a change that you have read; row changes are numbered from 1.",
+        )
+
+
+def _check_order(name: str, first: int | None, other: str, last: int | None) -> None:
+    if first is not None and last is not None and last < first:
+        raise LogArgumentInvalid(
+            f"{other} is before {name}, so no change can be read",
+            hint=f"Exchange {name} and {other}.",
+        )
+
+
+def _wrong_type(name: str, value: object, expected: str) -> LogArgumentInvalid:
+    return LogArgumentInvalid(
+        f"{name} is {value!r}, of type {type(value).__name__}", hint=f"Pass {expected}."
+    )
 
 
 def _holds_log(place: LogPlace) -> bool:
@@ -71,9 +124,14 @@ def _holds_log(place: LogPlace) -> bool:
 
 
 def _microseconds(name: str, moment: Moment | None) -> int | None:
-    """Since 1970 UTC."""
+    """Return the time in microseconds since 1970 UTC."""
     if moment is None:
         return None
+    if not isinstance(moment, str | datetime.datetime):
+        raise LogTimeInvalid(
+            f"{name} is {moment!r}, of type {type(moment).__name__}",
+            hint='Pass a text like "2026-01-31T12:00:00Z", or a datetime with a time zone.',
+        )
     try:
         time = datetime.datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     except ValueError as error:

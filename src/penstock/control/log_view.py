@@ -5,6 +5,7 @@ Not here: the format (`penstock.codec.ckt`), lines of text (`penstock.log.text`)
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from typing import Any
 
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
+from penstock.log.changes import TableNotInLog, tables_of
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
 from penstock.log.reader import LogFinding
 from penstock.log.segment import Segment, list_begun_segments
+from penstock.log.state import load_state
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
 from penstock.ports.positions import kind_in_log
@@ -104,6 +107,29 @@ def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
             }
 
 
+def removed_note(place: LogPlace) -> str:
+    """Return a sentence on the changes whose segments have been removed; empty if there are none.
+
+    A command that lists what is left says so: no segment does not mean that there was no change.
+    """
+    first = next(iter(segments_of(place)), None)
+    if first is None:
+        state = load_state(place.directory)
+        gsn = 0 if state is None else state.end.gsn
+    else:
+        try:
+            with open_segment(first.path, extension=place.extension) as segment:
+                gsn = segment.start.gsn
+        except FileMissing:
+            return ""  # closed or removed while we look
+    if not gsn:
+        return ""
+    return (
+        f"the segments of changes 1 to {gsn} have been removed from {place.directory} "
+        "(keepAppliedHours, removeFiles)"
+    )
+
+
 def position_text(segment: Segment, position: int) -> str:
     """A position as the engine prints it that the segment is from. Raises PositionInvalid."""
     return str(kind_in_log(segment.header.source.get("engine", ""))(position))
@@ -116,10 +142,12 @@ def _table_name(totals: Any) -> str:
 def printed(
     place: LogPlace, numbers: Sequence[int] = (), *, table: TableName | None = None
 ) -> Iterator[str]:
-    """The lines of these segments (all when none is named), see `penstock.log.text`.
+    """Yield the lines of these segments (all when none is named), see `penstock.log.text`.
 
-    table: only lines of this one. Raises SegmentMissing and SegmentCorrupt.
+    table: only lines of this one. Raises SegmentMissing, SegmentCorrupt, and, at the end,
+    TableNotInLog if none of the segments has a change of the table.
     """
+    tables: set[TableName] = set()
     for file in segments_of(place, numbers):
         try:
             segment = open_segment(file.path, extension=place.extension)
@@ -128,9 +156,20 @@ def printed(
                 raise
             continue  # loaded and removed, or renamed, while we printed those before it
         with segment:
+            tables.update(tables_of(segment))
             for line in lines(segment, partial(position_text, segment)):
                 if table is None or _is_of(line, table):
                     yield line
+    if table is not None and table not in tables:
+        names = sorted(map(".".join, tables))
+        close = difflib.get_close_matches(".".join(table), names, n=1) or names
+        raise TableNotInLog(
+            f"no change of {'.'.join(table)} is in {'these segments' if numbers else 'the log'} "
+            f"in {place.directory}",
+            hint=f"Changes there are of {', '.join(close) or 'no table'}. Rows of a bulk load are "
+            "not in the log.",
+            table=".".join(table),
+        )
 
 
 def _is_of(line: str, table: TableName) -> bool:

@@ -20,7 +20,6 @@ from penstock.control.running import LOAD_LOCK, take_lock
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.extract.extractor import Extractor
 from penstock.host.files import REAL_FILES
-from penstock.load.kept_files import Keeping
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.session import PendingSession, SessionKeeper
 from penstock.ports.config import Config, TargetSection
@@ -119,10 +118,7 @@ def load_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack)
             read_open_segment=section.read_open_segment,
             max_threads=section.max_threads,
             remove_files=section.remove_files,
-            keeping=Keeping(
-                age_s=section.keep_applied_hours * 3600,
-                size_bytes=section.keep_applied_megabytes * 2**20,
-            ),
+            keeping=section.keeping,
             change_file_extension=section.change_file_extension,
             exit_when_done=False,
             policies=POLICIES,

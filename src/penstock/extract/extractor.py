@@ -248,7 +248,7 @@ class Extractor:
                 process_commits=options.process_commits,
                 extension=options.extension,
                 consumers=self._layout.consumers,
-                removes_linked=options.removes_linked,
+                keeping=options.keeping,
                 clock=self._clock,
             ),
             files=self._files,

@@ -27,7 +27,7 @@ from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
 from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
-from penstock.load.kept_files import AppliedFiles, Keeping
+from penstock.load.kept_files import AppliedFiles
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.pacing import Pacing
 from penstock.load.prefetch import StagePrefetch, Wanted
@@ -45,6 +45,7 @@ from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.log.tail import LogFollower
 from penstock.model import PenstockError, TableName
+from penstock.model.keeping import Keeping
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied

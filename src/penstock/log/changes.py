@@ -36,7 +36,7 @@ from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
 from penstock.log.state import LogState, load_state
-from penstock.model import Marker, Op, PenstockError, Rows, TableName
+from penstock.model import FlushPoint, Marker, Op, PenstockError, Rows, TableName
 from penstock.model.position import to_ordinal
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class TableNotInLog(PenstockError):
-    """A table was asked for that this change log holds no changes of."""
+    """Error: the change log has no changes of the requested table or tables."""
 
     code = "LG30"
 
@@ -89,13 +89,19 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeFilter:
-    """Which changes are read. Times are microseconds since 1970 UTC; None: no limit.
+    """Limits of what is read. Times are microseconds since 1970 UTC; None means no limit.
 
-    gsn_after: changes behind this one; if set, the log must still have them all. gsn_through:
-    the last one. since_us: committed then or later. until_us: committed before.
+    Attributes:
+        takes: whether changes of a table are read.
+        patterns: the patterns that `takes` stands for, for messages; empty for all tables.
+        gsn_after: changes after this one; if set, the log must still have them all.
+        gsn_through: the last one.
+        since_us: committed then or later.
+        until_us: committed before.
     """
 
     takes: Callable[[TableName], bool] = lambda _: True
+    patterns: tuple[str, ...] = ()
     gsn_after: int | None = None
     gsn_through: int | None = None
     since_us: int | None = None
@@ -110,6 +116,13 @@ class ChangeFilter:
         """Whether a segment holds none of them. A truncate follows the row of its gsn."""
         past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
         return past or segment.end.gsn < (self.gsn_after or 0)
+
+    def ends_before(self, start: FlushPoint) -> bool:
+        """Return whether all requested changes lie before this point, by number or by time."""
+        gsn, time_us = self.gsn_through, self.until_us
+        return (gsn is not None and gsn <= start.gsn) or (
+            time_us is not None and time_us <= start.commit_time_us
+        )
 
     def takes_marker(self, marker: Marker) -> bool:
         """Whether a marker is one of them."""
@@ -130,7 +143,8 @@ class ChangeLog:
 
     Iterate over it for one `Change` after another, in the order of commits; `table` has all changes
     of one table as a pyarrow Table, `to_pandas` and `to_spark` as a DataFrame. Each reads the files
-    anew. Raises SegmentCorrupt for damage, and SegmentMissing where changes between are gone.
+    anew. Raises SegmentCorrupt for damage, SegmentMissing where requested changes are gone, and
+    TableNotInLog where the requested patterns match no table of the log.
 
     is_wide: whether positions of an engine, by its name in the log, may need more than 64 bits;
     then they are given as their 16 bytes.
@@ -155,8 +169,8 @@ class ChangeLog:
         return f"ChangeLog({str(self.directory)!r})"
 
     def tables(self) -> list[str]:
-        """The tables that the log has changes of, as `schema.table`, sorted."""
-        return sorted(self._names())
+        """Return the tables that the log has changes of, as `schema.table`, sorted."""
+        return sorted(self._names(self._segments()))
 
     def table(self, name: str | None = None) -> pa.Table:
         """All changes of one table, in order. name: may be left out where there is one only.
@@ -169,7 +183,7 @@ class ChangeLog:
         wanted = self._name(name)
         pieces: list[change_tables.Piece] = []
         wide = False
-        for segment in self._segments():
+        for segment in self._chain():
             with segment:
                 wide = self._is_wide(segment.header.source.get("engine", ""))
                 pieces += change_tables.pieces(segment, wanted, self._wanted)
@@ -253,18 +267,17 @@ class ChangeLog:
                     before=None,
                 )
 
-    def _names(self) -> dict[str, TableName]:
+    def _names(self, segments: Iterator[Segment]) -> dict[str, TableName]:
         names: dict[str, TableName] = {}
-        for segment in self._segments():
+        for segment in segments:
             with segment:
-                for totals in segment.tables:
-                    name = TableName(totals.schema, totals.name)
-                    if self._wanted.takes(name):
-                        names[".".join(name)] = name
-        return names
+                names |= {".".join(name): name for name in tables_of(segment)}
+        return {text: name for text, name in names.items() if self._wanted.takes(name)}
 
     def _name(self, given: str | None) -> TableName:
-        names = self._names()
+        names = self._names(self._segments())
+        if given not in names and (given is not None or not names):
+            names = self._names(self._chain())  # with those that have no requested change
         if given is None and len(names) == 1:
             return next(iter(names.values()))
         if given in names:
@@ -282,18 +295,19 @@ class ChangeLog:
         )
 
     def _segments(self) -> Iterator[Segment]:
-        """Every segment that holds wanted changes, each checked to follow the one before."""
-        state = load_state(self.directory, self._files)  # first: what it tells was there then
-        before: ClosedSegment | None = None
-        for file in self._listed():
-            segment = self._opened(file, before)
-            if segment is None:
-                continue
+        """Yield every segment that may hold requested changes; see `_chain`.
+
+        At the end, raises TableNotInLog if patterns were given and no table matches them.
+        """
+        start: FlushPoint | None = None
+        others: set[TableName] = set()
+        is_matched = not self._wanted.patterns
+        for segment in self._chain():
+            start = segment.start if start is None else start
             try:
-                check_link(before, segment)
-                if before is None:
-                    self._check_begins(segment)
-                before = segment.facts()
+                if not is_matched:
+                    others.update(tables_of(segment))
+                    is_matched = any(map(self._wanted.takes, others))
                 if self._wanted.is_empty_of(segment):
                     segment.close()
                     continue
@@ -301,7 +315,45 @@ class ChangeLog:
                 segment.close()
                 raise
             yield segment
+        # A table whose segments were removed may be unknown, and still have no later change.
+        is_whole = start is not None and start.gsn == 0
+        if others and not is_matched and (is_whole or self._wanted.gsn_after is None):
+            names = [".".join(name) for name in sorted(others)]
+            texts = ", ".join(self._wanted.patterns)
+            close = difflib.get_close_matches(self._wanted.patterns[0], names) or names
+            raise TableNotInLog(
+                f"the log in {self.directory} has no changes of tables that match {texts}",
+                hint=f"It has changes of {', '.join(close)}. Rows of a bulk load are not in it.",
+                table=texts,
+            )
+
+    def _chain(self) -> Iterator[Segment]:
+        """Yield every segment, each checked to follow the one before.
+
+        Raises SegmentMissing if requested changes were in segments that have been removed.
+        """
+        state = load_state(self.directory, self._files)  # first: what it tells was there then
+        before: ClosedSegment | None = None
+        start: FlushPoint | None = None
+        for file in self._listed():
+            segment = self._opened(file, before)
+            if segment is None:
+                continue
+            try:
+                check_link(before, segment)
+                if before is None:
+                    start = segment.start
+                    self._check_begins(start)
+                before = segment.facts()
+            except BaseException:
+                segment.close()
+                raise
+            yield segment
         self._check_ends(before, state)
+        if start is not None and before is not None:
+            self._check_kept(start, before.end)
+        elif state is not None:
+            self._check_kept(state.end, state.end)
 
     def _listed(self) -> list[SegmentFile]:
         found = self._once_listed()
@@ -335,14 +387,11 @@ class ChangeLog:
             next=file.number + 1,
         )
 
-    def _check_begins(self, segment: Segment) -> None:
+    def _check_begins(self, start: FlushPoint) -> None:
         after = self._wanted.gsn_after
-        if after is not None and segment.start.gsn > after:
-            raise self._gone(
-                f"the log in {self.directory} begins behind gsn {segment.start.gsn}",
-                after,
-                segment.start.gsn,
-            )
+        if after is not None and start.gsn > after:
+            place = f"the log in {self.directory} begins after gsn {start.gsn}"
+            raise self._gone(place, after, start.gsn)
 
     def _check_ends(self, last: ClosedSegment | None, state: LogState | None) -> None:
         """Check that the segments go as far as the log does, if they have to. Raises."""
@@ -358,11 +407,36 @@ class ChangeLog:
     def _gone(self, place: str, after: int, through: int) -> SegmentMissing:
         return SegmentMissing(
             f"{place}: changes {after + 1} to {through} are not in it any more",
-            hint="Applied segments go after a while (keepAppliedHours, removeFiles): read the "
-            "table itself again, or leave gsn_after out for what there is.",
+            hint="Old segments are removed (keepAppliedHours, removeFiles): read the table itself "
+            "again, or leave gsn_after out to read the remaining changes.",
             after=after,
             next=through + 1,
         )
+
+    def _check_kept(self, start: FlushPoint, end: FlushPoint) -> None:
+        """Refuse an empty answer where the log had changes that have been removed."""
+        is_empty = end.trx == start.trx or self._wanted.ends_before(start)
+        since_us = self._wanted.since_us
+        is_later = since_us is not None and since_us > start.commit_time_us
+        # With gsn_after all later changes are there: what was removed was not requested.
+        if is_empty and start.gsn and not is_later and self._wanted.gsn_after is None:
+            raise SegmentMissing(
+                f"the log in {self.directory} has none of the requested changes any more: the "
+                f"segments of changes 1 to {start.gsn} have been removed",
+                hint="Old segments are removed (keepAppliedHours, removeFiles): read the "
+                f"table itself, or pass gsn_after={start.gsn} to read later changes only.",
+                after=0,
+                next=start.gsn + 1,
+            )
+
+
+def tables_of(segment: Segment) -> list[TableName]:
+    """Return the tables with rows in a segment, and those that it empties."""
+    names = [TableName(totals.schema, totals.name) for totals in segment.tables]
+    for marker in segment.markers():
+        if marker.kind in change_tables.EMPTYING:
+            names += [TableName(*table) for table in marker.tables]
+    return names
 
 
 def _name_of(rows: Rows) -> TableName:

@@ -22,7 +22,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.log import links
 from penstock.log.frame_buffer import FrameBuffer
 from penstock.log.index import IndexBuilder
-from penstock.log.layout import EXTENSION_DEFAULT, list_segments, open_name, segment_name
+from penstock.log.layout import EXTENSION_DEFAULT, open_name, segment_name
 from penstock.log.segment import ClosedSegment, open_segment
 from penstock.log.state import LogState, save_state
 from penstock.model import PenstockError
@@ -34,7 +34,6 @@ faults.declare(
     "log.rename.after",
     "log.link.before",
     "log.link.after",
-    "log.unlink.before",
 )
 
 logger = structlog.get_logger(__name__)
@@ -49,15 +48,11 @@ class SegmentPresent(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a log is, and its file system. consumers: directory of their directories.
-
-    removes_linked: there is no loader, so that a segment's name goes once consumers have links.
-    """
+    """A log's directory and its file system. consumers: directory of their directories."""
 
     directory: Path
     extension: str = EXTENSION_DEFAULT
     consumers: Path | None = None
-    removes_linked: bool = False
     files: Files = REAL_FILES
     clock: Clock = REAL_CLOCK
 
@@ -105,7 +100,6 @@ def publish(place: Place, state: LogState, number: int) -> tuple[ClosedSegment, 
     state = link_consumers(place, state, number)
     with open_segment(path, extension=place.extension, files=place.files) as segment:
         facts = segment.facts()
-    remove_linked(place, number)
     return facts, state
 
 
@@ -125,19 +119,3 @@ def link_consumers(place: Place, state: LogState, number: int) -> LogState:
         links.link_segment(place.consumers / name, path, place.files)
     faults.point("log.link.after")
     return store_state(place, changed(state, number_linked=number))
-
-
-def remove_linked(place: Place, through: int) -> None:
-    """Remove the log's own names up to this number, where no loader does: consumers have links.
-
-    A link that was skipped does not count: nobody would ever take the name. While there is no
-    consumer at all, everything stays.
-    """
-    if not place.removes_linked or place.consumers is None:
-        return
-    if not links.registered_consumers(place.consumers, place.files):
-        return
-    for file in list_segments(place.directory, place.extension, place.files):
-        if file.number <= through:
-            faults.point("log.unlink.before")
-            place.files.unlink(file.path)

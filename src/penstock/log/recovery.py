@@ -23,7 +23,6 @@ from penstock.log.closing import (
     Place,
     link_consumers,
     publish,
-    remove_linked,
     state_behind,
     store_state,
     write_footer,
@@ -352,6 +351,4 @@ def _link_last(place: Place, state: LogState) -> LogState:
     path = place.directory / segment_name(last, place.extension)
     if state.number_linked >= last or not place.files.exists(path):
         return state
-    state = link_consumers(place, state, last)
-    remove_linked(place, last)
-    return state
+    return link_consumers(place, state, last)

@@ -25,17 +25,20 @@ from penstock.codec.columns import batch_schema
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, DirectoryLocked, Files
+from penstock.log import links
 from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
 from penstock.log.cut import Cut, list_cuts, remove_passed
 from penstock.log.durable import Durable, DurableMark
 from penstock.log.frame_buffer import FrameBuffer
 from penstock.log.index import IndexBuilder, row_facts
+from penstock.log.keeping import SegmentKeeper
 from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
 from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment
 from penstock.log.sequence import advance, start_of
 from penstock.log.state import Done, save_done
 from penstock.model import LOAD_AGAIN, FlushPoint, Marker, PenstockError, Relation, Rows, Run
+from penstock.model.keeping import Keeping
 
 faults.declare("log.create.before", "log.create.after", "log.flush.before", "log.flush.after")
 
@@ -78,8 +81,8 @@ class WriterOptions:
     operation_count_max: rotate at the first COMMIT behind so many rows. flush_interval_s: rotate
     a segment with data after this. segment_size_bytes_max: rotate at the first COMMIT beyond.
     compression: of rows: lz4, zstd or None. process_commits: BEGIN and COMMIT are wanted where the
-    log is printed. consumers: directory of the consumers' directories. removes_linked: segments go
-    from the log once they have their links.
+    log is printed. consumers: directory of the consumers' directories. keeping: limits for
+    keeping segments that consumers have linked; None: a loader removes them.
     """
 
     operation_count_max: int = 150_000
@@ -90,7 +93,7 @@ class WriterOptions:
     process_commits: bool = False
     extension: str = EXTENSION_DEFAULT
     consumers: Path | None = None
-    removes_linked: bool = False
+    keeping: Keeping | None = None
     clock: Clock = REAL_CLOCK
 
     def __post_init__(self) -> None:
@@ -138,6 +141,7 @@ class Writer:
         self.recovered: tuple[ClosedSegment, ...] = ()
         self._cuts: list[Cut] = []
         self._mark = DurableMark(place.directory, place.files)
+        self._keeper = SegmentKeeper(place, options.keeping or Keeping())
 
     @classmethod
     def open(
@@ -168,7 +172,6 @@ class Writer:
             directory=directory,
             extension=options.extension,
             consumers=options.consumers,
-            removes_linked=options.removes_linked,
             files=files,
             clock=options.clock,
         )
@@ -194,6 +197,17 @@ class Writer:
         self._unannounced, self._announced = [], self.resume.trx
         self._durable = self.resume
         self._unflushed = False
+        self._remove_linked()
+
+    def _remove_linked(self) -> None:
+        """Remove the log's own names of old segments where no loader does: consumers have links.
+
+        A skipped link does not matter, because no consumer would ever take the name. While no
+        consumer is registered, everything stays.
+        """
+        consumers = self._place.consumers if self._options.keeping is not None else None
+        if consumers is not None and links.registered_consumers(consumers, self._place.files):
+            self._keeper.remove_outlived(self._state.number_next - 1)
 
     def _forget_cuts(self) -> None:
         """Remove what was kept of an earlier end of the log, once the log has it again."""
@@ -353,6 +367,7 @@ class Writer:
             state = state_behind(self._state, segment.header, segment.builder)
             number = segment.header.number
             closed, self._state = publish(self._place, store_state(self._place, state), number)
+            self._remove_linked()
         except BaseException as error:
             self._failure = error
             raise

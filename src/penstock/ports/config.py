@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.host.errors import mask
+from penstock.model.keeping import KEEP_NONE, Keeping
 from penstock.model.layout import PipelineLayout
 from penstock.ports.consumer_config import ConsumerSection
 from penstock.ports.flexcdc_settings import FlexCdcSettings
@@ -135,7 +136,7 @@ class OnTableError(StrEnum):
 class ChangeLoaderSection:
     """[changeLoader], as document 000 names its parameters; the last six are our own.
 
-    keep_applied_hours, keep_applied_megabytes: of applied segments not removed at once.
+    keep_applied_hours, keep_applied_megabytes: limits for segments not removed at once.
     read_open_segment: changes are applied as soon as they are durable in the log; otherwise when
     their segment is closed. apply_interval_seconds: how often they are made durable for that, at
     most, while more come.
@@ -157,6 +158,15 @@ class ChangeLoaderSection:
     def flushed_for_loader_s(self) -> float | None:
         """How often open segments are flushed for the loader; None where it does not read them."""
         return self.apply_interval_seconds if self.read_open_segment else None
+
+    @property
+    def keeping(self) -> Keeping:
+        """Limits for keeping segments that are applied, or linked by every consumer."""
+        if self.remove_files:
+            return KEEP_NONE
+        return Keeping(
+            age_s=self.keep_applied_hours * 3600, size_bytes=self.keep_applied_megabytes * 2**20
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from penstock.model import FlushPoint
+from penstock.model.keeping import Keeping
 
 TABLE_INTERVAL_S = 10.0
 RANGE_BYTES = 64 * 1024 * 1024
@@ -42,9 +43,9 @@ class ExtractOptions:
     far behind the server, in WAL, ranges of catch_up_range_bytes are read by COPY before streaming;
     0: never; None: BEHIND_BYTES, and never where the server is near. heartbeat_s: how often one is
     committed at the source; 0: never. server_id: ours, where the source's readers are replicas; 0:
-    one that is made from the pipeline's name and place. removes_linked: no loader removes segments,
-    so that they go from the log once consumers have their links. full_before_images: updates and
-    deletes with the whole old row, where the source's settings do not decide that.
+    one that is made from the pipeline's name and place. keeping: limits for keeping segments that
+    consumers have linked; None: a loader removes them. full_before_images: updates and deletes with
+    the whole old row, where the source's settings do not decide that.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -60,7 +61,7 @@ class ExtractOptions:
     origin: str = "any"
     operation_count_max: int = 150_000
     extension: str = "ckt"
-    removes_linked: bool = False
+    keeping: Keeping | None = None
     slot_wait_s: float = 90.0
     table_interval_s: float = TABLE_INTERVAL_S
     catch_up_bytes: int | None = None

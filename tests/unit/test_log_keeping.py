@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.load.kept_files import Keeping, KeptFile, outlived
+from penstock.log.keeping import KeptFile, outlived
 from penstock.log.layout import SegmentFile
+from penstock.model.keeping import Keeping
 
 HOUR_S = 3600.0
 
