@@ -276,7 +276,9 @@ class Disk:
     def exists(self, path: Path) -> bool:
         return path.parent in self.directories and path.name in self._directory(path.parent).current
 
-    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+    def replace(
+        self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
         directory = self._directory(path.parent)
         temporary = path.with_name(path.name + ".1.tmp")
         inode = Inode()

@@ -226,6 +226,11 @@ class MemoryFlex:
         )
         return self.state.place()
 
+    def tables(self) -> list[str]:
+        """The tables of the destination, without their namespace."""
+        found = self.session.driver.execute("select name from sqlite_master where type = 'table'")
+        return sorted(row["name"].partition(".")[2] for row in found)
+
     def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
         """Rows of a table of the destination, in the order of their numbers."""
         quoted = self.session.quoted(self.settings.database, table)

@@ -28,7 +28,11 @@ class FakeInstance:
         self.mvlogList: Mapping[str, str] = {}
         self.names = tuple(key)
         self.transaction = Transaction(
-            commit_time=COMMIT_TIME, position="0/16B3748", file="0/16B3748", offset=23803720
+            commit_time=COMMIT_TIME,
+            position="0/16B3748",
+            file="0/16B3748",
+            offset=23803720,
+            id="log-9",
         )
 
     def get_source(self, new: bool = False) -> Any:

@@ -75,8 +75,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "shop_classes.py").write_text(MODULE)
     (tmp_path / "shop_broken.py").write_text("import shop_nothing_of_this_name")
     (tmp_path / "shop_failing.py").write_text("1 / 0")
+    (tmp_path / "shop_exiting.py").write_text("raise SystemExit(0)")
     monkeypatch.setattr("sys.path", [*__import__("sys").path])
-    for name in ("shop_classes", "shop_broken", "shop_failing"):
+    for name in ("shop_classes", "shop_broken", "shop_failing", "shop_exiting"):
         monkeypatch.delitem(__import__("sys").modules, name, raising=False)
     return tmp_path
 
@@ -121,6 +122,7 @@ def test_a_class_is_found_by_the_name_of_an_entry_point(
         ("shop_classes.sub:Search", "shop_classes"),
         ("shop_broken:Search", "importing shop_broken failed: No module named 'shop_nothing"),
         ("shop_failing:Search", "importing shop_failing failed: ZeroDivisionError"),
+        ("shop_exiting:Search", "importing shop_exiting failed: SystemExit: 0"),
         ("shop_classes:Serach", "shop_classes has no Serach"),
         ("shop_classes:", "shop_classes has no empty name"),
         ("search", "no installed package has an entry point"),

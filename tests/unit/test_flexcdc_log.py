@@ -10,9 +10,11 @@ import pytest
 
 from fix_flexcdc_memory import MemoryFlex
 from fix_log import SOURCE
+from penstock.consume.flexcdc.captured import ChangelogNameTaken
 from penstock.consume.flexcdc.following import LogOther
 from penstock.consume.flexcdc.state import Place
 from penstock.log import SegmentMissing, Writer, links
+from penstock.model import Column, Relation, TableName
 from penstock.ports.flexcdc_settings import ChangelogNames
 
 CHANGELOG = "public_item"
@@ -117,3 +119,51 @@ def test_links_that_a_crash_left_are_removed_unread(flex: MemoryFlex) -> None:
     flex.feed.write(1)
     assert flex.run().trx == place.trx + 1
     assert (numbers(flex), names(flex)) == ([0, 1, 2, 3], [])
+
+
+# -- names of changelogs ---------------------------------------------------------------------
+
+
+def add(flex: MemoryFlex, table: str) -> TableName:
+    """Capture a table that has one column."""
+    name = TableName(*table.split("."))
+    with flex.flexcdc().connected() as (_, changelogs):
+        changelogs.refresh()
+        changelogs.ensure(relation_named(name), drops=False)
+        return changelogs.changelog(name)
+
+
+def relation_named(name: TableName) -> Relation:
+    """A table of one column."""
+    column = Column(name="id", source_type="integer", neutral="int32")
+    return Relation(schema=name.schema, name=name.name, columns=(column,))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "what"),
+    [
+        ("a_b.c", "a.b_c", r"the changelog of a_b\.c"),
+        ("a_b.c", "a.B_C", r"the changelog of a_b\.c"),
+        ("a.t", "penstock.place", "a table that is not a changelog"),
+        ("a.t", "binlog_consumer.status", "a table that is not a changelog"),
+        ("a.t", "mview.uow", "a table that is not a changelog"),
+    ],
+)
+def test_no_other_table_is_replaced_by_a_changelog(
+    flex: MemoryFlex, first: str, second: str, what: str
+) -> None:
+    """Plain names of two tables, or of a table and of our own state, can be one."""
+    taken = add(flex, first)
+    before = {name: flex.rows(name) for name in flex.tables()}
+    with pytest.raises(ChangelogNameTaken, match=what) as caught:
+        add(flex, second)
+    assert 'changelog_names = "md5"' in caught.value.hint
+    assert {name: flex.rows(name) for name in flex.tables()} == before
+    assert taken.name in before
+
+
+def test_a_changelog_of_an_earlier_setup_is_replaced(flex: MemoryFlex) -> None:
+    """As the published add-table does it; so is one of the same table."""
+    add(flex, "a.t")
+    flex.state.remove_mvlog(TableName("a", "t"))
+    assert add(flex, "a.t").name == "a_t"

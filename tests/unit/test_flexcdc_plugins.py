@@ -79,6 +79,39 @@ def test_what_is_not_there_is_named(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("text", ["raise SystemExit(0)", "import sys; sys.exit(0)"])
+def test_a_module_that_exits_is_an_error(folder: Path, text: str) -> None:
+    """An exit code of 0 would look as if it had been stopped."""
+    (folder / "exits.py").write_text(text)
+    with pytest.raises(PluginNotFound, match="cannot be imported: SystemExit: 0"):
+        load_plugins(["exits.py"], [], folder)
+    (folder / "exits_later.py").write_text(
+        f"class FlexCDC_Plugin:\n    def __init__(self):\n        {text}\n"
+    )
+    with pytest.raises(PluginNotFound, match="cannot be made: SystemExit: 0"):
+        load_plugins(["exits_later.py"], [], folder)
+
+
+def test_two_plugins_of_one_name_are_both_called(folder: Path) -> None:
+    """In the order of plugin; plugin_order cannot say which of them it means."""
+    for name in ("first", "second"):
+        (folder / f"{name}.py").write_text(f"{TWO}    place = {name!r}\n")
+    both = ["first.py:Second", "second.py:Second"]
+    found = load_plugins(both, [], folder)
+    assert [plugin.place for _, plugin in found] == ["first", "second"]  # type: ignore[attr-defined]
+    with pytest.raises(PluginNotFound, match="names Second, and 2 plugins have that name"):
+        load_plugins(both, ["Second"], folder)
+    with pytest.raises(PluginNotFound, match="names Second, and 2 plugins have that name"):
+        load_plugins(["first.py", "second.py"], ["Second"], folder)
+
+
+def test_a_plugin_that_plugin_order_leaves_out_is_an_error(folder: Path) -> None:
+    """It would get no change, and nobody would say so."""
+    with pytest.raises(PluginNotFound, match="plugin names Example, and plugin_order leaves") as e:
+        load_plugins(["penstock.consume.plugins:Example", "two_plugins.py"], ["Second"], folder)
+    assert "Add Example to plugin_order" in e.value.hint
+
+
 @pytest.mark.parametrize("callback", CALLBACKS)
 def test_each_of_the_nine_callbacks_is_required(tmp_path: Path, callback: str) -> None:
     """A plugin without one of them is refused before anything begins, by the callback's name."""

@@ -14,8 +14,14 @@ from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
 from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
 from penstock.control import flexcdc_daemon
-from penstock.control.flexcdc import FlexCdcMissing, flexcdc_of, open_flexcdc
-from penstock.control.flexcdc_daemon import FlexCdcRunning, pid_file
+from penstock.control.flexcdc import FlexCdcMissing, flexcdc_of, open_flexcdc, write_pipeline
+from penstock.control.flexcdc_daemon import (
+    FlexCdcFileUnusable,
+    FlexCdcRunning,
+    error_log,
+    pid_file,
+    run_safely,
+)
 from penstock.model import TableName
 from penstock.ports.changelog import ChangelogTypeRefused, type_refused
 from penstock.ports.flexcdc_settings import ChangelogNames
@@ -117,6 +123,47 @@ def test_intervals() -> None:
     for bad in ("10", "DAY", "10 FORTNIGHT", ""):
         with pytest.raises(IntervalInvalid, match="log_retention_interval"):
             interval_before(now, bad)
+    too_long = ("99999999999 YEAR", "2027 YEAR", "99999999999 DAY", f"{'9' * 5000} SECOND")
+    for bad in too_long:
+        with pytest.raises(IntervalInvalid, match="no calendar goes back that far"):
+            interval_before(now, bad)
+
+
+def test_a_file_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    """The key, the path, and the command that creates the folder."""
+    ini = tmp_path / "consumer.ini"
+    ini.write_text(
+        INI.replace("database = f", "error_log = no/such/file\nfailure_log_file = no/such/file")
+    )
+    with pytest.raises(FlexCdcFileUnusable, match=r"error_log: .*no/such/file cannot be") as caught:
+        error_log(ini).__enter__()
+    assert f"mkdir -p {tmp_path}/no/such" in caught.value.hint
+    with pytest.raises(FlexCdcFileUnusable, match=r"failure_log_file: .*no/such/file cannot be"):
+        run_safely(ini, ())
+    with pytest.raises(FlexCdcFileUnusable, match=r"--pid: .*no/such/pid cannot be"):
+        pid_file(tmp_path / "no" / "such" / "pid", print).__enter__()
+
+
+def test_the_pipeline_file_is_never_readable_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the source's password; looked at when its text is there, and at the end."""
+    (tmp_path / "consumer.ini").write_text(INI + "password = hush\n")
+    opened = open_flexcdc(tmp_path / "consumer.ini")
+    opened.pipeline.parent.mkdir()
+    modes = []
+    replace = Path.replace
+
+    def look(path: Path, to: Path) -> Path:
+        modes.append(path.stat().st_mode & 0o777)
+        return replace(path, to)
+
+    left = opened.pipeline.with_name(f"{opened.pipeline.name}.{os.getpid()}.tmp")
+    left.touch(0o644)
+    monkeypatch.setattr(Path, "replace", look)
+    write_pipeline(opened, "", 0, ())
+    assert modes == [0o600]
+    assert opened.pipeline.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_pid_file_of_a_process_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

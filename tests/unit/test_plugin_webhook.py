@@ -72,7 +72,7 @@ def test_a_transaction_is_one_signed_request(receiver: Receiver, opened: Open) -
     }
     digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
     assert headers[SIGNATURE] == f"sha256={digest}"
-    assert headers["Idempotency-Key"] == "2-7"
+    assert headers["Idempotency-Key"] == "log-9"
     assert headers["Content-Type"] == "application/json"
     assert len(receiver.connections) == 1
 

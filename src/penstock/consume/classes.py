@@ -147,7 +147,7 @@ def _found(text: str, beside: Path) -> Any:
         if error.name and (module_name + ".").startswith(error.name + "."):
             raise _not_found(text, f"there is no module {error.name}", beside) from error
         raise _not_found(text, f"importing {module_name} failed: {error}", beside) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         why = f"importing {module_name} failed: {type(error).__name__}: {error}"
         raise _not_found(text, why, beside) from error
     found: Any = module
@@ -162,7 +162,7 @@ def _entry_point(name: str) -> Any:
     for found in entry_points(group=ENTRY_POINTS, name=name):
         try:
             return found.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = f"loading the entry point {found.value} failed: {type(error).__name__}: {error}"
             raise _not_found(name, why, None) from error
     known = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"

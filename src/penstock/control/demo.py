@@ -22,6 +22,7 @@ from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
 from penstock.control.verify import VerifyResult, verify
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
 from penstock.model import PenstockError
@@ -158,8 +159,8 @@ def require_java() -> None:
 def write_pipeline(folder: Path, source_url: str, target_url: str) -> Config:
     """Write shop.toml as a user would, and read it."""
     path = folder / "shop.toml"
-    path.write_text(PIPELINE.format(source=source_url, target=target_url))
-    path.chmod(0o600)
+    text = PIPELINE.format(source=source_url, target=target_url)
+    REAL_FILES.replace(path, text.encode(), is_secret=True)
     return load_config(path)
 
 

@@ -325,9 +325,8 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
         f"binlogFile = {_quoted(file)}",
         f"binlogPosition = {offset}",
     ]
-    opened.pipeline.touch(mode=0o600)  # it holds the source's password
-    REAL_FILES.replace(opened.pipeline, ("\n".join(lines) + "\n").encode())
-    opened.pipeline.chmod(0o600)
+    text = "\n".join(lines) + "\n"
+    REAL_FILES.replace(opened.pipeline, text.encode(), is_secret=True)  # the source's password
 
 
 def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[str]:

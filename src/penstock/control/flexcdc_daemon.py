@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from penstock.control.flexcdc import open_flexcdc
 from penstock.control.stopping import StopRequest, stop_on_signals
@@ -21,6 +22,27 @@ class FlexCdcRunning(PenstockError):
     """The pid file names a process of ours that runs."""
 
     code = "FX55"
+
+
+class FlexCdcFileUnusable(PenstockError):
+    """A file that the settings or the command line name cannot be written. fields: key, path."""
+
+    code = "FX57"
+
+
+def _open_named(path: Path, key: str, mode: str) -> IO[str]:
+    """Open a file that a setting names. Raises FlexCdcFileUnusable."""
+    try:
+        opened: IO[str] = path.open(mode, encoding="utf-8", buffering=1)
+    except OSError as error:
+        raise FlexCdcFileUnusable(
+            f"{key}: {path} cannot be written: {error.strerror}",
+            hint=f"Create its folder, mkdir -p {path.parent}, and let this user write there; or "
+            f"correct {key}. Then give the same command again.",
+            key=key,
+            path=str(path),
+        ) from error
+    return opened
 
 
 @contextmanager
@@ -38,7 +60,8 @@ def pid_file(path: Path | None, say: Callable[[str], object]) -> Iterator[None]:
                 pid=holder,
             )
         say("Stale lockfile detected.")
-    path.write_text(f"{os.getpid()}\n", encoding="ascii")
+    with _open_named(path, "--pid", "w") as file:
+        file.write(f"{os.getpid()}\n")
     try:
         yield
     finally:
@@ -65,7 +88,7 @@ def error_log(file: Path) -> Iterator[None]:
     """Write the error that ends the block into the file that `error_log` names, opened anew."""
     opened = open_flexcdc(file)
     path = opened.file.absolute().parent / opened.settings.error_log
-    with path.open("w", encoding="utf-8", buffering=1) as errors:
+    with _open_named(path, "error_log", "w") as errors:
         try:
             yield
         except PenstockError as error:
@@ -87,6 +110,7 @@ def run_safely(file: Path, options: Sequence[str]) -> None:
     """
     settings = open_flexcdc(file).settings
     log = file.absolute().parent / settings.failure_log_file
+    _open_named(log, "failure_log_file", "a").close()
     stop = StopRequest()
     with stop_on_signals(stop, hurry=False):
         before = signal.signal(signal.SIGHUP, lambda *_: stop.ask())

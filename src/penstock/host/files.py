@@ -23,6 +23,7 @@ from penstock.model import PenstockError
 declare("files.create", "files.write", "files.fdatasync", "files.rename")
 declare("files.replace", "files.replace.rename")
 
+SECRET_MODE = 0o600
 FILE_MODE = 0o640  # rows of the captured database: not for everyone
 DIRECTORY_MODE = 0o750
 TEMPORARY_SUFFIX = ".tmp"
@@ -172,10 +173,13 @@ class Files(Protocol):
         """Whether the name is there now."""
         ...
 
-    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+    def replace(
+        self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
         """Give a file new content whole: a crash leaves the old or the new, never a mix.
 
         durable: the new from now on, and it may be that the machine crashes; else only we may.
+        is_secret: it holds a password, and is for its owner alone, at every moment.
         """
         ...
 
@@ -440,13 +444,18 @@ class RealFiles:
         with _typed(path, "look at"):
             return path.exists()
 
-    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+    def replace(
+        self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
+    ) -> None:
         """See Files. The temporary file is beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
         with _typed(temporary, "replace"):
             point("files.replace")
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+            mode = SECRET_MODE if is_secret else FILE_MODE
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
             with os.fdopen(descriptor, "wb") as file:
+                if is_secret:  # an earlier process may have left the temporary file
+                    os.fchmod(descriptor, mode)
                 file.write(data)
                 file.flush()
                 if durable:

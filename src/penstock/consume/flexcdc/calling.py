@@ -142,6 +142,7 @@ class PluginCaller:
                 position=place.position,
                 file=where[0],
                 offset=where[1],
+                id=f"{place.log_id}-{place.trx}",
             )
             for name, plugin in self._plugins:
                 with failures_of(name, "commit_trx"):

@@ -45,6 +45,12 @@ class TableUnknown(PenstockError):
     code = "FX25"
 
 
+class ChangelogNameTaken(PenstockError):
+    """A changelog's name is that of another table. fields: table, changelog."""
+
+    code = "FX26"
+
+
 Define = Callable[[TableName], TableDefinition | None]
 
 
@@ -140,6 +146,7 @@ class Changelogs:
             )
         name = changelog_name(table, self._settings.changelog_names)
         changelog = self._state.names.table(name)
+        self._check_free(table, changelog)
         types = self._session.types_of(relation, definition)
         self._session.drop(changelog)
         self._session.create_changelog(changelog, list(zip(_names(relation), types, strict=True)))
@@ -148,6 +155,28 @@ class Changelogs:
         self._shaped[table] = (relation, True)
         logger.info("changelog made", table=str(table), changelog=str(changelog))
         return changelog
+
+    def _check_free(self, table: TableName, changelog: TableName) -> None:
+        """Check that no other table would be replaced. Raises ChangelogNameTaken."""
+        shape = self._session.shape(changelog)
+        if shape is None:
+            return
+        folded = changelog.name.casefold()  # some servers know no case
+        owners = [
+            mvlog.table
+            for mvlog in self._state.mvlogs()
+            if mvlog.table != table and mvlog.name.casefold() == folded
+        ]
+        if not owners and tuple(shape)[: len(OWN_COLUMNS)] == OWN_COLUMNS:
+            return  # left by an earlier setup
+        what = f"the changelog of {owners[0]}" if owners else "a table that is not a changelog"
+        raise ChangelogNameTaken(
+            f"the changelog of {table} would replace {changelog}, which is {what}",
+            hint='Set changelog_names = "md5" in [flexcdc] and run `penstock flexcdc --ini FILE '
+            "setup --force`: these names differ for any two tables. Or leave the table out.",
+            table=str(table),
+            changelog=str(changelog),
+        )
 
     def remove(self, table: TableName) -> bool:
         """Capture a table no more, and drop its changelog; whether it was captured."""

@@ -40,11 +40,24 @@ def interval_before(now: datetime.datetime, text: str) -> datetime.datetime:
             f"log_retention_interval is {text!r}",
             hint=f"Write a number and a unit, as in 10 DAY: {', '.join((*_SECONDS, *_MONTHS))}.",
         )
-    count = int(match[1])
+    try:
+        return _earlier(now, int(match[1]), unit)
+    except (ValueError, OverflowError) as error:
+        raise IntervalInvalid(
+            f"log_retention_interval is {text[:40]!r}: no calendar goes back that far",
+            hint="To keep everything, do not run `cleanup`; else write a shorter interval, as in "
+            "10 DAY.",
+        ) from error
+
+
+def _earlier(now: datetime.datetime, count: int, unit: str) -> datetime.datetime:
+    """Return the moment that is so many units earlier. Raises ValueError, OverflowError."""
     if unit in _SECONDS:
         return now - datetime.timedelta(seconds=count * _SECONDS[unit])
     months = now.year * 12 + now.month - 1 - count * _MONTHS[unit]
     year, month = divmod(months, 12)
+    if year < datetime.MINYEAR:
+        raise OverflowError("before the first year")
     for day in range(now.day, 0, -1):
         try:
             return now.replace(year=year, month=month + 1, day=day)

@@ -43,13 +43,15 @@ class Transaction:
     """What is known of a transaction when it is committed.
 
     commit_time: at the source, UTC without a zone, in whole seconds. position: its end, as the
-    source prints it. file, offset: the same as binlog_consumer_status has it.
+    source prints it. file, offset: the same as binlog_consumer_status has it. id: of this
+    transaction alone, also after `setup --force`, which begins units of work anew.
     """
 
     commit_time: datetime.datetime | None
     position: str
     file: str
     offset: int
+    id: str = ""
 
 
 class Instance(Protocol):

@@ -56,7 +56,9 @@ def load_plugins(
         elif not order:
             named.append((CLASS_DEFAULT, _attribute(module, CLASS_DEFAULT, text)))
     if order:
-        named = [(name, _ordered(name, dict(named), modules)) for name in order]
+        given = named
+        named = [(name, _find_ordered(name, given, modules)) for name in order]
+        _check_all_called(given, named)
     return [(name, _plugin(name, found)) for name, found in named]
 
 
@@ -72,7 +74,7 @@ def _module(place: str, directory: Path) -> ModuleType:
         if str(directory) not in sys.path:
             sys.path.insert(0, str(directory))
         return import_module(place)
-    except Exception as error:  # whatever a module of the user's does when it is imported
+    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
         raise PluginNotFound(
             f"plugin {place} cannot be imported: {type(error).__name__}: {error}",
             hint="Write plugin = module:Class; the module is looked for in the folder of the ini "
@@ -103,13 +105,34 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
     return found
 
 
-def _ordered(name: str, named: dict[str, Any], modules: Sequence[ModuleType]) -> Any:
-    if name in named:
-        return named[name]
-    for module in modules:
-        found = getattr(module, name, None)
-        if found is not None:
-            return found
+def _check_all_called(given: Sequence[tuple[str, Any]], called: Sequence[tuple[str, Any]]) -> None:
+    """Check that plugin_order names each plugin that `plugin` names. Raises PluginNotFound."""
+    left_out = [name for name, found in given if not any(found is one for _, one in called)]
+    if left_out:
+        raise PluginNotFound(
+            f"plugin names {left_out[0]}, and plugin_order leaves it out: it would get no change",
+            hint=f"Add {left_out[0]} to plugin_order, or take it out of plugin.",
+            plugin=left_out[0],
+        )
+
+
+def _find_ordered(
+    name: str, named: Sequence[tuple[str, Any]], modules: Sequence[ModuleType]
+) -> Any:
+    """Return the plugin that a name in plugin_order means. Raises PluginNotFound."""
+    found = [one for given, one in named if given == name]
+    if not found:
+        found = [one for module in modules if (one := getattr(module, name, None)) is not None]
+        found = [one for at, one in enumerate(found) if not any(one is x for x in found[:at])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise PluginNotFound(
+            f"plugin_order names {name}, and {len(found)} plugins have that name",
+            hint="Give one of the classes another name, or leave plugin_order out: plugins are "
+            "then called in the order of plugin.",
+            plugin=name,
+        )
     raise PluginNotFound(
         f"plugin_order names {name}, which no module of plugin has",
         hint="Correct plugin_order, or add the module that has it to plugin.",
@@ -121,7 +144,7 @@ def _plugin(name: str, found: Any) -> Plugin:
     if isinstance(found, type):
         try:
             found = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginNotFound(
                 f"plugin {name} cannot be made: {type(error).__name__}: {error}",
                 hint="A plugin's class is called without arguments: give those that it has "

@@ -98,7 +98,7 @@ class Webhook(CollectingPlugin):
         headers = {
             "Content-Type": "application/json",
             "User-Agent": f"penstock/{__version__}",
-            "Idempotency-Key": f"{uow_id}-{gsn}",
+            "Idempotency-Key": instance.transaction.id,
             SIGNATURE: "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest(),
         }
         pause_s = self._backoff_s
