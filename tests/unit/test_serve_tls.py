@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -12,9 +14,13 @@ import pytest
 import trustme
 
 from fix_log import inserts, numbered
+from fix_pipeline import pipeline
 from fix_serve import Patterns, Running, answer_of, settings_of, write_log
 from fix_serve_client import Raw
+from penstock.control.serve_process import serve_settings
+from penstock.ports.serve_config import ServeSection
 from penstock.serve import server
+from penstock.serve.certificate import binding_of
 
 SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
@@ -29,7 +35,8 @@ def encrypted(tmp_path: Path) -> Iterator[tuple[Running, Path]]:
     certificate.configure_cert(context)
     write_log(tmp_path / "log", numbered([inserts(1)]))
     patterns = Patterns({"select many": answer_of([("n", 25)], [("x" * 1000,)] * 3000)})
-    settings = settings_of(tls=context)
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    settings = settings_of(tls=context, binding=binding_of(tmp_path / "cert.pem"))
     with Running(tmp_path, settings=settings, patterns=patterns) as running:
         yield running, tmp_path / "ca.pem"
 
@@ -41,6 +48,45 @@ def test_a_client_that_checks_the_certificate(encrypted: tuple[Running, Path]) -
     with psycopg.connect(url, autocommit=True) as connection:
         assert connection.pgconn.ssl_in_use
         assert len(connection.execute("select many").fetchall()) == 3000
+
+
+@pytest.mark.parametrize("binding", ["require", "prefer", "disable"])
+def test_a_client_that_binds_its_password(
+    encrypted: tuple[Running, Path], binding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mechanism is offered with TLS, and the hash is that of the certificate."""
+    running, _ = encrypted
+    psycopg.connect(running.url(sslmode="require", channel_binding=binding)).close()
+    monkeypatch.setattr(
+        running.server, "_settings", replace(running.settings, binding=b"another certificate")
+    )
+    if binding == "disable":
+        psycopg.connect(running.url(sslmode="require", channel_binding=binding)).close()
+    else:
+        with pytest.raises(psycopg.OperationalError, match="channel binding check failed"):
+            psycopg.connect(running.url(sslmode="require", channel_binding=binding))
+
+
+def test_the_pipeline_file_switches_it_on(tmp_path: Path) -> None:
+    """With its certificate; the chain behind it does not count. A file without one is refused."""
+    authority = trustme.CA(key_type=trustme.KeyType.RSA)
+    certificate = authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    chain = certificate.cert_chain_pems[0].bytes() + authority.cert_pem.bytes()
+    (tmp_path / "cert.pem").write_bytes(b"Certificate:\n" + chain)
+    found = pipeline(tmp_path, "postgresql://u@127.0.0.1:1/d", None)
+    found = replace(found, path=tmp_path / "pipeline.toml")
+    section = ServeSection(
+        users={"repl": "secret"}, tls={"certificate": "cert.pem", "key": "key.pem"}
+    )
+    settings = serve_settings(found, section)
+    der = ssl.PEM_cert_to_DER_cert(certificate.cert_chain_pems[0].bytes().decode())
+    assert settings.tls is not None
+    assert settings.binding == hashlib.sha256(der).digest()
+    assert serve_settings(found, replace(section, tls="off")).binding is None
+    (tmp_path / "none.pem").write_text("no certificate")
+    with pytest.raises(ValueError, match="no certificate"):
+        binding_of(tmp_path / "none.pem")
 
 
 def test_without_it_from_this_machine_alone(

@@ -22,8 +22,9 @@ from penstock.host.files import REAL_FILES, DirectoryLocked
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
 from penstock.ports.config import Config
 from penstock.ports.registry import types_at
-from penstock.ports.serve_config import TLS_OFF, ServeSection
+from penstock.ports.serve_config import ServeSection
 from penstock.ports.stage_config import seconds
+from penstock.serve.certificate import binding_of
 from penstock.serve.retention import NAME, Retention
 from penstock.serve.settings import ServeSettings, verifiers
 from penstock.serve.shapes import Shapes
@@ -115,34 +116,40 @@ def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
     if config.target.types:
         choices = parse_choices(config.target.types, Engine(types_at(config.source.url)))
     keep = section.max_slot_wal_keep_size
+    tls, binding = _encryption(config, section)
     return ServeSettings(
         database=config.pipeline.name,
         users=verifiers(section.users),
         server_version=section.server_version,
         dialect=section.dialect.value,
-        tls=_context(config, section),
+        tls=tls,
+        binding=binding,
         keep_bytes=None if keep < 0 else keep,
         sync_slot_s=seconds(section.sync_slot_age),
         choices=choices,
     )
 
 
-def _context(config: Config, section: ServeSection) -> ssl.SSLContext | None:
-    if section.tls is None or section.tls == TLS_OFF or isinstance(section.tls, str):
-        return None
+def _encryption(
+    config: Config, section: ServeSection
+) -> tuple[ssl.SSLContext | None, bytes | None]:
+    """Return the context of TLS, and what passwords are bound to. Raises TlsUnusable."""
+    if section.tls is None or isinstance(section.tls, str):
+        return None, None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     files = {key: config.path.parent / name for key, name in section.tls.items()}
     try:
         context.load_cert_chain(files["certificate"], files["key"])
-    except OSError as error:  # ssl.SSLError is one
+        return context, binding_of(files["certificate"])
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        why = getattr(error, "strerror", None) or error
         raise TlsUnusable(
             f"the certificate {files['certificate']} with the key {files['key']} cannot be used: "
-            f"{error.strerror or error}",
+            f"{why}",
             hint="Give files in PEM form: the certificate with its chain, and its key without a "
             "password.",
         ) from error
-    return context
 
 
 def _begun(log: SourceLog, stop: StopRequest) -> Head | None:

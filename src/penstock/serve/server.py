@@ -127,23 +127,32 @@ class Server:
         serving = self._serving
         if len(serving.clients) >= self._settings.limits.connections:
             raise Refused("53300", "sorry, too many clients already")
+        pid = client.process_id
+        serving.clients[pid] = client  # counts before anything is waited for
+        try:
+            await self._run(wire, client)
+        finally:
+            del serving.clients[pid]
+
+    async def _run(self, wire: Wire, client: Client) -> None:
+        """Serve a client that is counted, until it goes."""
+        serving, pid = self._serving, client.process_id
         session = Session(
             user=client.user,
             database=client.database,
-            process_id=client.process_id,
+            process_id=pid,
             replication=client.replication,
         )
         reported = await serving.answered(self._welcome.begin, session, dict(client.parameters))
         running = ClientSession(serving, wire, client, session, self._welcome.answers())
-        pid = client.process_id
-        serving.clients[pid], self._sessions[pid], self._wires[pid] = client, running, wire
+        self._sessions[pid], self._wires[pid] = running, wire
         try:
             for name, value in reported.items():
                 wire.write(protocol.parameter_status(name, value))
             wire.write(protocol.backend_key(pid, client.secret) + protocol.ready())
             await running.run()
         finally:
-            del serving.clients[pid], self._sessions[pid], self._wires[pid]
+            del self._sessions[pid], self._wires[pid]
 
     # -- the start -------------------------------------------------------------------------------
 
@@ -214,8 +223,11 @@ class Server:
 
     def _cancel(self, asked: protocol.CancelRequest) -> None:
         client = self._serving.clients.get(asked.process_id)
-        if client is not None and hmac.compare_digest(client.secret, asked.secret_key):
-            self._sessions[asked.process_id].cancel()
+        session = self._sessions.get(asked.process_id)
+        if client is None or session is None:
+            return
+        if hmac.compare_digest(client.secret, asked.secret_key):
+            session.cancel()
 
     async def _prove(self, wire: Wire, user: str, *, is_encrypted: bool) -> None:
         """SCRAM. A user that there is not fails like a wrong password, and as late."""

@@ -29,6 +29,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableName
 from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Answer, Notice, Session
+from penstock.serve.catalog.masked import mask_sql
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
 from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
@@ -122,7 +123,7 @@ class ClientSession:
                 raise
             except Exception as error:
                 # A defect in the catalogue is this client's trouble alone, and no wrong answer.
-                logger.exception("a query failed", query=self._client.query)
+                logger.exception("a query failed", query=mask_sql(self._client.query))
                 said = f"internal error: {type(error).__name__}: {error}"
                 raise Refused("XX000", said) from error
 
@@ -177,10 +178,14 @@ class ClientSession:
                 await self._command(command)
         except Refused as refused:
             if refused.sqlstate == "0A000":
-                logger.warning("not answered", query=self._client.query, reason=refused.message)
+                logger.warning(
+                    "not answered", query=mask_sql(self._client.query), reason=refused.message
+                )
             self.refuse(refused)
         except PenstockError as error:
-            logger.warning("command failed", query=self._client.query, error=error.message)
+            logger.warning(
+                "command failed", query=mask_sql(self._client.query), error=error.message
+            )
             self.refuse(Refused("58000", error.message, hint=error.hint))
 
     async def _sql(self, text: str) -> None:
@@ -344,10 +349,6 @@ class ClientSession:
 
     async def _start(self, command: commands.StartReplication) -> None:
         serving, process_id = self._serving, self._client.process_id
-        if len(serving.senders) >= serving.settings.limits.senders:
-            raise Refused(
-                "53300", "number of requested standby connections exceeds max_wal_senders"
-            )
         slot = serving.slots.own(command.slot, process_id)
         await serving.snapshots.slot_begins(command.slot)
         try:
@@ -385,6 +386,11 @@ class ClientSession:
 
     async def _stream(self, slot: Slot, sender: Sender) -> None:
         process_id = self._client.process_id
+        # Nothing is waited for between the count and its change.
+        if len(self._serving.senders) >= self._serving.settings.limits.senders:
+            raise Refused(
+                "53300", "number of requested standby connections exceeds max_wal_senders"
+            )
         self._sender = self._serving.senders[process_id] = sender
         self._client.state = "active"
         try:

@@ -6,7 +6,6 @@ verify-ca), `verify-ca` checks the chain, `verify-full` the host name too.
 
 from __future__ import annotations
 
-import hashlib
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,23 +19,6 @@ _VERSIONS = {
     "TLSv1.1": ssl.TLSVersion.TLSv1_1,
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
-# Object identifiers of signature algorithms, DER contents, with the hash that binds the channel:
-# MD5 and SHA-1 are raised to SHA-256. What is not here (Ed25519, RSA-PSS) has no binding.
-_RSA = bytes.fromhex("2a864886f70d0101")
-_ECDSA = bytes.fromhex("2a8648ce3d04")
-_SIGNATURE_HASH = {
-    _RSA + b"\x04": "sha256",
-    _RSA + b"\x05": "sha256",
-    _RSA + b"\x0b": "sha256",
-    _RSA + b"\x0c": "sha384",
-    _RSA + b"\x0d": "sha512",
-    _RSA + b"\x0e": "sha224",
-    _ECDSA + b"\x01": "sha256",
-    _ECDSA + b"\x03\x01": "sha224",
-    _ECDSA + b"\x03\x02": "sha256",
-    _ECDSA + b"\x03\x03": "sha384",
-    _ECDSA + b"\x03\x04": "sha512",
 }
 _HOME = Path("~/.postgresql")
 
@@ -117,33 +99,3 @@ def _show(context: ssl.SSLContext, parameters: Mapping[str, str]) -> None:
         keyfile=str(key) if key is not None else None,
         password=parameters.get("sslpassword") or "",
     )
-
-
-def channel_binding(certificate: bytes) -> bytes | None:
-    """The hash of a server's certificate that binds SCRAM to this TLS channel (RFC 5929).
-
-    certificate: DER. Returns None for a signature without a hash of its own, such as Ed25519, or
-    one that is not known here: SCRAM is then used without the binding.
-    """
-    try:
-        outer, _ = _element(certificate, 0)
-        _, after_body = _element(certificate, outer.start)
-        algorithm, _ = _element(certificate, after_body)
-        identifier, _ = _element(certificate, algorithm.start)
-    except IndexError:
-        return None
-    name = _SIGNATURE_HASH.get(certificate[identifier])
-    return hashlib.new(name, certificate).digest() if name is not None else None
-
-
-def _element(data: bytes, offset: int) -> tuple[slice, int]:
-    """The contents of the DER element at offset, and where the next one starts."""
-    length = data[offset + 1]
-    start = offset + 2
-    if length >= 0x80:
-        size = length & 0x7F
-        length = int.from_bytes(data[start : start + size])
-        start += size
-    if start + length > len(data):
-        raise IndexError(offset)
-    return slice(start, start + length), start + length

@@ -26,6 +26,7 @@ from penstock.serve.catalog.binder import Binder, finished
 from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import Statement, parse_query, split
+from penstock.serve.catalog.masked import mask_reason, mask_sql
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.names import path_of, print_reg, read_reg, schema_names
 from penstock.serve.catalog.publication_ddl import change_publication, is_publication_ddl
@@ -224,7 +225,10 @@ class Catalog:
         if session.transaction == "T":
             session.transaction = "E"
         _log.warning(
-            "query refused", sqlstate=refused.sqlstate, message=refused.message, query=text
+            "query refused",
+            sqlstate=refused.sqlstate,
+            message=mask_reason(refused),
+            query=mask_sql(text),
         )
 
     def _answer(
