@@ -24,10 +24,10 @@ from fix_serve import Patterns, Running, answer_of, limits, settings_of, write_l
 from fix_serve_client import START, Raw, streamed, wait_until
 from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
 from penstock.model import Op
-from penstock.serve import numbers
-from penstock.serve.chunks import ROWS_MAX
+from penstock.serve import numbers, parts
 
 MEMORY_MAX = 128 << 20
+LARGE_ROWS = 65_535
 SSL_REQUEST = struct.pack(">ii", 8, 80877103)
 
 
@@ -277,6 +277,7 @@ def create_text_slot(running: Running) -> None:
 TEXT_START = "START_REPLICATION SLOT s LOGICAL 0/0"
 
 
+@pytest.mark.usefixtures("undivided")
 def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> None:
     """It asks again and again, and each time is answered at once, long before the block is."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
@@ -319,6 +320,7 @@ def test_a_client_hears_of_us_while_a_large_block_is_made(tmp_path: Path) -> Non
     assert longest < made_s / 3, (longest, made_s)
 
 
+@pytest.mark.usefixtures("undivided")
 def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     tmp_path: Path,
 ) -> None:
@@ -345,8 +347,15 @@ def test_a_client_that_answers_is_not_sent_away_while_a_large_block_is_made(
     assert asked
 
 
+@pytest.fixture
+def undivided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block has a whole transaction, however large."""
+    monkeypatch.setattr(parts, "ROWS_WANTED", 2 * LARGE_ROWS)
+    monkeypatch.setattr(parts, "BYTES_WANTED", 1 << 30)
+
+
 def append_large(root: Path) -> None:
-    """A transaction of many MB that is not divided, and takes its time as text."""
+    """A transaction of many MB that takes its time as text."""
     body = "x" * 200
     one = numbered([inserts(1)])[0][0]
     rows = [
@@ -354,7 +363,7 @@ def append_large(root: Path) -> None:
         for n, change in enumerate(
             (
                 Change(relation=ITEM, op=Op.INSERT, after=(n, f"{body}{n}"))
-                for n in range(ROWS_MAX - 1)
+                for n in range(LARGE_ROWS)
             ),
             2,
         )
