@@ -15,6 +15,7 @@ from fix_catalog_tables import NAMES, TABLES, publications, relations_of
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.answers import Answer, ConnectionRow, SenderRow, Session, SlotRow
 from penstock.serve.catalog.catalog import Catalog, split
+from penstock.serve.saved_state import SavedState
 
 QUERIES = Path(__file__).resolve().parent / "data/catalog/queries.jsonl"
 _PLACE = re.compile(
@@ -101,7 +102,7 @@ class Pair:
         self.real.execute(TABLES)
         self.database = self.real.info.dbname
         self.catalog = Catalog(
-            directory,
+            SavedState(directory, log_id="a"),
             database=self.database,
             users=["postgres"],
             state=self.state,

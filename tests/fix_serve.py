@@ -26,6 +26,7 @@ from penstock.base.manifest import (
 )
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram_server import Verifier
+from penstock.host import checkpoint
 from penstock.log import Writer, WriterOptions
 from penstock.model import Relation, TableName
 from penstock.serve.blocks import Blocks, Place, find_place
@@ -38,11 +39,12 @@ from penstock.serve.encoded import Block, Unsaid
 from penstock.serve.forms import Form, PgOutput
 from penstock.serve.parts import RowsReader
 from penstock.serve.retention import Retention
+from penstock.serve.saved_state import FILE_NAME, SLOTS, SavedState
 from penstock.serve.server import Server
 from penstock.serve.serving import Serving
 from penstock.serve.settings import Limits, ServeSettings
 from penstock.serve.shapes import Shapes
-from penstock.serve.slots import Slots
+from penstock.serve.slots import SavedSlots, Slots
 from penstock.serve.source_log import SourceLog
 from penstock.serve.statistics import State
 from penstock.serve.welcome import CatalogWelcome
@@ -256,13 +258,14 @@ class Running:
         log = source_log(self.root)
         state = self.root / "state"
         state.mkdir(exist_ok=True)
-        slots = Slots(state, log_id=log.head().log_id, slots_max=self.settings.limits.slots)
-        shapes = Shapes(state, log_id=log.head().log_id)
+        saved = SavedState(state, log_id=log.head().log_id)
+        slots = Slots(saved, slots_max=self.settings.limits.slots)
+        shapes = Shapes(saved)
         retention = Retention(log, keep_bytes=self.settings.keep_bytes)
         answering = ThreadPoolExecutor(1)
         catalog = None
         if self.relations:
-            catalog = await self.loop.run_in_executor(answering, self._catalog, state)
+            catalog = await self.loop.run_in_executor(answering, self._catalog, saved)
             shapes.begin(self.relations)
         async with Serving(
             self.settings,
@@ -288,11 +291,9 @@ class Running:
                 self.serving.failed.result()
             await self.server.stop()
 
-    def _catalog(self, directory: Path) -> Catalog:
+    def _catalog(self, saved: SavedState) -> Catalog:
         dialect = self.settings.dialect
-        made = Catalog(
-            directory, database="shop", users=["repl"], state=self.state, dialect=dialect
-        )
+        made = Catalog(saved, database="shop", users=["repl"], state=self.state, dialect=dialect)
         made.set_relations(self.relations)
         return made
 
@@ -300,6 +301,14 @@ class Running:
         """For libpq."""
         parts = {"host": "127.0.0.1", "port": str(self.port), "user": "repl", "dbname": database}
         return " ".join(f"{k}={v}" for k, v in {**parts, "password": PASSWORD, **more}.items())
+
+
+def saved_slots(directory: Path) -> SavedSlots | None:
+    """The slots in a server's state file; None where there is none."""
+    saved = checkpoint.load(directory / FILE_NAME, dict[str, Any])
+    if saved is None:
+        return None
+    return SavedState(directory, log_id=saved["log_id"]).load(SLOTS, SavedSlots)
 
 
 def holder(root: Path) -> Holder:

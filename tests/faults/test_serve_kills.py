@@ -13,11 +13,9 @@ import pytest
 
 from fix_log import COMMIT_TIME_US, inserts, numbered
 from fix_pipeline import write_pipeline
-from fix_serve import write_log
+from fix_serve import saved_slots, write_log
 from fix_serve_client import Raw, connection_at, streamed_until
-from penstock.host import checkpoint
 from penstock.serve import numbers
-from penstock.serve.slots import SavedSlots
 
 pytestmark = pytest.mark.faults
 PASSWORD = "pässword"
@@ -114,7 +112,7 @@ def test_killed_around_the_slot_file(fault: str, lsn_type: str, tmp_path: Path) 
         finally:
             process.kill()
             process.wait()
-        saved = checkpoint.load(state / "slots.json", SavedSlots)
+        saved = saved_slots(state)
         assert saved is not None
         (slot,) = saved.slots
         assert ends[1] <= slot.lsn <= max(ends[1], follower.confirmed)

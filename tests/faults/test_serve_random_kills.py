@@ -18,12 +18,10 @@ import pytest
 
 from fix_engines import Place, new_place
 from fix_postgres import Server
-from fix_serve import opened, views_of
+from fix_serve import opened, saved_slots, views_of
 from fix_shared import SharedServers
 from fix_subscribers import Served, Subscriber
 from penstock.codec.postgres.lsn import Lsn
-from penstock.host import checkpoint
-from penstock.serve.slots import SavedSlots
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS = int(os.environ.get("PENSTOCK_SERVE_KILLS", "9"))
@@ -91,7 +89,7 @@ def place(postgres: Server, shared_servers: SharedServers) -> Iterator[Place]:
 
 def confirmed(served: Served) -> int:
     """How far the slot's file says that its client is."""
-    saved = checkpoint.load(served.folder / "shop" / "state" / "slots.json", SavedSlots)
+    saved = saved_slots(served.folder / "shop" / "state")
     assert saved is not None
     (slot,) = saved.slots
     return slot.confirmed

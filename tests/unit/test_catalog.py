@@ -15,6 +15,7 @@ from penstock.serve.catalog.catalog import Catalog, split
 from penstock.serve.catalog.publications import published
 from penstock.serve.catalog.settings import all_rows
 from penstock.serve.catalog.tables import TableRead
+from penstock.serve.saved_state import SavedState
 
 
 def column(name: str, kind: str, oid: int, *, nullable: bool = True) -> Column:
@@ -43,8 +44,9 @@ class Asked:
 
     def __init__(self, directory: Path, **more: Any) -> None:
         self.state = FixedState()
+        saved = SavedState(directory, log_id="a")
         self.catalog = Catalog(
-            directory, database="shop", users=["repl", "other"], state=self.state, **more
+            saved, database="shop", users=["repl", "other"], state=self.state, **more
         )
         self.catalog.set_relations([ITEM, PLAIN])
         self.session = self.new_session()
@@ -370,7 +372,11 @@ def test_what_is_acknowledged_is_durable(asked: Asked, tmp_path: Path) -> None:
     first = Asked(tmp_path / "fresh")
     assert {t.name: t.oid for t in first.catalog.model.tables.values()} == oids
     turned = Catalog(
-        tmp_path / "fresh", database="shop", users=["repl"], state=FixedState(), version=15
+        SavedState(tmp_path / "fresh", log_id="a"),
+        database="shop",
+        users=["repl"],
+        state=FixedState(),
+        version=15,
     )
     turned.set_relations([PLAIN, ITEM])
     assert {t.name: t.oid for t in turned.model.tables.values()} == oids

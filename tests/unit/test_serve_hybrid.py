@@ -15,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fix_log import SOURCE, Row, commit_position, inserts, numbered, run_of
-from fix_serve import Running, opened, settings_of
+from fix_serve import Running, opened, saved_slots, settings_of
 from fix_serve_client import Raw, wait_until
 from penstock.codec.columns import transactions_batch
-from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK
 from penstock.log import Writer, WriterOptions
 from penstock.serve.hybrid import Anchor, HybridTimes, commits_behind
-from penstock.serve.slots import SavedSlots
 
 BEGAN_US = 1_700_000_000_000_000
 COUNT = 60
@@ -173,7 +171,7 @@ def test_the_same_after_every_restart_and_nothing_is_lost(seed: int, tmp_path: P
                 client.status(found[keep - 1])
                 confirmed(running, got[-1])
             gone(running, client)
-    saved = checkpoint.load(tmp_path / "state" / "slots.json", SavedSlots)
+    saved = saved_slots(tmp_path / "state")
     assert saved is not None
     assert saved.anchor is not None
     assert saved.anchor.segment > 0, "segments were let go, and the numbers went on"

@@ -11,6 +11,7 @@ from fix_log import SOURCE, inserts, numbered, run_of
 from fix_serve import Running, opened, settings_of
 from fix_serve_client import Raw, wait_until
 from penstock.log import Writer, WriterOptions, links
+from penstock.model.keeping import KEEP_NONE
 from penstock.serve.blocks import find_place
 
 ROWS = numbered([inserts(1), inserts(1, first=5)])
@@ -20,7 +21,7 @@ KINDS = ("", "SEQUENCE", "HYBRID_TIME")
 def writer_of(root: Path) -> Writer:
     """A log of which segments go once another consumer has its links."""
     links.enable(root / "cdc" / "other")
-    options = WriterOptions(consumers=root / "cdc", removes_linked=True)
+    options = WriterOptions(consumers=root / "cdc", keeping=KEEP_NONE)
     return Writer.open(root / "log", log_id=None, source=SOURCE, options=options)
 
 

@@ -28,7 +28,8 @@ from penstock.ports.serve_config import ServeSection
 from penstock.serve.blocks import find_place
 from penstock.serve.numbers import BEFORE_ALL, end_of
 from penstock.serve.retention import NAME, Retention
-from penstock.serve.slots import Slots, SlotsOfOtherLog
+from penstock.serve.saved_state import SavedState, ServedOtherLog
+from penstock.serve.slots import Slots
 from penstock.serve.source_log import LogNotBegun, SegmentGone
 
 
@@ -70,15 +71,15 @@ def test_slots_of_a_log_that_was_made_anew(tmp_path: Path) -> None:
     import asyncio
 
     async def made() -> None:
-        slots = Slots(tmp_path, log_id="a", slots_max=10)
+        slots = Slots(SavedState(tmp_path, log_id="a"), slots_max=10)
         slots.create("s", "pgoutput", BEFORE_ALL)
         await slots.save()
         slots.close()
-        Slots(tmp_path, log_id="a", slots_max=10).close()
+        Slots(SavedState(tmp_path, log_id="a"), slots_max=10).close()
 
     asyncio.run(made())
-    with pytest.raises(SlotsOfOtherLog):
-        Slots(tmp_path, log_id="b", slots_max=10)
+    with pytest.raises(ServedOtherLog):
+        SavedState(tmp_path, log_id="b")
 
 
 def test_a_log_that_has_not_begun(tmp_path: Path) -> None:

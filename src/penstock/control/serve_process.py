@@ -26,6 +26,7 @@ from penstock.ports.serve_config import ServeSection
 from penstock.ports.stage_config import seconds
 from penstock.serve.certificate import binding_of
 from penstock.serve.retention import NAME, Retention
+from penstock.serve.saved_state import SavedState
 from penstock.serve.settings import ServeSettings, verifiers
 from penstock.serve.shapes import Shapes
 from penstock.serve.slots import Slots
@@ -194,8 +195,9 @@ class _Served:
             take_publications,
         )
 
-        settings, state = self._settings, self._config.layout.state
-        shapes = Shapes(state, log_id=head.log_id)
+        settings = self._settings
+        state = SavedState(self._config.layout.state, log_id=head.log_id)
+        shapes = Shapes(state)
         shapes.begin(self._relations())
         standing = State()
         given = {name: one.tables for name, one in self._section.publications.items()}
@@ -225,7 +227,7 @@ class _Served:
             set_relations(catalog, shapes.all(), head.engine, settings.choices)
 
         catalog = await loop.run_in_executor(answering, begin)
-        slots = Slots(state, log_id=head.log_id, slots_max=settings.limits.slots)
+        slots = Slots(state, slots_max=settings.limits.slots)
         retention = Retention(self._log, keep_bytes=settings.keep_bytes)
         async with Serving(
             settings,

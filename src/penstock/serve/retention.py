@@ -50,6 +50,10 @@ class Retention:
             if known is None or not known.enabled:
                 links.enable(self.directory, files=self._files)
 
+    def is_linking(self) -> bool:
+        """Return whether segments get links now, for which `cdc.disabled` must not be set."""
+        return links.is_linking(self.directory, self._files)
+
     def let_go(self) -> None:
         """Have no links, and hold nothing."""
         with self._lock:

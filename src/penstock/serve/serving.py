@@ -250,9 +250,11 @@ class Serving:
         while True:
             await self._save_wanted.wait()
             self._save_wanted.clear()
+            began_s = time.monotonic()
             await self.slots.save()
             await self.release()
-            await asyncio.sleep(0.05)  # one write for what many confirm
+            # One write for what many confirm, and half of the time at most for writing.
+            await asyncio.sleep(max(0.05, time.monotonic() - began_s))
 
     async def release(self) -> None:
         """Let go of segments that no slot needs; what is confirmed is saved."""
@@ -307,6 +309,12 @@ class Serving:
             async with self._linking:
                 # First the links: what is closed from here on stays. Then the end is looked at.
                 await self.in_thread(self.retention.hold)
+                if not await self.in_thread(self.retention.is_linking):
+                    raise Refused(
+                        "55000",
+                        "segments are not held for slots: links are disabled for all consumers",
+                        hint="Enable them: penstock consumers enable FILE --all",
+                    )
                 if with_snapshot:
                     snapshot, head = await self.snapshots.take_now(self.look)
                 else:
@@ -323,7 +331,11 @@ class Serving:
                     hybrid_lsn=await self.in_thread(self._hybrid.head, head) if hybrid else 0,
                     time_us=head.end.commit_time_us,
                 )
-                await self.slots.save()
+                try:
+                    await self.slots.save()
+                except BaseException:
+                    self.slots.remove(slot)
+                    raise
         except BaseException:
             if snapshot is not None:
                 await self.snapshots.release(snapshot)
@@ -359,6 +371,7 @@ class Serving:
                 if slot.is_sync and not slot.owner and unasked_us > limit_us:
                     logger.warning("slot of an abandoned copy dropped", slot=slot.saved.name)
                     self.slots.remove(slot)
+                    await self.snapshots.slot_begins(slot.saved.name)
             if not self.slots.is_saved:
                 await self.slots.save()
                 await self.release()

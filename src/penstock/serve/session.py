@@ -98,7 +98,7 @@ class ClientSession:
                 elif not await self._extended.take(incoming):
                     raise Refused("08P01", f"invalid frontend message type {incoming.kind[0]}")
         finally:
-            self._drop_temporary()
+            await self._drop_temporary()
             await self._extended.close()
             await self.snapshots.close()
 
@@ -121,6 +121,8 @@ class ClientSession:
                 return found
             except (Refused, Gone):
                 raise
+            except PenstockError as error:
+                raise Refused("58000", error.message, hint=error.hint) from error
             except Exception as error:
                 # A defect in the catalogue is this client's trouble alone, and no wrong answer.
                 logger.exception("a query failed", query=mask_sql(self._client.query))
@@ -325,8 +327,14 @@ class ClientSession:
     async def _alter(self, command: commands.AlterSlot) -> None:
         if command.two_phase:
             raise Refused("0A000", "two_phase is not served")
-        self._serving.slots.alter(command.slot, failover=command.failover)
-        await self._serving.slots.save()
+        slots = self._serving.slots
+        before = slots.get(command.slot).saved.failover
+        slots.alter(command.slot, failover=command.failover)
+        try:
+            await slots.save()
+        except PenstockError:
+            slots.alter(command.slot, failover=before)
+            raise
         self.write(command_complete("ALTER_REPLICATION_SLOT"))
 
     async def _drop(self, command: commands.DropSlot) -> None:
@@ -350,8 +358,8 @@ class ClientSession:
     async def _start(self, command: commands.StartReplication) -> None:
         serving, process_id = self._serving, self._client.process_id
         slot = serving.slots.own(command.slot, process_id)
-        await serving.snapshots.slot_begins(command.slot)
         try:
+            await serving.snapshots.slot_begins(command.slot)
             is_hybrid = slot.saved.is_hybrid
             options = stream_options(
                 slot.saved.plugin,
@@ -402,11 +410,12 @@ class ClientSession:
             self._serving.save_soon()
             logger.info("stream ended", slot=slot.saved.name, sent=str(Lsn(sender.progress.sent)))
 
-    def _drop_temporary(self) -> None:
+    async def _drop_temporary(self) -> None:
         for slot in self._serving.slots.all():
             if slot.temporary == self._client.process_id:
                 self._serving.slots.remove(slot)
                 self._serving.save_soon()
+                await self._serving.snapshots.slot_begins(slot.saved.name)
 
 
 def system_id(log_id: str) -> int:

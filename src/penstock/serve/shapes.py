@@ -9,36 +9,32 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from penstock.codec.ckt import FrameKind
-from penstock.host import checkpoint
-from penstock.host.files import REAL_FILES, Files
 from penstock.log.segment import Segment
 from penstock.model import DROP_TABLE, MarkerKind, Relation, TableName
-
-FILE_NAME = "shapes.json"
+from penstock.serve.saved_state import SHAPES, SavedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedShapes:
-    """The state file. log_id: of the log that they are of."""
+    """A part of the state file."""
 
-    log_id: str
     relations: list[Relation] = field(default_factory=list)
 
 
 class Shapes:
     """By table."""
 
-    def __init__(self, directory: Path, *, log_id: str, files: Files = REAL_FILES) -> None:
+    def __init__(self, state: SavedState) -> None:
         """Raises CheckpointCorrupt."""
-        self._path, self._log_id, self._files = directory / FILE_NAME, log_id, files
+        self._state = state
         self._lock = threading.Lock()
-        saved = checkpoint.load(self._path, SavedShapes, files)
-        known = saved.relations if saved is not None and saved.log_id == log_id else []
+        saved = state.load(SHAPES, SavedShapes)
+        known = saved.relations if saved is not None else []
         self._found = {TableName(one.schema, one.name): one for one in known}
         self._seen = (-1, 0)  # the last segment that was looked at, and how many entries of it
+        self._is_saved = True
 
     def of(self, name: TableName) -> Relation | None:
         """A table's newest shape; None where none is known."""
@@ -65,7 +61,7 @@ class Shapes:
         """What a segment says; True where something is new. Segments come in their order."""
         number, count = self._seen
         if segment.number < number or (segment.number, len(segment.entries)) == self._seen:
-            return False
+            return self._changed(False)
         first = count if segment.number == number else 0
         self._seen = (segment.number, len(segment.entries))
         before = dict(self._found)
@@ -88,7 +84,9 @@ class Shapes:
         return self._changed(before != self._found)
 
     def _changed(self, changed: bool) -> bool:
-        if changed:
-            saved = SavedShapes(log_id=self._log_id, relations=self.all())
-            checkpoint.save(self._path, saved, self._files)
-        return changed
+        if changed or not self._is_saved:
+            self._is_saved = False  # until it is: the next look tries again
+            self._state.save(SHAPES, SavedShapes(relations=self.all()))
+            self._is_saved = True
+            return True
+        return False

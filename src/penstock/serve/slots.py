@@ -1,6 +1,6 @@
 """Replication slots: how far each client has confirmed, and which segments are held for it.
 
-One state file has all slots. It is replaced whole and durably: before a slot that is made or
+All slots are one part of the state file. It is replaced durably: before a slot that is made or
 dropped is acknowledged, and before a segment that a client has confirmed is let go. Used by one
 thread, the event loop's, but for `save`.
 """
@@ -13,28 +13,18 @@ import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import structlog
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.host import checkpoint, faults
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
-from penstock.host.files import REAL_FILES, Files
-from penstock.model import PenstockError
 from penstock.serve.hybrid import HYBRID_TIME, SEQUENCE, Anchor
+from penstock.serve.saved_state import SLOTS, SavedState
 
-FILE_NAME = "slots.json"
 _SYNC_SLOT = re.compile(r"pg_\d+_sync_\d+_\d+")
 faults.declare("serve.slots.before", "serve.slots.after")
 logger = structlog.get_logger(__name__)
-
-
-class SlotsOfOtherLog(PenstockError):
-    """The slots were made on another change log: their positions mean nothing in this one."""
-
-    code = "SV04"
-    retry = "operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +63,8 @@ class SavedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSlots:
-    """The state file. anchor: of LSNs of HYBRID_TIME, where a slot has such."""
+    """A part of the state file. anchor: of LSNs of HYBRID_TIME, where a slot has such."""
 
-    log_id: str
     slots: list[SavedSlot] = field(default_factory=list)
     anchor: Anchor | None = None
 
@@ -106,24 +95,14 @@ class Slots:
 
     def __init__(
         self,
-        directory: Path,
+        state: SavedState,
         *,
-        log_id: str,
         slots_max: int,
-        files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Raises SlotsOfOtherLog, CheckpointCorrupt."""
-        self._path, self._files, self._clock = directory / FILE_NAME, files, clock
-        self._log_id, self._slots_max = log_id, slots_max
-        saved = checkpoint.load(self._path, SavedSlots, files) or SavedSlots(log_id=log_id)
-        if saved.slots and saved.log_id != log_id:
-            raise SlotsOfOtherLog(
-                f"the slots in {self._path} are of another change log",
-                hint="The log was made anew, and clients must copy anew: move the file away, and "
-                "drop and make the subscriptions again.",
-                path=str(self._path),
-            )
+        """Raises CheckpointCorrupt."""
+        self._state, self._clock, self._slots_max = state, clock, slots_max
+        saved = state.load(SLOTS, SavedSlots) or SavedSlots()
         now = clock.now_us()
         # While nobody listened no client could ask, so no age counts.
         self.anchor = saved.anchor
@@ -288,7 +267,6 @@ class Slots:
                 return
             changes = self._changes
             saved = SavedSlots(
-                log_id=self._log_id,
                 slots=[one.saved for one in self.all() if not one.temporary],
                 anchor=self.anchor,
             )
@@ -301,7 +279,7 @@ class Slots:
 
     def _write(self, saved: SavedSlots) -> None:
         faults.point("serve.slots.before")
-        checkpoint.save(self._path, saved, self._files)
+        self._state.save(SLOTS, saved)
         faults.point("serve.slots.after")
 
     def lowest(self, slots: Iterable[Slot] | None = None) -> int | None:

@@ -75,10 +75,8 @@ class TableOids:
         return found
 
     def _given(self, name: TableName) -> int:
-        before = self._model.next_oid
         found = self._model.oid("table", name.schema, name.name)
-        if self._model.next_oid != before:
-            self._model.save()
+        self._model.save_oids()
         return found
 
 

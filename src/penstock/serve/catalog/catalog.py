@@ -1,7 +1,7 @@
 """The catalogue: one for a server, asked by all of its connections. Synchronous.
 
 ```python
-catalog = Catalog(directory, database="shop", users=["repl"], state=server, version=15)
+catalog = Catalog(saved, database="shop", users=["repl"], state=server, version=15)
 catalog.set_relations(relations)
 for statement in split(text):
     answer = catalog.answer(statement, session)
@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import structlog
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.host.files import REAL_FILES, Files
 from penstock.model import Relation
 from penstock.serve.catalog import settings
 from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Session
@@ -36,6 +34,7 @@ from penstock.serve.catalog.statements import allowed_when_failed, no_statement,
 from penstock.serve.catalog.store import Store
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.catalog.types import TEXT, Types, print_value, read_value
+from penstock.serve.saved_state import SavedState
 
 _log = structlog.get_logger(__name__)
 _PREPARED_MAX = 512
@@ -90,7 +89,7 @@ class Catalog:
 
     def __init__(
         self,
-        directory: Path,
+        saved: SavedState,
         *,
         database: str,
         users: Sequence[str],
@@ -98,9 +97,8 @@ class Catalog:
         version: int = 15,
         dialect: str = "postgres",
         held: Mapping[str, str] | None = None,
-        files: Files = REAL_FILES,
     ) -> None:
-        """directory: of the state file. version: that is claimed, 14 to 18.
+        """saved: of the server, with the catalogue's part. version: that is claimed, 14 to 18.
 
         held: what the server's own settings are, by name, such as max_replication_slots.
         """
@@ -108,7 +106,7 @@ class Catalog:
             raise ValueError(f"no facts of version {version}")
         facts = facts_of(version)
         types = Types(facts)
-        self.model = Model(directory, users, files)
+        self.model = Model(saved, users)
         nobody = Session(user=users[0] if users else "", database=database)
         self._context = Context(
             facts=facts,
@@ -160,14 +158,12 @@ class Catalog:
         self._fill()
 
     def _fill(self) -> None:
-        before = self.model.next_oid
         self._shown = None
         self._context.types.set_row_types(self._rows.row_types())
         for name, rows in self._rows.of_model().items():
             if name in self._store.held:
                 self._store.replace(name, rows)
-        if self.model.next_oid != before:
-            self.model.save()
+        self.model.save_oids()
 
     def _show_publications(self) -> None:
         """Have the tables of publications show what the session sees."""
@@ -175,14 +171,12 @@ class Catalog:
         shown = (tuple(model.publications.current().items()), tuple(session.pending))
         if shown == self._shown:
             return
-        before = model.next_oid
         found = self._rows.publications(self._context.publications().values())
         for name, rows in found.items():
             if name in self._store.held:
                 self._store.replace(name, rows)
         self._shown = shown
-        if model.next_oid != before:
-            model.save()
+        model.save_oids()
 
     def reports(self, session: Session) -> dict[str, str]:
         """What ParameterStatus tells a new client."""

@@ -60,12 +60,7 @@ class Context:
         pending, self.session.pending = self.session.pending, []
         if not pending:
             return
-        for name, publication in pending:
-            if isinstance(publication, Comment):
-                self.model.set_comment(publication)
-            else:
-                self.model.publications.change(self.state.position(), name, publication)
-        self.model.save()
+        self.model.change(self.state.position(), pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from penstock.codec.postgres.pgtypes import FIRST_USER_OID, wire_type
-from penstock.host import checkpoint
-from penstock.host.files import REAL_FILES, Files
 from penstock.model import Identity, Relation
 from penstock.serve.catalog.publications import Comment, Publication, Publications, Version
+from penstock.serve.saved_state import CATALOG, SavedState
 
-FILE_NAME = "catalog.json"
 OWNER_OID = 10
 OWNER = "penstock"
 PUBLIC_OID = 2200
 DATABASE_OID = 16_383  # below those that are given
 OIDS_PER_TABLE = 8
+Change = Publication | Comment | None
+"""What becomes of a publication; None where it is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ class SavedOid:
 
 @dataclass(slots=True, kw_only=True)
 class SavedCatalog:
-    """The state file: oids, versions of publications, what the pipeline file said of them.
+    """A part of the state file: oids, versions of publications, what the pipeline file said.
 
     comments: of publications, by oid.
     """
@@ -118,10 +117,10 @@ class SavedCatalog:
 class Model:
     """The state behind the catalogue. Saved by `save`, read again by `Model(...)`."""
 
-    def __init__(self, directory: Path, users: Sequence[str], files: Files = REAL_FILES) -> None:
-        """directory: of the state file; it must be there. Raises CheckpointCorrupt."""
-        self._path, self._files = directory / FILE_NAME, files
-        self._saved = checkpoint.load(self._path, SavedCatalog, files) or SavedCatalog()
+    def __init__(self, state: SavedState, users: Sequence[str]) -> None:
+        """Read its part of a server's state. Raises CheckpointCorrupt."""
+        self._state, self._has_unsaved = state, False
+        self._saved = state.load(CATALOG, SavedCatalog) or SavedCatalog()
         self._oids = {(o.kind, o.schema, o.name): o.oid for o in self._saved.oids}
         self.publications = Publications(self._saved.versions)
         self.tables: dict[int, CatalogTable] = {}
@@ -132,12 +131,37 @@ class Model:
 
     def save(self) -> None:
         """Write the state file. Raises DiskFull, FileFailed."""
+        self._has_unsaved = True
         self._saved.versions = list(self.publications.versions)
         there = {found.oid for found in self.publications.current().values()}
         self._saved.comments = {
             oid: text for oid, text in self._saved.comments.items() if oid in there
         }
-        checkpoint.save(self._path, self._saved, self._files)
+        self._state.save(CATALOG, self._saved)
+        self._has_unsaved = False
+
+    def save_oids(self) -> None:
+        """Write the state file if oids were given since. Raises DiskFull, FileFailed."""
+        if self._has_unsaved:
+            self.save()
+
+    def change(self, position: int, changes: Iterable[tuple[str, Change]]) -> None:
+        """Change publications from a position on, durably. If that fails nothing has changed.
+
+        Raises DiskFull, FileFailed.
+        """
+        versions, comments = list(self.publications.versions), dict(self._saved.comments)
+        try:
+            for name, change in changes:
+                if isinstance(change, Comment):
+                    self.set_comment(change)
+                else:
+                    self.publications.change(position, name, change)
+            self.save()
+        except BaseException:
+            self.publications.restore(versions)
+            self._saved.versions, self._saved.comments = versions, comments
+            raise
 
     def comment(self, oid: int) -> str | None:
         """What is said of a publication; None: nothing."""
@@ -155,6 +179,7 @@ class Model:
         found = self._oids.get((kind, schema, name))
         if found is None:
             found = self._saved.next_oid
+            self._has_unsaved = True
             self._saved.next_oid += OIDS_PER_TABLE if kind == "table" else 1
             self._oids[kind, schema, name] = found
             self._saved.oids.append(SavedOid(kind=kind, schema=schema, name=name, oid=found))
@@ -178,18 +203,11 @@ class Model:
         """The oid of a thing that has one."""
         return self._oids.get((kind, schema, name))
 
-    @property
-    def next_oid(self) -> int:
-        """The first that has not been given."""
-        return self._saved.next_oid
-
     def set_relations(self, relations: Iterable[Relation]) -> None:
         """The tables from now on; durable where one is new. Raises DiskFull, FileFailed."""
-        before = self._saved.next_oid
         tables = [self._table(relation) for relation in relations]
         self.tables = {table.oid: table for table in tables}
-        if self._saved.next_oid != before:
-            self.save()
+        self.save_oids()
 
     def _table(self, relation: Relation) -> CatalogTable:
         if relation.schema != "public":

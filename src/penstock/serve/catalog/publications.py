@@ -122,6 +122,10 @@ class Publications:
             position = max(position, self._versions[-1].position)
         self._versions.append(Version(position=position, name=name, publication=publication))
 
+    def restore(self, versions: Iterable[Version]) -> None:
+        """Have these versions again, in place of all."""
+        self._versions = list(versions)
+
     def forget_before(self, position: int) -> None:
         """Drop the versions that nobody can ask for any more: replaced at or before a position."""
         kept: list[Version] = []
