@@ -103,14 +103,14 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
         ask(tmp_path, "public.nothing")
         until(lambda: "public.nothing" in answers(tmp_path))
         assert answers(tmp_path)["public.nothing"].error == (
-            "CDC is not enabled for given cache [cacheName=public.nothing, dataRegionName=p]"
+            "public.nothing is not captured by p: the change log has none of its changes"
         )
         monkeypatch.setattr(table_actions, "open_reload", altered)
         ask(tmp_path, "public.t", number=2)
         until(lambda: "public.t" in answers(tmp_path))
         said = answers(tmp_path)["public.t"]
         assert said.error.startswith(
-            "CDC cache data resend cancelled. Topology changed during resend [startTopVer="
+            "the resend was cancelled: public.t changed its shape or its place"
         )
         assert said.hint
         sql.execute("update t set more = 5 where id = 7")
@@ -171,21 +171,16 @@ def test_the_command_returns_when_the_rows_are_in_the_log(source_url: str, tmp_p
         assert ran.error["hint"]
         return f"{ran.error['code']} {ran.error['error']}"
 
-    assert refused() == "PS20 Caches are not specified."
+    assert refused() == "PS20 no table is named"
     assert refused("--tables", "public.t") == (
-        "PS21 CDC cache data resend cancelled. Failed to resend cache data on the node "
-        "[nodeId=shop]"
+        "PS21 the resend was cancelled: no extractor of pipeline shop runs"
     )
     with Process(path, "extract") as extract:
         extract.until(lambda: _pid(path), "it extracts")
-        assert refused("--tables", "public.t,public.no") == (
-            "PS20 Cache does not exist [cacheName=public.no]"
-        )
-        assert refused("--tables", "public.u").startswith(
-            "PS20 CDC is not enabled for given cache [cacheName=public.u, dataRegionName="
-        )
+        assert refused("--tables", "public.t,public.no") == ("PS20 there is no table public.no")
+        assert refused("--tables", "public.u").startswith("PS20 public.u is not captured by ")
         ran = penstock("resend", path, "--tables", "public.t")
-        assert (ran.code, ran.out) == (0, "Successfully resent all cache data to CDC.\n")
+        assert (ran.code, ran.out) == (0, "The rows are in the change log again.\n")
         extract.stop()
     view = View("public.t").read(tmp_path / "shop")
     assert (view.reloads, len(view.rows), len(view.resent)) == (1, 2000, 2000)

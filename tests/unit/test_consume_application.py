@@ -353,13 +353,13 @@ def test_links_that_the_state_is_past_are_removed_unread(feed: Feed) -> None:
 
 
 def test_one_process_at_a_time(feed: Feed) -> None:
-    """The second one gives up after lockTimeout, with the published text and the next command."""
+    """The second one gives up after lockTimeout, with the next command."""
     lock = REAL_FILES.lock(feed.directory, "lock")
     noting = Noting()
     with pytest.raises(ConsumerLocked) as caught:
         feed.run(noting, lock_timeout_ms=30)
     assert caught.value.message == (
-        f"Can't acquire lock for Change Data Capture folder [dir={feed.directory}]"
+        f"another process runs consumer {NAME}: it holds {feed.directory / 'lock'}"
     )
     assert "--standby" in caught.value.hint
     assert noting.seen == []

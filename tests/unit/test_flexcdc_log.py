@@ -13,6 +13,7 @@ from fix_log import SOURCE
 from penstock.consume.flexcdc.captured import ChangelogNameTaken
 from penstock.consume.flexcdc.following import LogOther
 from penstock.consume.flexcdc.state import Place
+from penstock.consume.plugins import Instance, PluginBase
 from penstock.log import SegmentMissing, Writer, links
 from penstock.model import Column, Relation, TableName
 from penstock.ports.flexcdc_settings import ChangelogNames
@@ -167,3 +168,33 @@ def test_a_changelog_of_an_earlier_setup_is_replaced(flex: MemoryFlex) -> None:
     add(flex, "a.t")
     flex.state.remove_mvlog(TableName("a", "t"))
     assert add(flex, "a.t").name == "a_t"
+
+
+# -- plugins ---------------------------------------------------------------------------------
+
+
+class Noting(PluginBase):
+    """Notes the unit of work and the id of each transaction."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, str]] = []
+
+    def commit_trx(self, uow_id: int, gsn: int, instance: Instance) -> None:
+        """See PluginBase."""
+        self.seen.append((uow_id, instance.transaction.id))
+
+
+def test_ids_of_transactions_never_repeat(flex: MemoryFlex) -> None:
+    """Units of work begin anew after `setup --force`; a receiver must not drop them as known."""
+    for _ in range(2):
+        flex.feed.write(1)
+    flex.feed.write(1, rotate=False)
+    first, second = Noting(), Noting()
+    place = flex.run(("noting", first))
+    log_id = flex.feed.writer.log_id
+    assert first.seen == [(trx + 1, f"{log_id}-{trx}") for trx in (1, 2, 3)]
+    flex.state.create(force=True)
+    flex.state.move(place)
+    flex.feed.write(1)
+    flex.run(("noting", second))
+    assert second.seen == [(2, f"{log_id}-4")]

@@ -9,7 +9,7 @@ import click
 from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file, table_name
 from penstock.cli.output import say_json, say_text
 
-DONE = "Successfully resent all cache data to CDC."
+DONE = "The rows are in the change log again."
 
 
 @click.command()

@@ -174,15 +174,13 @@ class Application:
                 # The first error is the one that is told.
                 called(self._consumer, "stop")
             raise
-        logger.info("Stopping Change Data Capture service instance")
+        logger.info("the consumer is stopped")
         called(self._consumer, "stop")
 
     def _is_alive(self) -> bool:
         if called(self._consumer, "alive"):
             return True
-        logger.warning(
-            "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
-        )
+        logger.warning("the consumer is not alive: it is stopped")
         return False
 
     def _round(self) -> bool:

@@ -76,6 +76,7 @@ class DirectApplication:
         self._clock = clock
         self._listing = DirectListing(log, self._missed, check_past=self._check_past)
         self._told: dict[str, dict[str, Any]] = {}
+        self._unknown: set[str] = set()  # ids of tables whose changes are passed over
 
     def run(self) -> None:
         """Take the lock, give events until stopped, and stop the consumer once.
@@ -108,15 +109,13 @@ class DirectApplication:
             with contextlib.suppress(Exception):
                 called(self._consumer, "stop")  # the first error is the one that is told
             raise
-        logger.info("Stopping Change Data Capture service instance")
+        logger.info(self._log.stopping)
         called(self._consumer, "stop")
 
     def _is_alive(self) -> bool:
         if called(self._consumer, "alive"):
             return True
-        logger.warning(
-            "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
-        )
+        logger.warning(self._log.not_alive)
         return False
 
     # -- segments ----------------------------------------------------------------------------
@@ -210,7 +209,16 @@ class DirectApplication:
 
     def _taken(self, walk: DirectWalk) -> Iterator[Any]:
         takes = self._options.takes
-        return (event for event in walk if takes(event.table))
+        for event in walk:
+            if takes(event.table):
+                yield event
+            elif event.table == str(event.cache_id) and event.table not in self._unknown:
+                self._unknown.add(event.table)
+                warning = (
+                    "Changes of a table that is gone are passed over, as its name is not known: "
+                    f"name it in tables without wildcards [cacheId={event.table}]"
+                )
+                logger.warning(warning)
 
     def _save(self, place: Any) -> None:
         """Save the place, durably, and remove the segments before it that were read."""

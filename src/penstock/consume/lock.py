@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,16 +44,16 @@ def take_lock(
             pid = int(error.fields.get("holder_pid", 0))
         waited_s = clock.monotonic_s() - began_s
         left_s = ATTEMPT_INTERVAL_S if timeout_s is None else timeout_s - waited_s
-        holder = f"[consumerId=cdc.lock, proc={pid or '?'}@{socket.gethostname()}]"
-        text = (
-            f"Failed to acquire file lock [holder={holder}, time={waited_s:.0f} sec, "
-            f"path={directory / LOCK_FILE}]"
-        )
         if timeout_s is not None:
-            logger.warning(text)
+            logger.warning(
+                "another process runs the consumer",
+                consumer=directory.name,
+                pid=pid,
+                waited_s=round(waited_s),
+            )
         if left_s <= 0:
             raise ConsumerLocked(
-                f"Can't acquire lock for Change Data Capture folder [dir={directory}]",
+                f"another process runs consumer {directory.name}: it holds {directory / LOCK_FILE}",
                 hint=f"Process {pid or 'unknown'} runs this consumer: end it (kill "
                 f"{pid or '<pid>'}), or start this one with --standby, to take over when it ends.",
                 path=str(directory),

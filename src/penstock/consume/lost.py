@@ -16,7 +16,6 @@ from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
 from penstock.log.listing import Listing, SavedSegment
 from penstock.model import PenstockError
-from penstock.model.lost_links import FOUND, NOT_FOUND, locked
 
 
 class LostLinksLocked(PenstockError):
@@ -40,8 +39,13 @@ class Lost:
 
     @property
     def message(self) -> str:
-        """The published text."""
-        return FOUND if self.is_found else NOT_FOUND
+        """What was found, in words."""
+        if not self.is_found:
+            return "no segment is missing: nothing was deleted"
+        return (
+            f"segments were missing: {len(self.segments)} links before the gap and the saved state "
+            "were deleted"
+        )
 
 
 def delete_lost_links(place: LogPlace, name: str) -> Lost:
@@ -57,7 +61,7 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
     except DirectoryLocked as error:
         pid = int(error.fields.get("holder_pid", 0))
         raise LostLinksLocked(
-            locked(directory, error.message),
+            f"consumer {name} runs, and no link was deleted: {error.message}",
             hint=f"End the consumer first: kill {pid or '<pid>'}; then run the same command again.",
             consumer=name,
             holder_pid=pid,

@@ -428,9 +428,38 @@ def _check_consumers(text: ConfigText, config: Config) -> None:
         if config.stage is not None and consumer.start is Start.SNAPSHOT:
             reason = "cannot be snapshot with [stage]: the changefeed sends the rows there are"
             raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
-        if consumer.start is Start.SNAPSHOT and is_direct(config, consumer):
-            reason = "can be snapshot with direct = false alone: rows come before a change log"
-            raise invalid(text, f"{CONSUMERS}.{name}", "start", reason)
+        if is_direct(config, consumer):
+            _check_direct(text, name)
+    _check_one_reader(text, config)
+
+
+# Keys of a change log and its links, which a consumer of a node's directory does not have.
+_OF_LOG = ("start", "cdcWalDirectoryMaxSize", "walForceArchiveTimeout")
+
+
+def _check_direct(text: ConfigText, name: str) -> None:
+    given = text.values[CONSUMERS][name]
+    for key in _OF_LOG:
+        if key in given:
+            reason = "has no effect on a consumer that reads a node's directory: take it out, or "
+            reason += "set direct = false, so that the consumer reads a change log"
+            raise invalid(text, f"{CONSUMERS}.{name}", key, reason)
+
+
+def _check_one_reader(text: ConfigText, config: Config) -> None:
+    """Refuse two readers of a node's directory: each removes what the other one has not read."""
+    direct = [name for name, one in config.consumers.items() if is_direct(config, one)]
+    if not direct:
+        return
+    others = [name for name in config.consumers if name not in direct]
+    has_log = others or config.has_target or config.stage is not None
+    if len(direct) == 1 and not has_log:
+        return
+    other = f"consumer {direct[0]}" if len(direct) > 1 else "the extraction of the change log"
+    reason = f"cannot be true: {other} reads the node's directory, too, and each of the two would "
+    reason += "get a part of the changes. Set direct = false for every consumer: a change log has "
+    reason += "any number of them"
+    raise invalid(text, f"{CONSUMERS}.{direct[-1]}", "direct", reason)
 
 
 def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -> None:

@@ -12,7 +12,6 @@ from penstock.control.consumers import configured, log_place, unknown
 from penstock.host.files import REAL_FILES, DirectoryLocked, FileMissing, remove_tree
 from penstock.log import links
 from penstock.model import PenstockError
-from penstock.model.lost_links import NOT_CONFIGURED
 from penstock.ports.config import Config
 
 
@@ -98,7 +97,7 @@ def delete_lost(config: Config, name: str | None) -> list[Lost]:
         known = [_known(config, name)]
     if not known:
         raise NoConsumers(
-            NOT_CONFIGURED,
+            f"pipeline {config.path.stem} has no consumer: no link can be lost",
             hint="This pipeline has no consumer: add a section [consumers.NAME] to FILE, then "
             "penstock consumers add FILE NAME.",
         )

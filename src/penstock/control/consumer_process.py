@@ -170,6 +170,9 @@ def _run_direct(
         report = DirectReport(name, config.layout.run, log.directory)
         patterns = (config.source.tables, section.tables or config.source.tables)
         selections = [Selection.parse(one) for one in patterns]
+        log.know_tables([name for one in selections for name in one.names()])
+        if not section.keep_binary:
+            log.give_plain()
         DirectApplication(
             consumer,
             log,

@@ -21,8 +21,8 @@ from penstock.ports.config import Config
 from penstock.ports.request_files import (
     ResendCancelled,
     ResendRefused,
-    cache_not_captured,
-    cache_unknown,
+    table_not_captured,
+    table_unknown,
 )
 
 CHECK_S = 0.2
@@ -44,7 +44,7 @@ def resend(config: Config, tables: Sequence[TableName], *, clock: Clock = REAL_C
     """
     if not tables:
         raise ResendRefused(
-            "Caches are not specified.",
+            "no table is named",
             hint="Name them: penstock resend FILE --tables public.item,public.sale",
         )
     _check_tables(config, tables)
@@ -62,11 +62,11 @@ def _check_tables(config: Config, tables: Sequence[TableName]) -> None:
     everything = replace(config, source=replace(config.source, tables=("*.*",)))
     missing = [table for table in tables if table not in there]
     if missing and missing[0] not in {one.name for one in source_tables(everything)}:
-        raise cache_unknown(missing[0])
+        raise table_unknown(missing[0])
     captured = (table for table in tables if table in there and is_followed(config, table))
     lacking = sorted(set(tables) - set(captured))
     if lacking:
-        raise cache_not_captured(lacking[0], config.path.stem)
+        raise table_not_captured(lacking[0], config.path.stem)
 
 
 def _wait(config: Config, requests: Sequence[TableRequest], clock: Clock) -> None:
@@ -95,8 +95,7 @@ def _extracts(config: Config) -> bool:
 
 def _node_failed(config: Config) -> ResendCancelled:
     return ResendCancelled(
-        "CDC cache data resend cancelled. Failed to resend cache data on the node "
-        f"[nodeId={config.path.stem}]",
+        f"the resend was cancelled: no extractor of pipeline {config.path.stem} runs",
         hint=f"The extractor does it, and none runs: penstock run {config.path.name}; then give "
         "the same command again.",
     )

@@ -30,7 +30,7 @@ from penstock.model.lost_links import lost_count
 CONSUMER_FILE = "CONSUMER.json"
 DISABLED_FILE = "cdc.disabled"
 DISABLED_WARNING = (
-    "Creation of segment CDC link skipped. 'cdc.disabled' distributed property is 'true'."
+    "no consumer got a link to the segment: all are disabled (penstock consumers enable FILE --all)"
 )
 
 logger = structlog.get_logger(__name__)
@@ -132,16 +132,14 @@ def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> b
             _size_bytes(segment, files),
         )
         if linked + size > limit:
-            text = (
-                "Configured CDC WAL directory maximum size exceeded "
-                f"[curDirSize={linked}, fileLength={size}, cdcWalDirectoryMaxSize={limit}]"
-            )
-            logger.error(text, consumer=directory.name)
             logger.error(
-                "Creation of segment CDC link skipped. Configured CDC directory maximum size "
-                "exceeded.",
+                "the consumer did not get a link to the segment: its links would exceed "
+                "cdcWalDirectoryMaxSize",
                 consumer=directory.name,
                 segment=segment.name,
+                links_bytes=linked,
+                segment_bytes=size,
+                limit_bytes=limit,
             )
             return False
     make_link(directory, segment, files)

@@ -1,4 +1,4 @@
-"""Segments before a hole: which they are, and what is said when they are deleted; as published.
+"""Segments before a hole: which they are.
 
 The same for consumers of a change log and for the directory of a node that is read in its place.
 """
@@ -6,11 +6,7 @@ The same for consumers of a change log and for the directory of a node that is r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-FOUND = "Lost segment CDC links successfully removed."
-NOT_FOUND = "Lost segment CDC links were not found."
-NOT_CONFIGURED = "CDC is not configured."
 QUESTION = "Delete the segment links before the last hole, and the saved state?"
 
 
@@ -23,11 +19,3 @@ def lost_count(numbers: Sequence[int]) -> int:
     while first > 0 and numbers[first] == numbers[first - 1] + 1:
         first -= 1
     return max(first, 0)
-
-
-def locked(directory: Path, reason: str) -> str:
-    """The text where somebody reads the directory."""
-    return (
-        "Failed to delete lost segment CDC links. Unable to acquire lock to lock CDC folder. "
-        f"Make sure a CDC app is shut down [dir={directory}, reason={reason}]"
-    )

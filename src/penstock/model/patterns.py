@@ -25,13 +25,17 @@ class PatternInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePattern:
-    """One pattern. exact: it names a single table, without wildcards."""
+    """One pattern. exact: it names a single table, without wildcards.
+
+    name: the table's name without its schema; empty if it has wildcards.
+    """
 
     text: str
     excludes: bool
     exact: bool
     schema: re.Pattern[str]
     table: re.Pattern[str]
+    name: str = ""
 
     def matches(self, name: TableName) -> bool:
         """Whether the pattern matches this table; `excludes` is not looked at."""
@@ -92,6 +96,7 @@ def parse_pattern(text: str) -> TablePattern:
         exact=schema_exact and table_exact,
         schema=schema_expression,
         table=table_expression,
+        name=(table["plain"] or table["quoted"].replace('""', '"')) if table_exact else "",
     )
 
 
@@ -127,6 +132,10 @@ class Selection:
     def excluded_by(self, name: TableName) -> TablePattern | None:
         """The pattern that takes a table out; None: none does."""
         return next((p for p in self.patterns if p.excludes and p.matches(name)), None)
+
+    def names(self) -> list[str]:
+        """Return the names of tables, without schema, that are taken in without wildcards."""
+        return [one.name for one in self.patterns if one.name and not one.excludes]
 
     def takes(self, name: TableName) -> bool:
         """Whether a table of this name is wanted."""

@@ -73,11 +73,14 @@ class DirectWalk(Protocol):
 class DirectLog(Protocol):
     """The directory of one node. directory: where its segments for consumers are.
 
-    hole_hint: how to go on where segments are missing.
+    hole_hint: how to go on where segments are missing. not_alive, stopping: what is logged when a
+    consumer is not alive any more, and when it is stopped.
     """
 
     directory: Path
     hole_hint: str
+    not_alive: str
+    stopping: str
 
     def lock(
         self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
@@ -135,6 +138,14 @@ class DirectLog(Protocol):
 
     def caches(self) -> list[Told]:
         """Tables, by their id."""
+        ...
+
+    def know_tables(self, names: Sequence[str]) -> None:
+        """Recognize changes of these tables also if they were dropped before they were read."""
+        ...
+
+    def give_plain(self) -> None:
+        """Give dates and times as Python's own from now on, where these hold them."""
         ...
 
     def load_told(self, name: str) -> dict[str, Any]:

@@ -81,27 +81,27 @@ class RequestFiles:
 def resend_cancelled(table: TableName, start: int, current: int) -> ResendCancelled:
     """The error for a table that changed its shape or its place meanwhile. Numbers: versions."""
     return ResendCancelled(
-        "CDC cache data resend cancelled. Topology changed during resend "
-        f"[startTopVer={start}, currentTopVer={current}]",
+        f"the resend was cancelled: {table} changed its shape or its place while its rows were "
+        f"read, from version {start} to {current}",
         hint=f"Give the same command again for {table}: its rows come in the new shape.",
         table=str(table),
     )
 
 
-def cache_unknown(table: TableName) -> ResendRefused:
+def table_unknown(table: TableName) -> ResendRefused:
     """The error for a table that is not there."""
     return ResendRefused(
-        f"Cache does not exist [cacheName={table}]",
+        f"there is no table {table}",
         hint="Write names as schema.table, as the catalogue has them; penstock plan FILE lists "
         "those of the pipeline.",
         table=str(table),
     )
 
 
-def cache_not_captured(table: TableName, region: str) -> ResendRefused:
-    """The error for a table that is not captured. region: what the pipeline captures with."""
+def table_not_captured(table: TableName, reader: str) -> ResendRefused:
+    """Return the error for a table that is not captured. reader: what the pipeline reads with."""
     return ResendRefused(
-        f"CDC is not enabled for given cache [cacheName={table}, dataRegionName={region}]",
+        f"{table} is not captured by {reader}: the change log has none of its changes",
         hint=f"Have it captured first: penstock table add FILE {table}",
         table=str(table),
     )

@@ -152,6 +152,12 @@ class BinaryObject(Mapping[str, Any]):
         self.raw = raw
         self._names = names
 
+    def with_fields(self, fields: dict[str, Any]) -> BinaryObject:
+        """Return an object of the same class with other values."""
+        return BinaryObject(
+            self.type_name, self.type_id, self.hash_code, fields, self._names, self.raw
+        )
+
     def __getitem__(self, name: str) -> Any:
         value = self.fields.get(name)
         if value is None and name not in self.fields and name not in self._names:

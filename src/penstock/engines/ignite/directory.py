@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.changes import Changes
 from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.engines.ignite import lock
-from penstock.engines.ignite.event import CdcEvent
+from penstock.engines.ignite.event import CdcEvent, PlainCdcEvent
 from penstock.engines.ignite.state import CdcState
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.clock import Clock
@@ -27,6 +27,7 @@ from penstock.ports.registry import split_urls
 
 CACHE_FILE = "cache_data.dat"
 SYSTEM_CACHE = "cache-ignite-sys-cache"
+SYSTEM_NAME = SYSTEM_CACHE.removeprefix("cache-")
 _SEGMENT = re.compile(r"\d{16}\.wal\Z")
 _MAPPING = re.compile(r"(-?\d+)\.classname(\d)\Z")
 PLATFORMS = {0: "JAVA", 1: "DOTNET"}
@@ -119,6 +120,8 @@ def _stamp(path: Path) -> tuple[int, ...]:
 class NodeDirectory(CdcState):
     """See DirectLog."""
 
+    not_alive = "Consumer is not alive. Ignite Change Data Capture Application will be stopped."
+    stopping = "Stopping Change Data Capture service instance"
     hole_hint = (
         "Go on behind the hole: penstock ignite delete-lost-segment-links FILE; then fill it: "
         "penstock ignite resend FILE --caches with the caches that matter."
@@ -140,10 +143,25 @@ class NodeDirectory(CdcState):
         self._walk, _, self._find = wal.wal_kernel()
         self._scan, self._checked_end = wal.scan_kernel()
         self._ahead: _Ahead | None = None
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = {cache_id(SYSTEM_NAME): SYSTEM_NAME}
         self._configs: dict[str, Path] = {}
         self._warned: set[int] = set()
-        self._event = type("CdcEvent", (CdcEvent,), {"__slots__": (), "names": self._names})
+        self._event = self._event_of(CdcEvent)
+
+    def _event_of(self, kind: type[CdcEvent]) -> type[CdcEvent]:
+        return type("CdcEvent", (kind,), {"__slots__": (), "names": self._names})
+
+    def give_plain(self) -> None:
+        """See DirectLog."""
+        self._event = self._event_of(PlainCdcEvent)
+
+    def know_tables(self, names: Sequence[str]) -> None:
+        """See DirectLog: the log has the id of a cache, which follows from its name."""
+        self._names.update({cache_id(name): name for name in names})
+
+    def name_of(self, number: int) -> str | None:
+        """Return the name of a cache that is there, was there, or is known; None for another."""
+        return self._names.get(number)
 
     def _check(self, url: IgniteUrl) -> None:
         for path, text in (
@@ -331,8 +349,7 @@ class NodeDirectory(CdcState):
     def caches(self) -> list[Told]:
         """See DirectLog."""
         found: list[Told] = []
-        self._names.clear()
-        self._configs.clear()
+        self._configs.clear()  # names stay: the log may have changes of a cache that is gone
         for folder in self._list(self._caches_in):
             for kind in ("cache-", "cacheGroup-"):
                 if folder.startswith(kind) and folder != SYSTEM_CACHE:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from penstock.codec.ignite.plain_dates import with_plain_dates
 from penstock.codec.ignite.wal import Version, wal_kernel
 
 if TYPE_CHECKING:
@@ -59,3 +60,19 @@ class CdcEvent(Entry):
 
     def __repr__(self) -> str:
         return f"CdcEvent({self.op} {self.table} {self.key!r})"
+
+
+class PlainCdcEvent(CdcEvent):
+    """A change for a consumer with keepBinary = false: dates are datetime objects."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Any:
+        """As CdcEvent has it, with plain dates."""
+        return with_plain_dates(super().key)
+
+    @property
+    def value(self) -> Any:
+        """As CdcEvent has it, with plain dates."""
+        return with_plain_dates(super().value)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import fcntl
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,12 @@ from penstock.model import PenstockError
 ATTEMPT_INTERVAL_S = 1.0
 POLL_S = 0.1
 _FLOCK = struct.Struct("@hhqqi4x")  # of Linux: kind, from where, begin, length, process
+
+# A POSIX lock is the process's: it does not exclude a second reader in this process, and goes when
+# any descriptor of the file is closed. So what this process holds is kept here, by file, and such a
+# file is not opened again.
+_held: dict[tuple[int, int, int], str] = {}
+_held_lock = threading.Lock()
 
 logger = structlog.get_logger(__name__)
 
@@ -35,30 +42,52 @@ class CdcLock:
     def __init__(self, directory: Path) -> None:
         """Take it without waiting. Raises BlockingIOError."""
         self.path = directory / "lock"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
-            os.close(self._descriptor)
-            raise BlockingIOError(error.errno, error.strerror) from error
-        text = f"[consumerId=cdc.lock, proc={os.getpid()}@{socket.gethostname()}]".encode()
-        os.pwrite(self._descriptor, text, 1)
-        os.ftruncate(self._descriptor, 1 + len(text))
+        with _held_lock:
+            if _held_here(self.path):
+                raise BlockingIOError(errno.EAGAIN, "held by this process")
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            except OSError as error:
+                os.close(self._descriptor)
+                raise BlockingIOError(error.errno, error.strerror) from error
+            text = f"[consumerId=cdc.lock, proc={os.getpid()}@{socket.gethostname()}]"
+            os.pwrite(self._descriptor, text.encode(), 1)
+            os.ftruncate(self._descriptor, 1 + len(text.encode()))
+            self._key = _key_of(os.fstat(self._descriptor))
+            _held[self._key] = text
 
     def release(self) -> None:
         """Let others have it. What it says of its holder stays, as Ignite leaves it."""
-        with contextlib.suppress(OSError):
-            os.close(self._descriptor)
+        with _held_lock:
+            if _held.pop(self._key, None) is not None:
+                os.close(self._descriptor)
+
+
+def _key_of(found: os.stat_result) -> tuple[int, int, int]:
+    return os.getpid(), found.st_dev, found.st_ino  # a forked process holds nothing
+
+
+def _held_here(path: Path) -> str:
+    """Return what the lock says of its holder if this process holds it; empty if it does not."""
+    try:
+        return _held.get(_key_of(path.stat()), "")
+    except FileNotFoundError:
+        return ""
 
 
 def holder(directory: Path) -> str:
     """What the file says of who has it, or had it last."""
+    if held := _held_here(directory / "lock"):
+        return held
     data = (directory / "lock").read_bytes()[1:]
     return data.decode(errors="replace").strip("\0")
 
 
 def reader_of(directory: Path) -> int:
     """The process that has it; 0 where none has. It is only asked for, never taken."""
+    if _held_here(directory / "lock"):
+        return os.getpid()
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY)
     except FileNotFoundError:

@@ -13,9 +13,14 @@ from penstock.engines.ignite.state import CdcState
 from penstock.engines.ignite.url import IgniteUrl, folder_of
 from penstock.host.files import REAL_FILES, Files
 from penstock.model import PenstockError
-from penstock.model.lost_links import FOUND, NOT_CONFIGURED, NOT_FOUND, locked, lost_count
+from penstock.model.lost_links import lost_count
 from penstock.ports.commands import Done
 from penstock.ports.registry import split_urls
+
+# As published.
+FOUND = "Lost segment CDC links successfully removed."
+NOT_FOUND = "Lost segment CDC links were not found."
+NOT_CONFIGURED = "CDC is not configured."
 
 logger = structlog.get_logger(__name__)
 
@@ -73,7 +78,9 @@ def delete_below_hole(directory: Path, files: Files = REAL_FILES) -> list[int]:
     except BlockingIOError as error:
         held_by = holder(directory)
         raise LostLinksTaken(
-            locked(directory, not_acquired(directory, held_by)),
+            "Failed to delete lost segment CDC links. Unable to acquire lock to lock CDC folder. "
+            "Make sure a CDC app is shut down "
+            f"[dir={directory}, reason={not_acquired(directory, held_by)}]",
             hint=f"{held_by} reads it: end that process, then run the same command again.",
             path=str(directory),
             holder=held_by,

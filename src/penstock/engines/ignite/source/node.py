@@ -8,7 +8,7 @@ Not here: numbers, rows and shapes (`stream.py`), and when a segment may be remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,16 +88,24 @@ class NodeReader:
         backups: bool = False,
         copied_ms: int = 0,
         reads_ahead: bool = True,
+        known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """takes: caches by name. backups: also the changes of copies that are not primary.
+        """Remember what to read.
 
-        copied_ms: rows were copied after this time, of the lives that caches had then. reads_ahead:
-        whether memory may hold two segments.
+        Args:
+            directory: of the node.
+            takes: whether the changes of a cache are wanted, by its name.
+            backups: whether changes of copies that are not primary are wanted.
+            copied_ms: rows were copied after this time, of the lives that caches had then.
+            reads_ahead: whether memory may hold two segments.
+            known: returns names of caches that may be gone, and whose changes are wanted.
         """
         self._reads_ahead = reads_ahead
         self._copied_ms = copied_ms
         self._directory = directory
         self._takes = takes
+        self._known = known
+        self._unknown: set[int] = set()  # ids of caches whose changes are passed over
         self._backups = backups
         self._listing = DirectListing(directory, self._missed)
         self._names: dict[int, str] = {}
@@ -169,6 +177,7 @@ class NodeReader:
 
     def _find_caches(self) -> None:
         self._groups.clear()
+        self._directory.know_tables([*self._known()])
         for told in self._directory.caches():
             cache: Cache = told.read()
             self._names.pop(cache.cache_id, None)
@@ -176,6 +185,9 @@ class NodeReader:
                 self._names[cache.cache_id] = cache.name
                 group = cache.cache_id if cache.group is None else cache_id(cache.group)
                 self._groups.setdefault(group, {})[cache.cache_id] = cache.name
+        for name in self._known():
+            if self._takes(name):
+                self._names.setdefault(cache_id(name), name)
 
     # -- one segment -------------------------------------------------------------------------
 
@@ -189,6 +201,8 @@ class NodeReader:
         self.byte_count += len(held.data)
         made = self._made_again(segment, begin, held, found)
         mask = self._wanted(every)
+        if not mask.all():
+            self._warn_of_unknown(every.pick(~mask))
         wanted = every if mask.all() else every.pick(mask)
         self._lives.saw(_last_times(wanted))
         if saved is not None and saved.entry:
@@ -204,6 +218,18 @@ class NodeReader:
                 at = np.searchsorted(wanted.rows["offset"], piece.end.offset)
                 self.time_ms = int(wanted.rows["time_ms"][at])
             yield piece
+
+    def _warn_of_unknown(self, changes: Changes) -> None:
+        """Say once of each cache that is gone that its changes are passed over."""
+        for number in np.unique(changes.rows["cache_id"]).tolist():
+            if self._directory.name_of(number) is None and number not in self._unknown:
+                self._unknown.add(number)
+                logger.warning(
+                    "changes of a cache that is gone are passed over, as its name is not known: "
+                    "name it in [source] tables without wildcards",
+                    node=self._directory.directory.name,
+                    cache_id=number,
+                )
 
     def _refuse(self, record: Encrypted) -> None:
         """A change log has no gap, where Ignite's utility passes over these. Raises."""

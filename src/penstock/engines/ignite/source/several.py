@@ -148,6 +148,7 @@ class NodesEngine(IgniteEngine):
                 takes=self._captures.takes,
                 lock=self.lock,
                 log_id=self._log_id(),
+                known=self._known_caches,
                 start=durable,
                 clock=self._clock,
                 copied_ms=self._copied_ms,
@@ -181,6 +182,7 @@ class NodesStream(IgniteStream):
         takes: Callable[[str], bool],
         lock: Callable[[Node], None],
         log_id: str,
+        known: Callable[[], Sequence[str]],
         start: FlushPoint,
         clock: Clock = REAL_CLOCK,
         copied_ms: int = 0,
@@ -195,6 +197,7 @@ class NodesStream(IgniteStream):
         self._takes_cache = takes
         self._lock = lock
         self._log_id = log_id
+        self._known = known
         self._source = source
         self._name = ""  # of the node whose piece becomes a run
         self._over: dict[int, int] = {}
@@ -303,6 +306,7 @@ class NodesStream(IgniteStream):
             backups=True,
             copied_ms=self._copied_ms,
             reads_ahead=False,
+            known=self._known,
         )
         time_ms = self._places[node.name].time_ms if position else 0
         node.reader.begin(place_of(position) if position else None, time_ms)

@@ -19,6 +19,7 @@ from penstock.engines.ignite.source.shapes import Shapes
 from penstock.engines.ignite.source.stream import IgniteStream
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import FlushPoint, PenstockError, Run
+from penstock.model.patterns import Selection
 from penstock.ports.config import Config
 from penstock.ports.source import EnginePlace, LogAccess, Origin, Ranges, ServerEnd
 
@@ -119,6 +120,7 @@ class IgniteEngine:
             takes=self._captures.takes,
             backups=source.include_backups,
             copied_ms=self._copied_ms,
+            known=self._known_caches,
         )
         maker = RowMaker(
             self._shapes,
@@ -135,6 +137,11 @@ class IgniteEngine:
                 clock=self._clock,
             )
         )
+
+    def _known_caches(self) -> list[str]:
+        """Return the names of caches whose changes are wanted also if they are gone."""
+        assert self._shapes is not None, "begin() comes first"
+        return [*Selection.parse(self._source.tables).names(), *self._shapes.names()]
 
     def saw(self, run: Run) -> None:
         """See SourceEngine."""

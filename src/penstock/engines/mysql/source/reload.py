@@ -54,7 +54,7 @@ from penstock.model import (
 )
 from penstock.ports.base_rows import TableRows
 from penstock.ports.planner import PointUnfit
-from penstock.ports.request_files import cache_unknown
+from penstock.ports.request_files import table_unknown
 
 logger = structlog.get_logger()
 declare("extract.resend.rows")
@@ -244,11 +244,11 @@ def _held(reader: Connection, name: TableName, live: LiveTables) -> TableDefinit
         rows(reader, f"select 1 from {quoted(*name)} limit 0", doing=doing)
     except StatementFailed as error:
         if live.read(name) is None:
-            raise cache_unknown(name) from error
+            raise table_unknown(name) from error
         raise
     definition = live.read(name)
     if definition is None:
-        raise cache_unknown(name)
+        raise table_unknown(name)
     return definition
 
 

@@ -30,9 +30,9 @@ from penstock.ports.planner import PointUnfit
 from penstock.ports.request_files import (
     RequestFiles,
     ResendRefused,
-    cache_not_captured,
-    cache_unknown,
     resend_cancelled,
+    table_not_captured,
+    table_unknown,
 )
 from penstock.ports.source import StateFiles
 from penstock.ports.visits import Visit
@@ -189,10 +189,10 @@ class Resends:
         """A captured table as it is now, and the version that its rows have in the log."""
         version = self._book.version_of(table)
         if version is None:
-            raise cache_not_captured(table, self._reader)
+            raise table_not_captured(table, self._reader)
         definition = self._live.read(table)
         if definition is None:
-            raise cache_unknown(table)
+            raise table_unknown(table)
         if definition.engine.upper() not in WITH_SNAPSHOTS:
             raise ResendRefused(
                 f"rows of {table} cannot be put into the log again: its storage engine "

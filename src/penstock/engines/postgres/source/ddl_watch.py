@@ -38,7 +38,7 @@ from penstock.engines.postgres.source.table_shape import (
 )
 from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.request_files import cache_not_captured, cache_unknown
+from penstock.ports.request_files import table_not_captured, table_unknown
 
 logger = structlog.get_logger()
 ATTEMPTS_MAX = 5
@@ -228,13 +228,13 @@ class DdlWatch:
             return None
         shape = self._seen.get(name)
         if shape is None:
-            raise cache_not_captured(name, self._publication)
+            raise table_not_captured(name, self._publication)
         with server_errors(f"looking at {name}"):
             found = definitions_of(self.connection, [shape.source_id], shape_only=True)
             position = self._read_position()
         definition = found.get(shape.source_id)
         if definition is None:
-            raise cache_unknown(name)
+            raise table_unknown(name)
         position = max([position, *(pending.action.position for pending in self._pending)])
         action = Reload(
             position=position,

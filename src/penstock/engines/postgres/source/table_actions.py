@@ -41,7 +41,7 @@ from penstock.model import (
 )
 from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.extract_options import TABLE_INTERVAL_S
-from penstock.ports.request_files import cache_unknown, resend_cancelled
+from penstock.ports.request_files import resend_cancelled, table_unknown
 from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
@@ -177,7 +177,7 @@ class TableActions:
         except TableVanished:
             logger.warning("table to be read again is gone", table=str(action.table))
             if action.reason is ReloadReason.RESENT:
-                self.cancelled[action.table] = cache_unknown(action.table)
+                self.cancelled[action.table] = table_unknown(action.table)
             return
         with job:
             yield job.position
