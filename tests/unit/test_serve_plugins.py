@@ -299,6 +299,18 @@ def test_messages_and_truncate(tmp_path: Path) -> None:
         assert "".join(json.loads(one)["action"] for one in some) == wanted
 
 
+def test_a_table_that_is_emptied_between_two_inserts_has_the_second(tmp_path: Path) -> None:
+    """Of one transaction and one batch: TRUNCATE stands where it stood."""
+    rows = numbered([[insert(KEYED, n, "x", TIME_US) for n in range(3)]])
+    with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
+        writer.write(run_of(rows[0], markers=[truncate(2, 1, "table_with_pk")]))
+        writer.flush()
+    (block,) = all_blocks(tmp_path, views_of())
+    assert [one.kind for one in sent(block.data)] == ["B", "I", "I", "T", "I", "C"]
+    objects = [json.loads(one) for one in messages(tmp_path, json_of(format_version="2"))]
+    assert "".join(one["action"] for one in objects) == "BIITIC"
+
+
 def test_a_transaction_in_parts_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

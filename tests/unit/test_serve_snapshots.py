@@ -117,6 +117,17 @@ def test_what_is_not_answered_is_refused(asked: psycopg.Connection, query: str, 
     assert asked.execute("select count(*) from item").fetchone() == (5,)
 
 
+@pytest.mark.parametrize("number", ["0", "65536", "4000000000", "9" * 5000])
+def test_a_parameter_that_no_statement_has_is_refused(
+    asked: psycopg.Connection, number: str
+) -> None:
+    """Nothing is kept for those in front of it."""
+    query = f"select id from item where id = ${number}"
+    found = asked.pgconn.prepare(b"", query.encode())
+    assert found.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == b"42P02"
+    assert asked.execute("select count(*) from item").fetchone() == (5,)
+
+
 def test_a_cursor_reads_piece_by_piece(asked: psycopg.Connection) -> None:
     """As a driver with a fetch size does."""
     with asked.transaction():
@@ -166,10 +177,11 @@ def test_an_exported_snapshot_lives_until_the_next_command(based: Running) -> No
         reader.execute("rollback")
 
 
-def test_a_repeatable_read_sees_one_state(based: Running) -> None:
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_repeatable_read_sees_one_state(based: Running, level: str) -> None:
     """From its first query on; read committed sees each time what there is."""
     with psycopg.connect(based.url(), autocommit=True) as connection:
-        connection.execute("begin isolation level repeatable read")
+        connection.execute(f"begin isolation level {level}")  # type: ignore[arg-type]
         assert connection.execute("select count(*) from item").fetchone() == (5,)
         more(based, 100)
         assert connection.execute("select count(*) from item").fetchone() == (5,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,38 @@ def test_oids_and_shapes_that_are_not_saved_are_saved_later(
     again = SavedState(tmp_path, log_id="a")
     assert catalog_of(again).model.oid("schema", "", "late") == oid
     assert Shapes(again).all() == [ITEM]
+
+
+def test_what_is_confirmed_while_the_file_is_written_is_not_saved_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No segment may go because of it before the next write."""
+    real = SavedState.save
+    writing, goes_on = threading.Event(), threading.Event()
+
+    def save(state: SavedState, name: str, part: object) -> None:
+        writing.set()
+        assert goes_on.wait(20)
+        real(state, name, part)
+
+    async def confirm_meanwhile() -> None:
+        slots = Slots(SavedState(tmp_path, log_id="a"), slots_max=3)
+        slot = slots.create("s", "pgoutput", 0x1000000)
+        monkeypatch.setattr(SavedState, "save", save)
+        saving = asyncio.create_task(slots.save())
+        await asyncio.to_thread(writing.wait, 20)
+        slots.confirm(slot, 0x1000005)
+        goes_on.set()
+        await saving
+        assert not slots.is_saved
+        await slots.save()
+        assert slots.is_saved
+        slots.close()
+
+    asyncio.run(confirm_meanwhile())
+    saved = saved_slots(tmp_path)
+    assert saved is not None
+    assert saved.slots[0].confirmed == 0x1000005
 
 
 def test_a_slot_that_is_not_saved_is_not_there(

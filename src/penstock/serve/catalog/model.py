@@ -204,10 +204,9 @@ class Model:
         return self._oids.get((kind, schema, name))
 
     def set_relations(self, relations: Iterable[Relation]) -> None:
-        """The tables from now on; durable where one is new. Raises DiskFull, FileFailed."""
+        """Have these tables from now on; `save_oids` makes the oids of new ones durable."""
         tables = [self._table(relation) for relation in relations]
         self.tables = {table.oid: table for table in tables}
-        self.save_oids()
 
     def _table(self, relation: Relation) -> CatalogTable:
         if relation.schema != "public":
