@@ -1,0 +1,485 @@
+"""Many histories through one pipeline at once: run, watched, killed, and compared at the end.
+
+A pipeline with its two processes (`penstock extract`, and `penstock load` without Spark) captures
+one schema for each history. What stops it is put down to the history whose table the error names,
+whose tables are then taken out, so that the others flow on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+
+from fix_ddl_child import Child
+from fix_ddl_histories import Author
+from fix_ddl_model import FEATURES
+from fix_ddl_script import Script, Statement, Step
+from fix_ddl_sides import MySQLSide, PostgresSide, Side, differences
+from fix_ddl_types import POSTGRES
+from fix_kills import make_server
+from fix_mysql import MySQLServer
+from fix_pipeline import write_pipeline
+from penstock.control.config import load_config
+from penstock.control.table_requests import put_request
+from penstock.load.isolation import read_isolations
+from penstock.model import TableName
+from penstock.model.table_requests import Capture
+
+EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
+SETTLE_S = 120.0
+UNCHANGED_S = 12.0  # two looks for new tables
+POLL_S = 0.1
+RESTARTS_MAX = 60
+FENCE = "fence"
+STATEMENT_ERRORS = (psycopg.Error, pymysql.Error)
+
+Tell = Callable[[str], None]
+
+_numbers = itertools.count(1)
+
+
+class ArenaStopped(Exception):
+    """The pipeline ended with an error that names no history, or that comes again."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{error.get('code')}: {error.get('error')}")
+        self.error = error
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a history.
+
+    Attributes:
+        end: equal, refused, DIFFERENT or stopped.
+        code: of the error, if there is one.
+        reason: the error's message.
+        hint: the error's next command.
+        lines: how the sides differ.
+        script: what was run.
+    """
+
+    end: str
+    script: Script
+    code: str = ""
+    reason: str = ""
+    hint: str = ""
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """The end, and the error without names: what outcomes of one kind have in common."""
+        if self.end == DIFFERENT:
+            return self.end, ""
+        text = re.sub(r"\b[ht]\d+\.(\"[^\"]*\"|\S+)", "TABLE", self.reason)
+        text = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "…", text)
+        return self.end, f"{self.code} {re.sub(r'[0-9]+', 'N', text)[:110]}"
+
+
+class Servers:
+    """One running server of each kind that is asked for."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._servers: dict[str, Any] = {}
+
+    def get(self, kind: str) -> Any:
+        """The server of this kind: embedded PostgreSQL 15, or `fix_mysql`'s."""
+        if kind not in self._servers:
+            if kind == POSTGRES:
+                settings = {"max_connections": "250", "max_wal_senders": "20"}
+                made = make_server(kind, major=15, settings=settings)
+                self._servers[kind] = self._stack.enter_context(made)
+            else:
+                made = make_server(kind, settings={"max_connections": "250"})
+                self._servers[kind] = MySQLServer(self._stack.enter_context(made))  # type: ignore[arg-type]
+        return self._servers[kind]
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class Running:
+    """A history under way: by its author, or by a script that is played again."""
+
+    def __init__(self, number: int, source: str, given: Author | Script) -> None:
+        self.number = number
+        self.schema, self.target_schema = f"h{number}", f"t{number}"
+        self._source = source
+        self._author = given if isinstance(given, Author) else None
+        self._steps: Iterator[Step] = iter(given.steps if isinstance(given, Script) else ())
+        self.setup = given.setup if isinstance(given, Script) else tuple(given.write_setup())
+        self._done: list[Step] = []
+        self._pause = 0
+        self.is_over = False
+        self.tables: set[str] = set()
+        self.stopped: Mapping[str, Any] | None = None
+
+    @property
+    def script(self) -> Script:
+        """What was run so far."""
+        return Script(self._source, self.setup, tuple(self._done))
+
+    def begin(self, side: Side) -> None:
+        """Create the tables and rows of before."""
+        kept = []
+        for statement in self.setup:
+            with suppress(*STATEMENT_ERRORS):
+                side.run(statement.sql)
+                kept.append(statement)
+        self.setup = tuple(kept)
+
+    def run_round(self, side: Side) -> None:
+        """Run steps up to the next pause."""
+        if self._pause:
+            self._pause -= 1
+            return
+        while not self.is_over:
+            step = self._next_step()
+            if step is None:
+                self.is_over = True
+                return
+            if step.pause:
+                self._done.append(step)
+                self._pause = step.pause - 1
+                return
+            done = run_step(side, step)
+            if done.statements:
+                self._done.append(done)
+            if done != step and self._author is not None:
+                self._author.forget_step()
+
+    def _next_step(self) -> Step | None:
+        return self._author.write_step() if self._author else next(self._steps, None)
+
+
+def run_step(side: Side, step: Step) -> Step:
+    """Run the statements of a step in one transaction; what of them has happened."""
+    done: list[Statement] = []
+    several = len(step.statements) > 1
+    try:
+        if several:
+            side.run("begin")
+        for statement in step.statements:
+            side.run(statement.sql)
+            done.append(statement)
+        if several:
+            side.run("commit")
+    except STATEMENT_ERRORS:
+        side.run("rollback")
+        return Step(() if side.kind == POSTGRES else tuple(one for one in done if one.is_ddl))
+    return step
+
+
+class Arena:
+    """One pipeline and its histories."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        folder: Path,
+        pair: tuple[str, str],
+        given: Sequence[Author | Script],
+        seed: int,
+        tell: Tell = lambda _: None,
+    ) -> None:
+        """pair: kinds of source and target. given: the histories. seed: of kills and waits."""
+        self._tell = tell
+        self._servers, self._folder, self._pair = servers, folder, pair
+        self._dice = random.Random(seed)
+        self._number = next(_numbers)
+        self.histories = [Running(number, pair[0], one) for number, one in enumerate(given)]
+        self._fences = itertools.count(1)
+        self._restarts = 0
+        self._began_s = time.monotonic()
+        self._sides: dict[int, Side] = {}
+
+    # -- the course of things
+
+    def run(self) -> list[Outcome]:
+        """Run all histories to their ends. Raises ArenaStopped."""
+        folder, number = self._folder / f"arena{self._number}", self._number
+        folder.mkdir()
+        self._clear()
+        with ExitStack() as stack:
+            stack.callback(self._clear)
+            self._source_url = stack.enter_context(self._database(self._pair[0], f"src{number}"))
+            self._target_url = stack.enter_context(self._database(self._pair[1], f"dst{number}"))
+            self._source = self._open(stack, self._pair[0], self._source_url)
+            self._target = self._open(stack, self._pair[1], self._target_url)
+            self._begin(stack, folder)
+            try:
+                self._play()
+                self._note("played")
+                return self._judge()
+            finally:
+                self.extract.kill()
+                self.load.kill()
+
+    def _note(self, what: str) -> None:
+        self._tell(f"({time.monotonic() - self._began_s:.1f} s: {what})")
+
+    def _begin(self, stack: ExitStack, folder: Path) -> None:
+        self._make_schema(self._source, FENCE)
+        self._source.run(f"create table {FENCE}.f (id int primary key)")
+        for one in self.histories:
+            self._make_schema(self._source, one.schema)
+            side = self._open(stack, self._pair[0], self._source_url)
+            side.run(
+                f"set search_path to {one.schema}" if side.kind == POSTGRES else f"use {one.schema}"
+            )
+            self._sides[one.number] = side
+            one.begin(side)
+        mapped = {one.schema: one.target_schema for one in self.histories} | {FENCE: "fence_copy"}
+        file = write_pipeline(
+            folder,
+            self._source_url,
+            self._target_url,
+            tables=[f"{name}.*" for name in mapped],
+            sections={
+                "target.map": mapped,
+                "target.types": {'"*"': "error"} if POSTGRES in self._pair else {},
+                "changeExtractor": {"flushIntervalSeconds": 0.5},
+                "changeLoader": {"onTableError": "isolate"},
+            },
+        )
+        self._config = load_config(file)
+        self.extract, self.load = Child("extract", file), Child("load", file)
+        self._config.layout.run.mkdir(parents=True, exist_ok=True)
+        self.extract.start()
+        self.load.start()
+
+    def _play(self) -> None:
+        if self._dice.random() < 0.6:
+            self._settle()
+        else:
+            self._until(
+                lambda: (self._config.layout.state / "handover.json").exists(), "a position"
+            )
+        while not all(one.is_over for one in self.histories):
+            self._note("round")
+            for one in self.histories:
+                if one.stopped is None:
+                    one.run_round(self._sides[one.number])
+                else:
+                    one.is_over = True
+                one.tables |= set(self._source.tables(one.schema))
+            if self._dice.random() < 0.15:
+                self.load.kill()
+            self._tend()
+            if self._dice.random() < 0.5:
+                self._settle()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Wait until all that is committed now is applied."""
+        for number in (next(self._fences), next(self._fences)):
+            self._source.run(f"insert into {FENCE}.f values ({number})")
+            self._until(lambda n=number: self._is_passed(n), f"fence {number}")  # type: ignore[misc]
+
+    def _is_passed(self, number: int) -> bool:
+        try:
+            return bool(self._target.run(f"select 1 from fence_copy.f where id = {number}"))
+        except STATEMENT_ERRORS:
+            return False
+
+    def _until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + SETTLE_S
+        while not condition():
+            if self._tend():
+                deadline = time.monotonic() + SETTLE_S
+            if time.monotonic() > deadline:
+                raise ArenaStopped(
+                    {"code": "late", "error": f"not within {SETTLE_S:.0f} s: {what}"}
+                )
+            time.sleep(POLL_S)
+
+    # -- what ends
+
+    def _tend(self) -> bool:
+        """Start again what has ended; whether something had. Raises ArenaStopped."""
+        ended = False
+        for process in (self.extract, self.load):
+            if process.code is None:
+                continue
+            ended = True
+            if process.code > 0:
+                self._note(f"{process.name} ended: {process.error['error']:.150}")
+                self._put_down(process.error)
+            process.start()
+        return ended
+
+    def _put_down(self, error: Mapping[str, Any]) -> None:
+        """Find the history that an error is about, and take its tables out."""
+        self._restarts += 1
+        said = json.dumps(error)
+        names = {int(found) for found in re.findall(r"\b[ht](\d+)\.", said)}
+        names |= {int(found) for found in re.findall(r"\b[ht](\d+)\b", str(error.get("table", "")))}
+        guilty = [one for one in self.histories if one.number in names]
+        if len(guilty) != 1 or guilty[0].stopped or self._restarts > RESTARTS_MAX:
+            raise ArenaStopped(error)
+        guilty[0].stopped = error
+        self._remove(guilty[0])
+
+    def _remove(self, one: Running) -> None:
+        for name in one.tables | set(self._source.tables(one.schema)):
+            put_request(
+                self._config,
+                TableName(one.schema, name),
+                lambda last, number: replace(last, capture=Capture.REMOVED, capture_id=number),
+            )
+
+    # -- the oracle
+
+    def _judge(self) -> list[Outcome]:
+        wrong, since = self._wrong(), time.monotonic()
+        while wrong and time.monotonic() - since < UNCHANGED_S:
+            time.sleep(1.0)
+            self._tend()
+            now = self._wrong()
+            if now != wrong:
+                wrong, since = now, time.monotonic()
+        return [self._outcome(one, wrong.get(one.number, [])) for one in self.histories]
+
+    def _wrong(self) -> dict[int, list[str]]:
+        """How histories differ that neither stopped nor are refused."""
+        isolated = read_isolations(self._config.layout.state)
+        found: dict[int, list[str]] = {}
+        for one in self.histories:
+            if one.stopped is not None:
+                continue
+            for table in self._source.tables(one.schema):
+                if TableName(one.schema, table) in isolated:
+                    continue
+                lines = differences(
+                    self._source, self._target, one.schema, one.target_schema, table
+                )
+                if lines:
+                    found.setdefault(one.number, []).extend(lines)
+        return found
+
+    def _outcome(self, one: Running, lines: list[str]) -> Outcome:
+        if one.stopped is not None:
+            error = one.stopped
+            return Outcome(
+                STOPPED,
+                one.script,
+                code=str(error.get("code")),
+                reason=str(error.get("error")),
+                hint=str(error.get("hint", "")),
+            )
+        if lines:
+            return Outcome(DIFFERENT, one.script, lines=lines)
+        for table, why in read_isolations(self._config.layout.state).items():
+            if table.schema == one.schema:
+                return Outcome(REFUSED, one.script, code=why.code, reason=why.error, hint=why.hint)
+        return Outcome(EQUAL, one.script)
+
+    # -- databases
+
+    @contextmanager
+    def _database(self, kind: str, name: str) -> Iterator[str]:
+        server = self._servers.get(kind)
+        if kind == POSTGRES:
+            admin = PostgresSide(server.url("postgres"))
+            admin.run(f"create database {name}")
+            try:
+                yield server.url(name)
+            finally:
+                for (slot,) in admin.run(
+                    f"select slot_name from pg_replication_slots where database = '{name}'"
+                ):
+                    self._drop_slot(admin, slot)
+                admin.run(f"drop database {name} with (force)")
+                admin.connection.close()
+            return
+        server.execute(f"create database {name}")
+        # What TLS needs is read anew at each connection, and takes a while.
+        yield f"{server.url(name)}?sslmode=disable"
+
+    def _drop_slot(self, admin: PostgresSide, slot: str) -> None:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                admin.run(f"select pg_drop_replication_slot('{slot}')")
+                return
+            except psycopg.Error:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def _clear(self) -> None:
+        """Drop the databases of another arena, or of this one."""
+        for kind in set(self._pair) - {POSTGRES}:
+            self._drop_databases(self._servers.get(kind))
+
+    @staticmethod
+    def _drop_databases(server: MySQLServer) -> None:
+        for (name,) in server.execute("select schema_name from information_schema.schemata"):
+            if re.fullmatch(r"[ht]\d+|fence\w*|wirekite|(src|dst)\d+", name):
+                server.execute(f"drop database `{name}`")
+
+    def _open(self, stack: ExitStack, kind: str, url: str) -> Side:
+        side: PostgresSide | MySQLSide
+        side = PostgresSide(url) if kind == POSTGRES else MySQLSide(self._servers.get(kind))
+        stack.callback(side.connection.close)
+        return side
+
+    @staticmethod
+    def _make_schema(side: Side, name: str) -> None:
+        side.run(f"create {'schema' if side.kind == POSTGRES else 'database'} {name}")
+
+
+def run_histories(
+    servers: Servers,
+    folder: Path,
+    pair: tuple[str, str],
+    given: Callable[[], Sequence[Author | Script]],
+    seed: int,
+    tell: Tell = lambda _: None,
+) -> list[Outcome]:
+    """Run histories in one arena, or in two of half the size where it stops as a whole.
+
+    given: makes them anew, as they were.
+    """
+    arena = Arena(servers, folder, pair, given(), seed, tell)
+    try:
+        return arena.run()
+    except ArenaStopped as stopped:
+        tell(f"the pipeline stopped: {stopped}")
+        count = len(arena.histories)
+        if count == 1:
+            error = stopped.error
+            return [
+                Outcome(
+                    STOPPED,
+                    arena.histories[0].script,
+                    code=str(error.get("code")),
+                    reason=f"(no table named) {error.get('error')}",
+                    hint=str(error.get("hint", "")),
+                )
+            ]
+        half = count // 2
+        return [
+            *run_histories(servers, folder, pair, lambda: given()[:half], seed, tell),
+            *run_histories(servers, folder, pair, lambda: given()[half:], seed, tell),
+        ]
+
+
+def authors(source: str, seed: int, count: int, features: Sequence[str] = FEATURES) -> list[Author]:
+    """Histories of a seed."""
+    return [Author(source, f"{seed}.{number}", features) for number in range(count)]

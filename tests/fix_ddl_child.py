@@ -1,0 +1,146 @@
+"""Processes of a pipeline that start in no time: forked from one that has imported everything.
+
+`penstock load` runs its tasks in its own process there: all of it but Spark.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import multiprocessing
+import os
+import pkgutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import penstock.engines.mysql
+import penstock.engines.postgres
+from penstock.cli import main
+from penstock.control import load_process
+
+for package in (penstock.engines.mysql, penstock.engines.postgres):
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
+PR_SET_PDEATHSIG = 1
+
+
+class InProcess:
+    """A session of one slot, in this process."""
+
+    slots_are_fixed = True
+    parallelism = 1
+    alive = True
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()  # as one slot: workers keep connections per process
+
+    def run(
+        self,
+        partitions: Sequence[Sequence[Any]],
+        work: Callable[[Iterator[Any]], Any],
+        **_: object,
+    ) -> list[Any]:
+        """As Session.run."""
+        with self._turn:
+            return [result for tasks in partitions for result in work(iter(tasks))]
+
+    def named(self, _: str) -> InProcess:
+        """As Session.named."""
+        return self
+
+    def tell(self, *_: object) -> None:
+        """As Session.tell."""
+
+    def cancel(self) -> None:
+        """As Session.cancel: what runs here comes to its end."""
+
+
+class Keeper:
+    """As SessionKeeper, of a session that is always there."""
+
+    is_local = True
+    restart_count = 0
+
+    def __init__(self, *_: object) -> None:
+        self._session = InProcess()
+
+    def get(self) -> InProcess:
+        """The session."""
+        return self._session
+
+    def wait(self, _: Callable[[], bool]) -> bool:
+        """It is there."""
+        return True
+
+    def renew(self) -> None:
+        """As SessionKeeper.renew."""
+
+    def close(self) -> None:
+        """As SessionKeeper.close."""
+
+
+def run_command(arguments: Sequence[str], out: str) -> None:
+    """Run a command of penstock in this process, which dies with the one that forked it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    load_process.SessionKeeper = Keeper  # type: ignore[assignment,misc]
+    load_process.PendingSession = lambda _: None  # type: ignore[assignment,misc]
+    sys.argv[:] = ["penstock", *arguments]
+    main()
+
+
+class Child:
+    """One of a pipeline's processes, which may be killed and started again."""
+
+    def __init__(self, name: str, file: Path) -> None:
+        """name: the command."""
+        self.name = name
+        self._arguments = [name, str(file), "--json", "--checked"]
+        self._out = file.parent / f"{name}.out"
+        self._process: BaseProcess | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        given = (self._arguments, str(self._out))
+        self._process = FORKED.Process(target=run_command, args=given, daemon=True)
+        self._process.start()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.exitcode if self._process else None
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join(60)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error that it printed last."""
+        text = self._out.read_text(errors="replace") if self._out.exists() else ""
+        for line in reversed(text.splitlines()):
+            with suppress(ValueError):
+                found = json.loads(line)
+                if isinstance(found, dict) and {"code", "error"} <= found.keys():
+                    return found
+        return {"code": "?", "error": text[-500:]}

@@ -1,0 +1,61 @@
+"""Scripts of random histories: what is run at a source, in order, with pauses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement of SQL. actions: the parts of an ALTER TABLE, each of which can be left out."""
+
+    head: str
+    actions: tuple[str, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The whole text."""
+        return f"{self.head} {', '.join(self.actions)}" if self.actions else self.head
+
+    @property
+    def is_ddl(self) -> bool:
+        """Whether it changes a definition."""
+        return self.head.partition(" ")[0] in ("alter", "create", "drop", "rename", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transaction, or a pause of that many rounds, in each of which a batch may be applied."""
+
+    statements: tuple[Statement, ...] = ()
+    pause: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A history: tables with rows that exist before the pipeline, and the steps after that."""
+
+    source: str
+    setup: tuple[Statement, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def text(self) -> str:
+        """The script as a person reads and types it."""
+        lines = [f"{one.sql};" for one in self.setup]
+        lines.append("-- the pipeline is started")
+        for step in self.steps:
+            if step.pause:
+                lines.append(f"-- a pause of {step.pause}")
+            elif len(step.statements) == 1:
+                lines.append(f"{step.statements[0].sql};")
+            else:
+                lines += ["begin;", *(f"{one.sql};" for one in step.statements), "commit;"]
+        return "\n".join(lines)
+
+    @property
+    def size(self) -> int:
+        """How much there is to read: statements, actions and pauses."""
+        listed = [*self.setup, *(one for step in self.steps for one in step.statements)]
+        parts = sum(max(1, len(one.actions)) for one in listed)
+        return parts + sum(step.pause for step in self.steps)

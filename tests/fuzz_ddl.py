@@ -1,0 +1,122 @@
+"""Fuzz schema changes: random histories of rows and DDL, source and target equal at the end.
+
+`python tests/fuzz_ddl.py --histories 300 --seed 1 --source postgres --target mariadb --shrink`
+prints each history that is not equal, with its script as short as it gets, and at the end the
+counts by outcome and reason. Exits with 1 if a history differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fix_ddl_arena import DIFFERENT, EQUAL, Outcome, Servers, authors, run_histories
+from fix_ddl_histories import Author
+from fix_ddl_model import FEATURES
+from fix_ddl_script import Script
+from fix_ddl_shrink import shrink
+from fix_ddl_types import MARIADB, MYSQL, POSTGRES
+
+KINDS = (POSTGRES, MYSQL, MARIADB)
+Given = Callable[[], Sequence[Author | Script]]
+
+
+def say(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def show(number: str, outcome: Outcome, pair: tuple[str, str]) -> None:
+    """Print what became of a history."""
+    say(f"\n=== {' to '.join(pair)}, history {number}: {outcome.end} {outcome.code}")
+    if outcome.reason:
+        say(f"    {outcome.reason}\n    hint: {outcome.hint}")
+    for line in outcome.lines[:8]:
+        say(f"    {line}")
+    say(outcome.script.text)
+
+
+class Fuzzing:
+    """The histories of one pair of servers."""
+
+    def __init__(
+        self, servers: Servers, folder: Path, pair: tuple[str, str], flags: argparse.Namespace
+    ) -> None:
+        self._servers, self._folder, self._pair, self._flags = servers, folder, pair, flags
+
+    def run(self, seed: int, count: int) -> list[Outcome]:
+        """Run the histories of a seed in one arena; print those that are not equal."""
+        flags = self._flags
+        numbers = [number for number in range(count) if flags.only in ("", f"{seed}.{number}")]
+
+        def given() -> list[Author]:
+            written = authors(self._pair[0], seed, count, flags.features)
+            return [written[number] for number in numbers]
+
+        outcomes = self._play(given, seed)
+        bad = {n: one for n, one in zip(numbers, outcomes, strict=True) if one.end != EQUAL}
+        wanted = [n for n, one in bad.items() if one.end == DIFFERENT or flags.shrink == "refusals"]
+        if flags.shrink and wanted:
+            shorter = shrink(
+                [bad[n] for n in wanted], lambda g: self._play(g, seed), random.Random(seed)
+            )
+            bad |= zip(wanted, shorter, strict=True)
+        for n, one in bad.items():
+            show(f"{seed}.{n}", one, self._pair)
+        return outcomes
+
+    def _play(self, given: Given, seed: int) -> list[Outcome]:
+        tell = (lambda text: say(f"    {text}")) if self._flags.verbose else (lambda _: None)
+        return run_histories(self._servers, self._folder, self._pair, given, seed, tell)
+
+
+def read_flags() -> argparse.Namespace:
+    """Read the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("--histories", type=int, default=40, help="of each pair")
+    add("--seed", type=int, default=1)
+    add("--at-once", type=int, default=40, help="histories of one pipeline")
+    add("--source", choices=KINDS, action="append", help="all, if not given")
+    add("--target", choices=KINDS, action="append", help="all, if not given")
+    add("--features", type=lambda text: text.split(","), default=list(FEATURES))
+    add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")
+    add("--only", default="", help="one history by its number, such as 1.17")
+    add("--shrink", nargs="?", const="differences", choices=("differences", "refusals"))
+    add("--keep", type=Path, help="a folder for the pipelines' files")
+    add("--verbose", action="store_true")
+    flags = parser.parse_args()
+    flags.features = [one for one in flags.features if one not in flags.without]
+    return flags
+
+
+def main() -> int:
+    """Run the histories of a seed."""
+    flags = read_flags()
+    counts: Counter[tuple[str, str]] = Counter()
+    began_s = time.monotonic()
+    with Servers() as servers, tempfile.TemporaryDirectory(prefix="penstock-ddl-") as folder:
+        place = flags.keep or Path(folder)
+        place.mkdir(exist_ok=True)
+        for pair in [(s, t) for s in flags.source or KINDS for t in flags.target or KINDS]:
+            fuzzing, done, seed = Fuzzing(servers, place, pair, flags), 0, flags.seed
+            while done < flags.histories:
+                count = min(flags.at_once, flags.histories - done)
+                counts.update(one.kind for one in fuzzing.run(seed, count))
+                done, seed = done + count, seed + 1
+                elapsed_s = time.monotonic() - began_s
+                say(f"--- {' to '.join(pair)}: {done} histories, {elapsed_s:.0f} s")
+    for (end, reason), number in counts.most_common():
+        say(f"{number:6} {end} {reason}")
+    return int(any(end == DIFFERENT for end, _ in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
