@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 import pymysql
@@ -38,7 +38,7 @@ from penstock.model.table_requests import Capture
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 120.0
-UNCHANGED_S = 12.0  # two looks for new tables
+UNCHANGED_S = 12.0  # as long as two looks for new tables take
 POLL_S = 0.1
 RESTARTS_MAX = 60
 FENCE = "fence"
@@ -85,6 +85,14 @@ class Outcome:
         text = re.sub(r"\b[ht]\d+\.(\"[^\"]*\"|\S+)", "TABLE", self.reason)
         text = re.sub(r"\"[^\"]*\"|'[^']*'|`[^`]*`", "…", text)
         return self.end, f"{self.code} {re.sub(r'[0-9]+', 'N', text)[:110]}"
+
+
+class AnyServers(Protocol):
+    """Running servers by kind: PostgreSQL with `url`, or `fix_mysql`'s."""
+
+    def get(self, kind: str) -> Any:
+        """The server of this kind."""
+        ...
 
 
 class Servers:
@@ -190,15 +198,19 @@ class Arena:
 
     def __init__(
         self,
-        servers: Servers,
+        servers: AnyServers,
         folder: Path,
         pair: tuple[str, str],
         given: Sequence[Author | Script],
-        seed: int,
+        seed: int | str,
         tell: Tell = lambda _: None,
+        patience_s: float = UNCHANGED_S,
     ) -> None:
-        """pair: kinds of source and target. given: the histories. seed: of kills and waits."""
-        self._tell = tell
+        """pair: kinds of source and target. given: the histories. seed: of kills and waits.
+
+        patience_s: for how long a difference must stay as it is.
+        """
+        self._tell, self._patience_s = tell, patience_s
         self._servers, self._folder, self._pair = servers, folder, pair
         self._dice = random.Random(seed)
         self._number = next(_numbers)
@@ -347,7 +359,7 @@ class Arena:
 
     def _judge(self) -> list[Outcome]:
         wrong, since = self._wrong(), time.monotonic()
-        while wrong and time.monotonic() - since < UNCHANGED_S:
+        while wrong and time.monotonic() - since < self._patience_s:
             time.sleep(1.0)
             self._tend()
             now = self._wrong()
@@ -445,22 +457,23 @@ class Arena:
 
 
 def run_histories(
-    servers: Servers,
+    servers: AnyServers,
     folder: Path,
     pair: tuple[str, str],
     given: Callable[[], Sequence[Author | Script]],
-    seed: int,
-    tell: Tell = lambda _: None,
+    seed: int | str,
+    **more: Any,
 ) -> list[Outcome]:
     """Run histories in one arena, or in two of half the size where it stops as a whole.
 
-    given: makes them anew, as they were.
+    given: makes them anew, as they were. more: see `Arena`.
     """
-    arena = Arena(servers, folder, pair, given(), seed, tell)
+    arena = Arena(servers, folder, pair, given(), seed, **more)
     try:
         return arena.run()
     except ArenaStopped as stopped:
-        tell(f"the pipeline stopped: {stopped}")
+        if "tell" in more:
+            more["tell"](f"the pipeline stopped: {stopped}")
         count = len(arena.histories)
         if count == 1:
             error = stopped.error
@@ -475,11 +488,11 @@ def run_histories(
             ]
         half = count // 2
         return [
-            *run_histories(servers, folder, pair, lambda: given()[:half], seed, tell),
-            *run_histories(servers, folder, pair, lambda: given()[half:], seed, tell),
+            *run_histories(servers, folder, pair, lambda: given()[:half], seed, **more),
+            *run_histories(servers, folder, pair, lambda: given()[half:], seed, **more),
         ]
 
 
-def authors(source: str, seed: int, count: int, features: Sequence[str] = FEATURES) -> list[Author]:
+def authors(source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES) -> list[Author]:
     """Histories of a seed."""
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

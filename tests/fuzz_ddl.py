@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fix_ddl_arena import DIFFERENT, EQUAL, Outcome, Servers, authors, run_histories
 from fix_ddl_histories import Author
@@ -24,6 +25,7 @@ from fix_ddl_shrink import shrink
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
+SHRINKING_S = 4.0
 Given = Callable[[], Sequence[Author | Script]]
 
 
@@ -64,17 +66,22 @@ class Fuzzing:
         bad = {n: one for n, one in zip(numbers, outcomes, strict=True) if one.end != EQUAL}
         wanted = [n for n, one in bad.items() if one.end == DIFFERENT or flags.shrink == "refusals"]
         if flags.shrink and wanted:
+            for n in wanted:
+                say(f"shortening {seed}.{n}: {' | '.join(bad[n].lines[:2]) or bad[n].reason}")
             shorter = shrink(
-                [bad[n] for n in wanted], lambda g: self._play(g, seed), random.Random(seed)
+                [bad[n] for n in wanted],
+                lambda g: self._play(g, seed, patience_s=SHRINKING_S),
+                random.Random(seed),
             )
             bad |= zip(wanted, shorter, strict=True)
         for n, one in bad.items():
             show(f"{seed}.{n}", one, self._pair)
         return outcomes
 
-    def _play(self, given: Given, seed: int) -> list[Outcome]:
-        tell = (lambda text: say(f"    {text}")) if self._flags.verbose else (lambda _: None)
-        return run_histories(self._servers, self._folder, self._pair, given, seed, tell)
+    def _play(self, given: Given, seed: int, **more: Any) -> list[Outcome]:
+        if self._flags.verbose:
+            more["tell"] = lambda text: say(f"    {text}")
+        return run_histories(self._servers, self._folder, self._pair, given, seed, **more)
 
 
 def read_flags() -> argparse.Namespace:
