@@ -493,6 +493,8 @@ def run_histories(
         ]
 
 
-def authors(source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES) -> list[Author]:
+def authors(
+    source: str, seed: int | str, count: int, features: Sequence[str] = FEATURES
+) -> list[Author]:
     """Histories of a seed."""
     return [Author(source, f"{seed}.{number}", features) for number in range(count)]

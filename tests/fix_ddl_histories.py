@@ -43,9 +43,9 @@ class Author(Actions):
 
     def write_step(self) -> Step | None:
         """The next transaction or pause; None at the end."""
-        if not self._steps_left:
-            return None
         self._steps_left -= 1
+        if self._steps_left < 0:
+            return self._touch(-self._steps_left - 1)
         if "pause" in self._features and self._dice.random() < 0.2:
             return Step(pause=self._dice.randint(1, 2))
         self._before = copy.deepcopy((self._tables, self._made_types))
@@ -55,6 +55,13 @@ class Author(Actions):
             # DDL ends a transaction of the others.
             statements += self._draw(rows_only=several and not self._is_pg)
         return Step(tuple(statements))
+
+    def _touch(self, number: int) -> Step | None:
+        """A row in each table at the end, in some histories: it may tell what was not told yet."""
+        if not self._touches or number >= len(self._tables) or "insert" not in self._features:
+            return None
+        self._before = copy.deepcopy((self._tables, self._made_types))
+        return Step((self._insert(self._tables[number]),))
 
     def forget_step(self) -> None:
         """The server refused the last step: nothing of it happened."""
