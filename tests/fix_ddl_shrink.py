@@ -123,8 +123,11 @@ def shrink(
     outcomes: Sequence[Outcome],
     run: Callable[[Callable[[], list[Script]]], list[Outcome]],
     dice: random.Random,
-) -> list[Outcome]:
-    """Shorten scripts. run: plays scripts in one arena."""
+) -> Iterator[list[Outcome]]:
+    """Shorten scripts; gives after each round how short they are. run: plays scripts in one arena.
+
+    Raises what run raises.
+    """
     cases = [Case(outcome) for outcome in outcomes]
     for _ in range(ROUNDS_MAX):
         open_cases = [case for case in cases if not case.is_done]
@@ -143,4 +146,4 @@ def shrink(
                 for (of, atoms), outcome in zip(plan, results, strict=True)
                 if of is case
             )
-    return [case.outcome for case in cases]
+        yield [case.outcome for case in cases]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -65,18 +66,25 @@ class Fuzzing:
         outcomes = self._play(given, seed)
         bad = {n: one for n, one in zip(numbers, outcomes, strict=True) if one.end != EQUAL}
         wanted = [n for n, one in bad.items() if one.end == DIFFERENT or flags.shrink == "refusals"]
-        if flags.shrink and wanted:
-            for n in wanted:
-                say(f"shortening {seed}.{n}: {' | '.join(bad[n].lines[:2]) or bad[n].reason}")
-            shorter = shrink(
-                [bad[n] for n in wanted],
-                lambda g: self._play(g, seed, patience_s=SHRINKING_S),
-                random.Random(seed),
-            )
-            bad |= zip(wanted, shorter, strict=True)
-        for n, one in bad.items():
-            show(f"{seed}.{n}", one, self._pair)
+        try:
+            if flags.shrink and wanted:
+                self._shrink(bad, wanted, seed)
+        finally:  # also where the user has seen enough
+            for n, one in bad.items():
+                show(f"{seed}.{n}", one, self._pair)
         return outcomes
+
+    def _shrink(self, bad: dict[int, Outcome], wanted: Sequence[int], seed: int) -> None:
+        """Shorten the wanted ones in place."""
+        for n in wanted:
+            say(f"shortening {seed}.{n}: {' | '.join(bad[n].lines[:2]) or bad[n].reason}")
+        for shorter in shrink(
+            [bad[n] for n in wanted],
+            lambda given: self._play(given, seed, patience_s=SHRINKING_S),
+            random.Random(seed),
+        ):
+            bad |= zip(wanted, shorter, strict=True)
+            say(f"lengths now: {[one.script.size for one in shorter]}")
 
     def _play(self, given: Given, seed: int, **more: Any) -> list[Outcome]:
         if self._flags.verbose:
@@ -107,6 +115,7 @@ def read_flags() -> argparse.Namespace:
 def main() -> int:
     """Run the histories of a seed."""
     flags = read_flags()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     counts: Counter[tuple[str, str]] = Counter()
     began_s = time.monotonic()
     with Servers() as servers, tempfile.TemporaryDirectory(prefix="penstock-ddl-") as folder:
