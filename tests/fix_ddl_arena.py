@@ -31,6 +31,7 @@ from fix_kills import make_server
 from fix_mysql import MySQLServer
 from fix_pipeline import write_pipeline
 from penstock.control.config import load_config
+from penstock.control.table_commands import resync
 from penstock.control.table_requests import put_request
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
@@ -39,6 +40,7 @@ from penstock.model.table_requests import Capture
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 120.0
 UNCHANGED_S = 12.0  # as long as two looks for new tables take
+CURE_S = 30.0
 POLL_S = 0.1
 RESTARTS_MAX = 60
 FENCE = "fence"
@@ -67,6 +69,7 @@ class Outcome:
         reason: the error's message.
         hint: the error's next command.
         lines: how the sides differ.
+        cure: whether the table was equal after `penstock table resync`: yes, no, or not tried.
         script: what was run.
     """
 
@@ -76,6 +79,7 @@ class Outcome:
     reason: str = ""
     hint: str = ""
     lines: list[str] = field(default_factory=list)
+    cure: str = ""
 
     @property
     def kind(self) -> tuple[str, str]:
@@ -205,18 +209,21 @@ class Arena:
         seed: int | str,
         tell: Tell = lambda _: None,
         patience_s: float = UNCHANGED_S,
+        cures: bool = False,
     ) -> None:
         """pair: kinds of source and target. given: the histories. seed: of kills and waits.
 
-        patience_s: for how long a difference must stay as it is.
+        patience_s: for how long a difference must stay as it is. cures: whether refused tables
+        are copied again, as their hint says.
         """
-        self._tell, self._patience_s = tell, patience_s
+        self._tell, self._patience_s, self._cures = tell, patience_s, cures
         self._servers, self._folder, self._pair = servers, folder, pair
         self._dice = random.Random(seed)
         self._number = next(_numbers)
         self.histories = [Running(number, pair[0], one) for number, one in enumerate(given)]
         self._fences = itertools.count(1)
         self._restarts = 0
+        self.has_begun = False
         self._began_s = time.monotonic()
         self._sides: dict[int, Side] = {}
 
@@ -237,7 +244,10 @@ class Arena:
             try:
                 self._play()
                 self._note("played")
-                return self._judge()
+                outcomes = self._judge()
+                if self._cures:
+                    self._cure(outcomes)
+                return outcomes
             finally:
                 self.extract.kill()
                 self.load.kill()
@@ -282,6 +292,7 @@ class Arena:
             self._until(
                 lambda: (self._config.layout.state / "handover.json").exists(), "a position"
             )
+        self.has_begun = True
         while not all(one.is_over for one in self.histories):
             self._note("round")
             for one in self.histories:
@@ -377,9 +388,7 @@ class Arena:
             for table in self._source.tables(one.schema):
                 if TableName(one.schema, table) in isolated:
                     continue
-                lines = differences(
-                    self._source, self._target, one.schema, one.target_schema, table
-                )
+                lines = self._lines(TableName(one.schema, table))
                 if lines:
                     found.setdefault(one.number, []).extend(lines)
         return found
@@ -401,6 +410,34 @@ class Arena:
                 return Outcome(REFUSED, one.script, code=why.code, reason=why.error, hint=why.hint)
         return Outcome(EQUAL, one.script)
 
+    def _cure(self, outcomes: Sequence[Outcome]) -> None:
+        """Copy refused tables again, and note which are equal then."""
+        refused = {
+            one.number for one, o in zip(self.histories, outcomes, strict=True) if o.end == REFUSED
+        }
+        tables = [
+            one
+            for one in read_isolations(self._config.layout.state)
+            if int(one.schema[1:]) in refused
+        ]
+        for table in tables:
+            resync(self._config, table)
+        deadline = time.monotonic() + CURE_S
+        left = {table: self._lines(table) for table in tables}
+        while any(left.values()) and time.monotonic() < deadline:
+            time.sleep(1.0)
+            self._tend()
+            left = {table: self._lines(table) for table in tables}
+        for one, outcome in zip(self.histories, outcomes, strict=True):
+            of_it = [lines for table, lines in left.items() if table.schema == one.schema]
+            if one.number in refused:
+                outcome.cure = "no" if any(of_it) else "yes"
+                outcome.lines += [line for lines in of_it for line in lines]
+
+    def _lines(self, table: TableName) -> list[str]:
+        copied = f"t{table.schema[1:]}"
+        return differences(self._source, self._target, table.schema, copied, table.name)
+
     # -- databases
 
     @contextmanager
@@ -421,7 +458,8 @@ class Arena:
             return
         server.execute(f"create database {name}")
         # What TLS needs is read anew at each connection, and takes a while.
-        yield f"{server.url(name)}?sslmode=disable"
+        plain = "sslmode=disable" + ("" if server.is_mariadb else "&get_server_public_key=true")
+        yield f"{server.url(name)}?{plain}"
 
     def _drop_slot(self, admin: PostgresSide, slot: str) -> None:
         deadline = time.monotonic() + 20
@@ -472,6 +510,8 @@ def run_histories(
     try:
         return arena.run()
     except ArenaStopped as stopped:
+        if not arena.has_begun:
+            raise
         if "tell" in more:
             more["tell"](f"the pipeline stopped: {stopped}")
         count = len(arena.histories)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fix_ddl_arena import Outcome
+from fix_ddl_arena import DIFFERENT, Outcome
 from fix_ddl_script import Script, Statement, Step
 
 CANDIDATES_MAX = 48
@@ -64,7 +64,7 @@ def without(script: Script, atoms: Collection[Atom]) -> Script:
 
 def sign(outcome: Outcome) -> tuple[str, str]:
     """What must stay: the end with its error, or the way in which the sides differ first."""
-    if not outcome.lines:
+    if outcome.end != DIFFERENT:
         return outcome.end, outcome.code
     words = outcome.lines[0].rpartition(": ")[2].split()
     return outcome.end, words[0]

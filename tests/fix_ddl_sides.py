@@ -108,7 +108,8 @@ class PostgresSide:
     def _shown(name: str, of_type: str) -> str:
         if of_type.startswith("interval("):
             return f"(extract(epoch from {_quoted(name)}) * 1000000)::bigint::text || ' us'"
-        return f"{_quoted(name)}::text"
+        # A cast to text is not always what the server prints: it adds /32 to an address.
+        return f"case when {_quoted(name)} is not null then format('%s', {_quoted(name)}) end"
 
 
 class MySQLSide:

@@ -41,6 +41,8 @@ def show(number: str, outcome: Outcome, pair: tuple[str, str]) -> None:
     say(f"\n=== {' to '.join(pair)}, history {number}: {outcome.end} {outcome.code}")
     if outcome.reason:
         say(f"    {outcome.reason}\n    hint: {outcome.hint}")
+    if outcome.cure:
+        say(f"    equal after `penstock table resync`: {outcome.cure}")
     for line in outcome.lines[:8]:
         say(f"    {line}")
     say(outcome.script.text)
@@ -63,7 +65,7 @@ class Fuzzing:
             written = authors(self._pair[0], seed, count, flags.features)
             return [written[number] for number in numbers]
 
-        outcomes = self._play(given, seed)
+        outcomes = self._play(given, seed, cures=True)
         bad = {n: one for n, one in zip(numbers, outcomes, strict=True) if one.end != EQUAL}
         wanted = [n for n, one in bad.items() if one.end == DIFFERENT or flags.shrink == "refusals"]
         try:
@@ -125,7 +127,9 @@ def main() -> int:
             fuzzing, done, seed = Fuzzing(servers, place, pair, flags), 0, flags.seed
             while done < flags.histories:
                 count = min(flags.at_once, flags.histories - done)
-                counts.update(one.kind for one in fuzzing.run(seed, count))
+                outcomes = fuzzing.run(seed, count)
+                counts.update(one.kind for one in outcomes)
+                counts.update(("not cured", one.kind[1]) for one in outcomes if one.cure == "no")
                 done, seed = done + count, seed + 1
                 elapsed_s = time.monotonic() - began_s
                 say(f"--- {' to '.join(pair)}: {done} histories, {elapsed_s:.0f} s")
