@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fix_ddl_arena import DIFFERENT, Outcome
 from fix_ddl_script import Script, Statement, Step
 
-CANDIDATES_MAX = 48
+CANDIDATES_MAX = 30
 ROUNDS_MAX = 8
 Atom = tuple[int, int, int]
 SETUP = -1
