@@ -19,7 +19,7 @@ from penstock.codec.ckt import FrameEntry
 from penstock.log.segment import Segment
 from penstock.model import Rows
 
-ROWS_WANTED, BYTES_WANTED = 16_384, 4 << 20  # of one part: enough for a kernel to be worth it
+ROWS_WANTED, BYTES_WANTED = 65_536, 6 << 20  # of one part
 FRAMES_KEPT_BYTES = 64 << 20
 _VALUE_BYTES = 16  # what a message has of a value beside the value
 Ints = np.ndarray[Any, np.dtype[np.int64]]
