@@ -107,7 +107,7 @@ def said(name: str, one: Sent) -> str | None:
 
 
 def collected(root: Path, name: str, position: int) -> list[Sent]:
-    """All that a client is sent that has everything up to an LSN."""
+    """Return what a client is sent that has everything up to an LSN."""
     found: list[Sent] = []
     for block in all_blocks(root, views(name), position):
         found += sent(block.data[block.start_behind(position) :])
@@ -119,7 +119,7 @@ def collected(root: Path, name: str, position: int) -> list[Sent]:
 def test_messages_come_once_from_every_position(
     name: str, counts: list[int], per_flush: int, per_segment: int
 ) -> None:
-    """Alone, in front of transactions, between and after them; LSNs rise; none comes again."""
+    """Messages stand alone, in front of, between and after transactions; LSNs rise; none repeats."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder)
         ends = write(root / "log", counts, per_flush, per_segment)
@@ -142,7 +142,7 @@ def test_messages_come_once_from_every_position(
 def test_a_message_inside_the_rows_of_a_transaction_follows_its_commit(
     rows_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the transaction is encoded in parts: it never stands between BEGIN and COMMIT."""
+    """The message never stands between BEGIN and COMMIT, in parts neither."""
     monkeypatch.setattr(parts, "ROWS_WANTED", 1)
     (rows,) = numbered([inserts(9)])
     marker = lone(1, 1).markers[0]

@@ -35,7 +35,7 @@ def begun(running: Running) -> Raw:
 
 
 def test_the_end_is_not_in_a_segment_that_is_closed(tmp_path: Path) -> None:
-    """Also for a server that saw it open: the mark of what is durable still names it."""
+    """The mark of what is durable still names it when a server saw it open."""
     with opened(tmp_path) as log, writer_of(tmp_path) as writer:
         writer.write(run_of(ROWS[0]))
         writer.flush()

@@ -1,4 +1,4 @@
-"""Limits hold when many come at one moment: what is counted is counted before it is waited for."""
+"""Limits hold when many clients come at one moment: each is counted before the server waits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SlowWelcome(Welcome):
 
 
 def test_connections_that_log_in_at_one_moment(tmp_path: Path) -> None:
-    """As many as the limit says get in, and the others are told why not."""
+    """The limit holds, and the other clients get an error."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     settings = settings_of(limits=limits(connections=3))
     together = threading.Barrier(AT_ONCE)
@@ -56,7 +56,7 @@ def test_connections_that_log_in_at_one_moment(tmp_path: Path) -> None:
 
 
 def test_streams_that_begin_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as max_wal_senders says, although each looks at the log first."""
+    """The limit of max_wal_senders holds, although each looks at the log first."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     real = SourceLog.head
 

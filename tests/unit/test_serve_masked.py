@@ -1,4 +1,4 @@
-"""What is logged of statements that are refused: no secrets."""
+"""Refused statements are logged without secrets."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def test_statements_without_constants(sql: str, shown: str) -> None:
 
 @given(st.text("'\"$-*/e\\ \nab", max_size=40))
 def test_no_quote_shows_what_is_in_it(text: str) -> None:
-    """Whatever it is: a constant is closed where the server closes it."""
+    """A constant ends where the server ends it."""
     quoted = "'" + f"{text}{SECRET}".replace("'", "''") + "'"
     assert SECRET not in mask_sql(f"alter role r password {quoted}")
 
 
 def test_a_long_statement_is_cut() -> None:
-    """Also inside of a constant, which stays hidden."""
+    """A constant that is cut stays hidden."""
     shown = mask_sql("select '" + SECRET * LENGTH_MAX)
     assert shown == "select '***' ..."
     assert len(mask_sql("select " + "a" * 5000)) < LENGTH_MAX + 10
 
 
 def test_refused_statements_are_logged_without_secrets(tmp_path: Path) -> None:
-    """By every protocol, and as replication commands."""
+    """Every protocol masks them, and replication commands are masked, too."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     statement = f"alter role repl password '{SECRET}'"
     with capture_logs() as logs, Running(tmp_path, relations=[ITEM]) as running:

@@ -1,4 +1,4 @@
-"""What the server has in memory: counted as it is there, whatever it was compressed to."""
+"""Memory of the server: counted as it is once decompressed."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_block_has_the_size_that_its_rows_have_in_memory(tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("small")
 def test_many_streams_do_not_read_ahead_without_room(tmp_path: Path) -> None:
-    """Each of 64 streams that nobody reads has one block; two where there is room."""
+    """Each of 64 streams whose client does not read has one block; two if there is room."""
     write_alike(tmp_path, frames=2, rows=2000)
     several = [
         Publication(name=f"p{n}", oid=n, owner="repl", all_tables=True) for n in range(STREAMS)
@@ -156,7 +156,7 @@ def test_frames_that_are_kept_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_a_chunk_looks_at_each_entry_once(tmp_path: Path) -> None:
-    """However many flush points a segment has: not all rows again for each of them."""
+    """The time is linear in the flush points of a segment."""
     groups = numbered([inserts(1, first=at) for at in range(50)])
     with Writer.open(tmp_path / "log", log_id=None, source=SOURCE) as writer:
         for group in groups:

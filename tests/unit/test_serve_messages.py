@@ -84,7 +84,7 @@ def confirm(running: Running, client: Raw, lsn: int) -> None:
 
 
 def test_messages_are_confirmed_one_by_one(tmp_path: Path) -> None:
-    """What is confirmed does not come again, what is not confirmed does; on an idle log, too."""
+    """Confirmed messages are not sent again, others are; on an idle log, too."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     ends = [numbers.end_of(1, trx) for trx in (2, 3, 4)]
     with Running(tmp_path, publications=published(EVERYTHING)) as running:
@@ -108,7 +108,7 @@ def test_messages_are_confirmed_one_by_one(tmp_path: Path) -> None:
 
 
 def test_messages_of_an_older_log_are_sent(tmp_path: Path) -> None:
-    """Logs of before have no number for a message: it stands at the END in front of it."""
+    """A log of an earlier version has no number for a message: it stands at the previous END."""
     (rows,) = numbered([list[Change](inserts(1))])
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path, publications=published(EVERYTHING)) as running:

@@ -101,7 +101,7 @@ def test_what_nobody_made_is_forgotten_with_its_log(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_something_else_is_refused(tmp_path: Path) -> None:
-    """With the file's name."""
+    """The error names the file."""
     SavedState(tmp_path, log_id="a").save("slots", {"slots": 7})
     with pytest.raises(CheckpointCorrupt, match=FILE_NAME):
         Slots(SavedState(tmp_path, log_id="a"), slots_max=3)
@@ -109,7 +109,7 @@ def test_a_part_that_is_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Whether the state file can be written."""
+    """Return a switch: True fills the disk for the state file."""
     real = SavedState.save
     is_full = False
 
@@ -130,7 +130,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def test_a_publication_that_is_not_saved_is_not_in_force(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """Made, altered, dropped or commented: as before, and in the file with the next one."""
+    """Nothing is created, altered, dropped or commented, and the next change does not save it."""
     made = catalog_of(SavedState(tmp_path, log_id="a"))
     asked(made, "create publication p for table item; comment on publication p is 'old'")
     model = made.model
@@ -156,7 +156,7 @@ def test_a_publication_that_is_not_saved_is_not_in_force(
 def test_a_client_is_told_what_could_not_be_saved(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """It is no defect of the catalogue."""
+    """The error is not an internal one."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with (
         Running(tmp_path, relations=[ITEM]) as running,
@@ -173,7 +173,7 @@ def test_a_client_is_told_what_could_not_be_saved(
 def test_oids_and_shapes_that_are_not_saved_are_saved_later(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """A client may have seen an oid: it is not given again."""
+    """An oid that a client may have seen is not given again."""
     state = SavedState(tmp_path, log_id="a")
     made = catalog_of(state)
     shapes = Shapes(state)
@@ -226,7 +226,7 @@ def test_what_is_confirmed_while_the_file_is_written_is_not_saved_yet(
 def test_a_slot_that_is_not_saved_is_not_there(
     tmp_path: Path, full_disk: Callable[[bool], None]
 ) -> None:
-    """Its name is free, and nothing is held for it; an altered one is as before."""
+    """The name is free again; a slot that could not be altered is unchanged."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -270,7 +270,7 @@ def test_no_slot_is_made_while_links_are_disabled(tmp_path: Path) -> None:
 def test_an_error_before_a_stream_begins_leaves_the_slot_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is: the next client may stream from it without a restart."""
+    """The next client can stream from it without a restart."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with Running(tmp_path) as running:
         client = Raw(running)
@@ -292,7 +292,7 @@ def test_an_error_before_a_stream_begins_leaves_the_slot_free(
 
 
 def test_a_temporary_slot_lets_go_of_its_snapshot(tmp_path: Path) -> None:
-    """In the dialect that names it by a time, for whoever reads it: until the session ends."""
+    """The snapshot, named by a time in this dialect, is released when the session ends."""
     write_log(tmp_path / "log", numbered([inserts(1)]))
     with opened(tmp_path) as log:
         log_id = log.head().log_id

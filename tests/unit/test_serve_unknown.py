@@ -27,7 +27,7 @@ TABLE = Relation(
 
 
 def kept(condition: str) -> list[bool]:
-    """Which of all pairs of truths a filter keeps; n is 1 and s is 'x' where a is so."""
+    """Return which pairs a filter keeps; n is 1 where a is true, s is 'x' where b is."""
     columns = {
         "a": pa.array([a for a, _ in PAIRS], pa.bool_()),
         "b": pa.array([b for _, b in PAIRS], pa.bool_()),
@@ -39,17 +39,17 @@ def kept(condition: str) -> list[bool]:
 
 
 def both(a: bool | None, b: bool | None) -> bool | None:
-    """AND of PostgreSQL."""
+    """Return AND as PostgreSQL does."""
     return False if a is False or b is False else None if a is None or b is None else True
 
 
 def either(a: bool | None, b: bool | None) -> bool | None:
-    """OR of PostgreSQL."""
+    """Return OR as PostgreSQL does."""
     return True if a or b else None if a is None or b is None else False
 
 
 def opposite(a: bool | None) -> bool | None:
-    """NOT of PostgreSQL."""
+    """Return NOT as PostgreSQL does."""
     return None if a is None else not a
 
 
@@ -74,6 +74,6 @@ def opposite(a: bool | None) -> bool | None:
     ],
 )
 def test_rows_are_kept_where_the_condition_is_true(condition: str, truth: object) -> None:
-    """Over all pairs of true, false and unknown."""
+    """All pairs of true, false and unknown are compared."""
     assert callable(truth)
     assert kept(condition) == [truth(a, b) is True for a, b in PAIRS]

@@ -43,7 +43,7 @@ def test_what_is_no_number_in_range_is_none(text: str) -> None:
 
 
 def test_zeros_in_front_do_not_count() -> None:
-    """As many as there are."""
+    """Leading zeros are free."""
     assert parse_whole("0" * 5000 + "12") == 12
     assert parse_whole("000") == 0
     assert parse_whole("9223372036854775807") == 2**63 - 1
@@ -58,7 +58,7 @@ def beat(content: str) -> LogicalMessage:
 
 
 def test_a_user_of_a_source_writes_a_heartbeat_that_is_none() -> None:
-    """It would be a number in the log that no reader could take."""
+    """The log would have a number that no reader accepts."""
     assert sent_us_in(beat("s 17"), "s") == 17
     for text in (*ODD, LONG, "9" * 20):
         assert sent_us_in(beat(f"s {text}"), "s") is None
@@ -90,7 +90,7 @@ def test_positions_and_options_are_refused_with_a_code(
 
 
 def test_a_server_says_numbers_that_are_none() -> None:
-    """Of its error the place is left out; its challenge is refused."""
+    """The place of an error is left out; a challenge is refused."""
     for text in (LONG, "²"):
         said = server_message(b"SERROR\0C42601\0Mno\0P" + text.encode() + b"\0\0")
         assert (said.position, said.message) == (0, "no")
@@ -121,7 +121,7 @@ def test_no_number_is_checked_by_its_characters_alone() -> None:
 
 
 def test_a_merge_reads_a_message_of_a_global_transaction_of_too_many_parts(tmp_path: Path) -> None:
-    """Its prefix is any user's of a source: it is no reason to stop at each start."""
+    """Any user of a source can write its prefix, so it must not stop the merge."""
     prefix = f"{GLOBAL_PREFIX}/{LONG}"
     marker = Marker(
         kind=MarkerKind.MESSAGE,
