@@ -119,7 +119,7 @@ def collected(root: Path, name: str, position: int) -> list[Sent]:
 def test_messages_come_once_from_every_position(
     name: str, counts: list[int], per_flush: int, per_segment: int
 ) -> None:
-    """Messages stand alone, in front of, between and after transactions; LSNs rise; none repeats."""
+    """Messages stand alone or between transactions; LSNs rise, and none repeats."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         root = Path(folder)
         ends = write(root / "log", counts, per_flush, per_segment)

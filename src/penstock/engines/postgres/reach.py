@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from psycopg import conninfo
 
+from penstock.model.whole_number import parse_whole
 from penstock.ports.reach import Reach
 
 PORT_DEFAULT = 5432
@@ -16,7 +17,7 @@ def reach(url: str) -> Reach:
     hosts = given.get("hostaddr", given.get("host", "")).split(",")
     ports = given.get("port", "").split(",")
     each = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=True)
-    addresses = tuple((host, int(port or PORT_DEFAULT)) for host, port in each)
+    addresses = tuple((host, parse_whole(port, 65_535) or PORT_DEFAULT) for host, port in each)
     sockets = [host for host, _ in addresses if not host or host.startswith(("/", "@"))]
     return Reach(
         addresses=() if sockets else addresses,
