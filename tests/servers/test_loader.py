@@ -16,13 +16,12 @@ from fix_loading import TABLES, Running, add, check, rows, run_killed, until
 from fix_postgres import Server
 from penstock.host import faults
 from penstock.host.files import DirectoryLock
-from penstock.load import kept_files
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
-from penstock.load.kept_files import Keeping
 from penstock.load.loader_state import read_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentMissing
+from penstock.model.keeping import Keeping
 
 
 @pytest.fixture
@@ -353,7 +352,7 @@ def test_applied_segments_stay_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that are old or many go although removeFiles is false; what is to come never does."""
-    monkeypatch.setattr(kept_files, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("penstock.log.keeping.LOOK_INTERVAL_S", 0.05)
     folder = tmp_path / "log"
     for name in ("0.ckt", "1.ckt"):
         os.utime(folder / name, (0, 0))

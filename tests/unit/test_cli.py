@@ -8,14 +8,14 @@ import pkgutil
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 import penstock
 from fix_checks import every_check
+from fix_cli import called, commands
 from fix_pipeline import write_pipeline
 from penstock import cli
 from penstock.control import demo
@@ -23,30 +23,6 @@ from penstock.model import PenstockError
 
 COMMANDS = ("run", "extract", "load", "status", "lag", "verify", "doctor", "demo")
 LOG_COMMANDS = ("ls", "cat", "check")
-
-
-def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its path."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        full = f"{path} {name}".strip()
-        if isinstance(command, click.Group):
-            yield from commands(command, full)
-        else:
-            yield full, command
-
-
-def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of a command line."""
-    code = 0
-    try:
-        cli.guarded(list(arguments))
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 0
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_every_command_of_the_design_is_there() -> None:

@@ -73,8 +73,15 @@ def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
     from penstock.control.config import load_config, need_source
 
     config = load_config(file)
-    need_source(config, takes_merge=takes_merge)
+    need_source(config, _typed_command(), takes_merge=takes_merge)
     return config
+
+
+def _typed_command() -> str:
+    """Return the command that runs, as typed after `penstock`, with FILE for the pipeline file."""
+    context = click.get_current_context()
+    words = context.command_path.split()[1:]
+    return " ".join([*words, "FILE", *context.params.get("names", ())])
 
 
 def any_config(file: Path) -> Config:
@@ -91,7 +98,7 @@ def consumed_config(file: Path, group: str) -> Config:
 
     config = load_config(file)
     if config.stage is None:
-        need_source(config, takes_merge=True)
+        need_source(config, _typed_command(), takes_merge=True)
     return consumed(config, group)
 
 

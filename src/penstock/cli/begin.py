@@ -60,7 +60,8 @@ def init(
 
     diagnostics(verbose)
     file = path or Path(f"{pipeline_name(source)}.toml")
-    found = draft(NewPipeline(source=source, target=target, tables=_patterns(tables)))
+    wanted = NewPipeline(source=source, target=target, tables=_patterns(tables), file=file.name)
+    found = draft(wanted)
     write_file(file, found.text)
     exports = [f"export {name}=...   # the password" for name in found.variables]
     words = ("doctor", "run", "verify") if target else ("doctor", "run", "consumers ls")

@@ -43,12 +43,24 @@ def say(as_json: bool, text: str, **fields: Any) -> None:
 
 
 def ask(question: str, yes: bool, as_json: bool) -> None:
-    """Ask, unless --yes has answered; ends the command when the answer is no."""
+    """Ask, unless --yes has answered; ends the command when the answer is no.
+
+    Raises UsageError if standard input ends without an answer.
+    """
     if as_json and not yes:
         raise click.UsageError("--json needs --yes: nobody is there to answer")
-    if not yes and not click.confirm(question):
-        say_text("nothing was changed")
-        sys.exit(EXIT_FAILED)
+    try:
+        if yes or click.confirm(question):
+            return
+    except click.Abort:
+        if sys.stdin.isatty():  # Ctrl-C or Ctrl-D at the question
+            raise
+        raise click.UsageError(
+            "standard input ended before the question was answered, and nothing was changed; "
+            "run the command with --yes"
+        ) from None
+    say_text("nothing was changed")
+    sys.exit(EXIT_FAILED)
 
 
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Iterator
 
 from penstock.codec.kernels import all_compiled
+from penstock.host.installation import reinstall_command
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.model.whole_number import parse_whole
 from penstock.ports.checks import Checks, Finding, Severity, Side
@@ -34,7 +36,9 @@ def kernel(_config: Config) -> Iterator[Finding]:
             Severity.WARNING,
             "the compiled decoder is not in use; the plain Python one runs",
             "everything works, and decoding is thirty times slower or more",
-            "apt-get install gcc python3-dev && pip install --force-reinstall penstock",
+            "unset PENSTOCK_PURE"
+            if os.environ.get("PENSTOCK_PURE")
+            else f"apt-get install gcc python3-dev && {reinstall_command()}",
         )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.host.files import FileMissing
 from penstock.log import check, list_segments, open_segment
@@ -23,6 +23,10 @@ from penstock.log.state import load_state
 from penstock.log.text import NULL, lines
 from penstock.model import PenstockError, TableName
 from penstock.ports.positions import kind_in_log
+from penstock.ports.stage_groups import DIRECTORY, FEEDS
+
+if TYPE_CHECKING:
+    from penstock.ports.config import Config
 
 _UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
 
@@ -51,6 +55,8 @@ def find_log(path: Path) -> LogPlace:
         from penstock.control.config import load_config  # with all drivers: not for a directory
 
         config = load_config(path)
+        if config.stage is not None:
+            raise _log_of_feeds(config)
         place = LogPlace(
             directory=config.layout.log, extension=config.change_loader.change_file_extension
         )
@@ -63,6 +69,18 @@ def find_log(path: Path) -> LogPlace:
             hint="Begin one with `penstock run`, or name another pipeline file or directory.",
         )
     return place
+
+
+def _log_of_feeds(config: Config) -> LogNotFound:
+    """Error: a pipeline with [stage] has a log for each target schema."""
+    folders = [config.directory / name for name in (FEEDS, DIRECTORY)]
+    found = sorted(log.parent for folder in folders for log in folder.glob("*/log"))
+    hint = "Start `penstock stage FILE`: each target schema gets a log when its feed begins."
+    if found:
+        hint = f"Name one of them: {', '.join(map(str, found))}"
+    return LogNotFound(
+        f"{config.path.name} has [stage]: there is a change log for each target schema", hint=hint
+    )
 
 
 def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFile]:

@@ -73,7 +73,7 @@ class Draft:
 class NewPipeline:
     """What a new pipeline shall be. tables: patterns; empty: all that the source has.
 
-    target: empty: there is none, changes are for consumers.
+    target: empty: there is none, changes are for consumers. file: its name, for messages.
 
     prefix: of the variables that passwords go into. choices: for [target.types], before what the
     plan asks for. looks: whether doctor is asked, too.
@@ -87,6 +87,7 @@ class NewPipeline:
     prefix: str = ""
     choices: Mapping[str, str] | None = None
     looks: bool = True
+    file: str = "pipeline.toml"
 
 
 def draft(wanted: NewPipeline) -> Draft:
@@ -100,19 +101,21 @@ def draft(wanted: NewPipeline) -> Draft:
     patterns = wanted.tables or _everything(wanted.source)
     choices = dict(wanted.choices or {})
     parts = _Parts(wanted=wanted, source=source, target=target, patterns=patterns)
-    config = _read(parts.text(), variables)
+    config = _read(parts.text(), variables, wanted.file)
     if not wanted.target:
         return _without_target(parts, config, variables)
     plan = make_plan(config)
     parts.tables = _some(tuple(table.source for table in plan.tables), patterns)
     parts.namespaces = _namespaces(plan, wanted)
     parts.choices = choices
-    config = _read(parts.text(), variables)
+    config = _read(parts.text(), variables, wanted.file)
     plan = make_plan(config)
     parts.plan = plan
     for loss in plan.missing.values():
         parts.choices.setdefault(loss.name, next(iter(loss.choices)))
-    config = _read(parts.text(), variables)  # with the choices: doctor does not ask for them
+    config = _read(
+        parts.text(), variables, wanted.file
+    )  # with the choices: doctor does not ask for them
     report = examine(config) if wanted.looks else None
     parts.report = report
     return Draft(
@@ -127,7 +130,7 @@ def draft(wanted: NewPipeline) -> Draft:
 
 def _without_target(parts: _Parts, config: Config, variables: Mapping[str, str]) -> Draft:
     parts.tables = _some(tuple(table.name for table in source_tables(config)), parts.patterns)
-    config = _read(parts.text(), variables)
+    config = _read(parts.text(), variables, parts.wanted.file)
     parts.report = examine(config) if parts.wanted.looks else None
     return Draft(
         text=parts.text(),
@@ -200,9 +203,9 @@ def _namespaces(plan: Plan, wanted: NewPipeline) -> dict[str, str]:
     return {schema: namespace} if namespace else {}
 
 
-def _read(text: str, variables: Mapping[str, str]) -> Config:
+def _read(text: str, variables: Mapping[str, str], file: str) -> Config:
     with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-        path = Path(folder) / "draft.toml"
+        path = Path(folder) / file
         path.write_text(text, encoding="utf-8")
         return load_config(path, {**os.environ, **variables})
 

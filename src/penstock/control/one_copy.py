@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,12 +19,25 @@ from penstock.control.plan import check as check_plan
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.control.supervisor import run_pipeline
 from penstock.host.errors import mask
+from penstock.model import PenstockError
 from penstock.ports.leftovers import leftovers
 from penstock.ports.refusals import TargetFollowsAnotherLog
 
 PREFIX = "PENSTOCK_COPY_"
 FILE = "copy.toml"
 EVERYTHING_ELSE = {"*": "error"}
+_OPTION_WORDS = (
+    (
+        r'"([^"]+)" = "([^"]+)"( (?:below|in) \[target\.types\](?: of the pipeline file)?)?',
+        r'--type "\1=\2"',
+    ),
+    (r"; `penstock plan`? ?(FILE`)? ?shows [^.;]*", ""),
+    (r"\[source\] tables", "--tables"),
+    (r"\[target\.types\]", "--type"),
+    (r"penstock run FILE|penstock run copy\.toml", "the same command"),
+    (r"(?<!/)copy\.toml line \d+, \[\w+\]: ", ""),
+    (r"(?<!/)copy\.toml\b|\bFILE\b", "{file}"),
+)
 
 
 def copy_once(
@@ -40,8 +54,37 @@ def copy_once(
     TargetFollowsAnotherLog.
 
     When it fails, its state stays, so that the same command goes on; when it is done, only the rows
-    stay.
+    stay. Errors speak of the command's options, because there is no file of the user's.
     """
+    place = folder / _folder_name(source, target, tables)
+    try:
+        return _copy(source, target, tables, choices, place, view, verbose=verbose)
+    except PenstockError as error:
+        error.message = in_options(error.message, place / FILE)
+        error.hint = in_options(error.hint, place / FILE)
+        raise
+
+
+def in_options(text: str, file: Path) -> str:
+    """Return a message or hint about a pipeline file in the words of the command's options."""
+    for pattern, replacement in _OPTION_WORDS:
+        text = re.sub(pattern, replacement.replace("{file}", str(file)), text)
+    examine = f"penstock doctor {file}"
+    if not file.exists():  # nothing was copied yet
+        examine = "penstock init SOURCE TARGET` and then `penstock doctor"
+    return text.replace("`penstock doctor`", f"`{examine}`")
+
+
+def _copy(
+    source: str,
+    target: str,
+    tables: tuple[str, ...],
+    choices: Mapping[str, str],
+    place: Path,
+    view: View,
+    *,
+    verbose: bool,
+) -> list[str]:
     # Its state would be taken for that of the pipeline that is there.
     followed = leftovers(target, tables=None).log_id
     if followed:
@@ -50,7 +93,6 @@ def copy_once(
             hint="Add the tables to that pipeline (penstock table add), or name another target "
             "database.",
         )
-    place = folder / _folder_name(source, target, tables)
     found = draft(
         NewPipeline(
             source=source,
@@ -61,6 +103,7 @@ def copy_once(
             prefix=PREFIX,
             choices={**EVERYTHING_ELSE, **choices},
             looks=False,
+            file=FILE,
         )
     )
     check_plan(found.config)

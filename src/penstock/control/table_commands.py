@@ -61,7 +61,10 @@ def add(config: Config, table: TableName) -> TableRequest:
     if selection.takes(table) and not is_refused and _is_captured(config, table):
         raise TableTaken(
             f"{table} is one of this pipeline's tables already",
-            hint=f"To copy its rows again: penstock table resync {config.path.name} {table}",
+            hint=f"To copy its rows again: penstock table resync FILE {table}"
+            if config.has_target
+            else "Its changes are in the log from its first one on: penstock log cat FILE "
+            f"--table {table}",
         )
     out = selection.excluded_by(table)
     if out is not None and not out.exact:

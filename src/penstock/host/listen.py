@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.model import PenstockError
@@ -21,9 +22,29 @@ class PortTaken(PenstockError):
     code = "HS71"
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
+Written = Callable[[str, int], str]
+"""A function that writes a host and a port as the user gives them: as options, as a key."""
+
+
+def as_options(host: str, port: int) -> str:
+    """Write an address as the options of `penstock web`."""
+    return f"--host {host} --port {port}"
+
+
+def as_key(section: str) -> Written:
+    """Return a function that writes an address as the key `listen` of a section."""
+
+    def write(host: str, port: int) -> str:
+        shown = f"[{host}]" if ":" in host else host
+        return f'listen = "{shown}:{port}" in [{section}]'
+
+    return write
+
+
+def listening_socket(host: str, port: int, *, written: Written = as_options) -> socket.socket:
     """Listen at a host (name or address) and port; 0: any free port.
 
+    written: writes the other address that a hint names.
     Raises PortTaken, or ListenFailed for every other reason.
     """
     try:
@@ -32,8 +53,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         )[0]
     except OSError as error:
         raise ListenFailed(
-            f"{host} is no address of this machine: {error.strerror}",
-            hint="Give an address with --host, such as 127.0.0.1 or 0.0.0.0.",
+            f"{host} is not an address of this machine: {error.strerror}",
+            hint=f"Give an address of this machine: {written('127.0.0.1', port)}",
         ) from error
     found = socket.socket(family, kind, protocol)
     try:
@@ -42,7 +63,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         found.listen(128)
     except OSError as error:
         found.close()
-        raise _error(host, port, error) from error
+        raise _error(host, port, error, written) from error
     return found
 
 
@@ -70,15 +91,15 @@ def own_address(toward: str) -> str:
         return socket.gethostname()
 
 
-def _error(host: str, port: int, error: OSError) -> PenstockError:
+def _error(host: str, port: int, error: OSError, written: Written) -> PenstockError:
     if error.errno == errno.EADDRINUSE:
+        other = written(host, port + 1 if port < 65535 else port - 1)
         return PortTaken(
             f"port {port} of {host} is taken by another program",
-            hint=f"See which one: ss -ltnp 'sport = :{port}'; or give another port: --port "
-            f"{port + 1 if port < 65535 else port - 1}",
+            hint=f"See which one: ss -ltnp 'sport = :{port}'; or give another port: {other}",
             port=port,
         )
-    hint = "Give an address of this machine with --host."
+    hint = f"Give an address of this machine: {written('127.0.0.1', port)}"
     if error.errno == errno.EACCES:
-        hint = "Ports below 1024 need rights: give a higher one with --port."
+        hint = f"Give a port of 1024 or more: {written(host, port + 8000)}"
     return ListenFailed(f"cannot listen at {host} port {port}: {error.strerror}", hint=hint)

@@ -20,7 +20,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS
 from penstock.codec.postgres.scram_server import ScramServer, Verifier
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import listening_socket
+from penstock.host.listen import as_key, listening_socket
 from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Session
 from penstock.serve.serving import Serving
@@ -60,7 +60,7 @@ class Server:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; gives the port. Raises PortTaken, ListenFailed."""
-        found = listening_socket(host, port)
+        found = listening_socket(host, port, written=as_key("serve"))
         found.setblocking(False)
         self._server = await asyncio.start_server(
             self._accepted, sock=found, limit=READ_LIMIT_BYTES, backlog=512

@@ -34,7 +34,11 @@ def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iter
     _check_installed()
     from penstock.web.server import WebOptions, serving
 
-    with serving(configs, WebOptions(host=host, port=port, token=_token())) as served:
+    def written(host: str, port: int) -> str:
+        return f"--web-host {host} --web-port {port}"
+
+    options = WebOptions(host=host, port=port, token=_token(), written=written)
+    with serving(configs, options) as served:
         say(*_served_lines(served, "it ends with the run"))
         yield
 

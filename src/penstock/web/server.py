@@ -15,7 +15,7 @@ import uvicorn
 
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import listening_socket
+from penstock.host.listen import Written, as_options, listening_socket
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts, is_loopback
@@ -46,12 +46,18 @@ class ServerNotStarted(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
-    """Where to listen and whom to let in. token: None: none is given, one is made if needed."""
+    """Address to listen at, and who may log in.
+
+    Attributes:
+        token: to log in with; None if none is given, then one is made if needed.
+        written: writes an address as the options of the command that serves the pages.
+    """
 
     host: str = HOST_DEFAULT
     port: int = PORT_DEFAULT
     token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
+    written: Written = as_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
         made = "" if token else secrets.token_urlsafe(32)
         token = token or made
     access = Access(token)
-    listener = listening_socket(options.host, options.port)
+    listener = listening_socket(options.host, options.port, written=options.written)
     port = listener.getsockname()[1]
     ended = threading.Event()
     interface = Interface(

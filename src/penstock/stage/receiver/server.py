@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import listening_socket
+from penstock.host.listen import as_key, listening_socket
 from penstock.model import PenstockError
 from penstock.stage.receiver.app import Receiver
 
@@ -81,7 +81,7 @@ def serving(
         )
     if certificate is not None:
         _check(certificate)
-    listener = listening_socket(host, port)
+    listener = listening_socket(host, port, written=as_key("stage"))
     library = logging.getLogger("uvicorn")
     library.handlers, library.propagate = [_Quiet()], False
     server = uvicorn.Server(

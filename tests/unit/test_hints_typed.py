@@ -1,0 +1,127 @@
+"""Hints, typed as they are printed: each leads to where it says. No server is asked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from fix_cli import called, commands
+from penstock import cli
+from penstock.control.log_view import LogNotFound, find_log
+
+STAGE = """
+[pipeline]
+name = "feeds"
+directory = "feeds"
+[target]
+url = "postgresql://u@127.0.0.1:1/t"
+[stage]
+listen = "127.0.0.1:0"
+[staging]
+url = "postgresql://u@127.0.0.1:1/s"
+"""
+SHARD = """
+[pipeline]
+name = "{name}"
+directory = "{name}"
+[source]
+url = "postgresql://u@127.0.0.1:1/{name}"
+tables = ["public.*"]
+"""
+MERGE = """
+[pipeline]
+name = "all"
+directory = "all"
+[merge]
+logs = ["s0.toml", "s1.toml"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Pipeline files of each kind; every server is unreachable."""
+    (tmp_path / "stage.toml").write_text(STAGE)
+    (tmp_path / "all.toml").write_text(MERGE)
+    for name in ("s0", "s1"):
+        (tmp_path / f"{name}.toml").write_text(SHARD.format(name=name))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def typed(hint: str) -> list[str]:
+    """Return the arguments of the `penstock` command in a hint."""
+    found = re.search(r"penstock ([^`]+)", hint)
+    assert found, hint
+    return shlex.split(found[1].strip().rstrip("."))
+
+
+def is_parsed(arguments: list[str]) -> bool:
+    """Return whether the command line takes these arguments."""
+    command: click.Command = cli.cli
+    context = click.Context(command)
+    while isinstance(command, click.Group):
+        found = command.get_command(context, arguments[0])
+        assert found is not None, arguments
+        command, arguments = found, arguments[1:]
+    try:
+        command.make_context("x", arguments)
+    except click.UsageError:
+        return False
+    return True
+
+
+def refused_commands(file: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Return the hint of each command that answers CF12 for a file."""
+    hints = {}
+    needless = {"init", "copy", "demo", "web", "stage", "status", "lag", "doctor", "run", "merge"}
+    for name, command in commands(cli.cli):
+        if name.split()[0] in needless or name.startswith(("flexcdc", "ignite", "cluster")):
+            continue
+        takes_names = any(one.name == "names" for one in command.params)
+        arguments = [*name.split(), file, *(["public.item"] if takes_names else [])]
+        _, _, told = called(capsys, *arguments)
+        if "error CF12" in told:
+            hints[name] = told.partition("next: ")[2].strip()
+    return hints
+
+
+def test_a_command_about_a_source_names_one_that_takes_the_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a file with [stage]: `penstock stage` in place of a start, else `penstock status`."""
+    hints = refused_commands("stage.toml", capsys)
+    assert {"extract", "load", "verify", "plan", "table ls", "table add"} <= hints.keys()
+    for name, hint in hints.items():
+        following = "stage" if name in ("extract", "load") else "status"
+        assert typed(hint) == [following, "stage.toml"], name
+        assert is_parsed(typed(hint))
+
+
+def test_a_command_about_one_source_names_a_merged_pipeline(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hint is the same command for a pipeline whose log is merged, with its arguments."""
+    hints = refused_commands("all.toml", capsys)
+    assert {"verify", "table ls", "table add"} <= hints.keys()
+    for name, hint in hints.items():
+        arguments = typed(hint)
+        assert arguments[: len(name.split())] == name.split()
+        assert str(folder / "s0.toml") in arguments
+        assert is_parsed(arguments), name
+
+
+def test_the_log_of_changefeeds_is_found(folder: Path) -> None:
+    """There is one for each target schema: the hint names them, and each is found."""
+    with pytest.raises(LogNotFound) as none_yet:
+        find_log(Path("stage.toml"))
+    assert "penstock stage FILE" in none_yet.value.hint
+    for place in ("feeds/feeds/shop.public/log", "feeds/groups/shop.public/log"):
+        (folder / place).mkdir(parents=True)
+    with pytest.raises(LogNotFound) as several:
+        find_log(Path("stage.toml"))
+    for name in several.value.hint.partition(": ")[2].split(", "):
+        assert find_log(Path(name)).directory == Path(name) / "log"

@@ -1,0 +1,62 @@
+"""`penstock copy` speaks of its options: the user has no file, and no section of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.begin import copy
+from penstock.codec.errors import unfit
+from penstock.codec.types import Engine, parse_choices
+from penstock.control.one_copy import FILE, in_options
+from penstock.model import LOAD_AFRESH, PenstockError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'Write "zero dates" = "error" below [target.types] (or null, text); `penstock plan` '
+            "shows all of them.",
+            'Write --type "zero dates=error" (or null, text).',
+        ),
+        (
+            'Write "zero dates" = "null" in [target.types]; `penstock plan FILE` shows '
+            "the choices.",
+            'Write --type "zero dates=null".',
+        ),
+        ('Take it out: "!public.a" in [source] tables.', 'Take it out: "!public.a" in --tables.'),
+        ("copy.toml line 9, [source]: tables has a wrong value", "tables has a wrong value"),
+        ("Name one of: public.a, public.b.", "Name one of: public.a, public.b."),
+    ],
+)
+def test_words_of_a_file_become_options(tmp_path: Path, text: str, expected: str) -> None:
+    """What is printed can be typed after `penstock copy SOURCE TARGET`."""
+    assert in_options(text, tmp_path / FILE) == expected
+
+
+def test_the_file_that_a_hint_names_is_there(tmp_path: Path) -> None:
+    """State is kept when a copy has failed; before it, `penstock init` writes a file to examine."""
+    file = tmp_path / FILE
+    hint = "Run `penstock doctor`: it prints the GRANT to type."
+    assert "`penstock init SOURCE TARGET` and then `penstock doctor`" in in_options(hint, file)
+    file.touch()
+    assert in_options(hint, file) == f"Run `penstock doctor {file}`: it prints the GRANT to type."
+    again = in_options(LOAD_AFRESH, file)
+    assert again.endswith(f"penstock reset {file} --target, then the same command")
+
+
+def test_hints_of_values_and_choices_name_existing_options() -> None:
+    """The options that the words become are those of the command."""
+    names = {name for one in copy.params for name in one.opts}
+    errors: list[PenstockError] = [unfit(1, 0, "no such text")]
+    with pytest.raises(PenstockError) as unknown:
+        parse_choices({"zero date": "null"}, Engine.MYSQL)
+    errors.append(unknown.value)
+    for error in errors:
+        for text in (error.message, error.hint):
+            shown = in_options(text, Path(FILE))
+            assert "[" not in shown
+            words = {word.strip(".,;:") for word in shown.split() if word.startswith("--")}
+            assert words <= names
