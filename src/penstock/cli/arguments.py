@@ -70,7 +70,8 @@ def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
 
     takes_merge: one with [merge] will do.
     """
-    from penstock.control.config import load_config, need_source
+    from penstock.control.config import load_config
+    from penstock.control.config_needs import need_source
 
     config = load_config(file)
     need_source(config, _typed_command(), takes_merge=takes_merge)
@@ -93,7 +94,8 @@ def any_config(file: Path) -> Config:
 
 def consumed_config(file: Path, group: str) -> Config:
     """Read a pipeline file for consumers: of a file with [stage] what `--group` says."""
-    from penstock.control.config import load_config, need_source
+    from penstock.control.config import load_config
+    from penstock.control.config_needs import need_source
     from penstock.control.consumers import consumed
 
     config = load_config(file)

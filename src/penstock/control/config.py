@@ -480,37 +480,6 @@ def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -
         raise invalid(text, section, "walForceArchiveTimeout", "must be -1 (off) or more than 0")
 
 
-STARTING = ("run", "extract", "load", "merge")
-"""Commands in whose place `penstock stage` is for a file with [stage]."""
-
-
-def need_source(config: Config, command: str, *, takes_merge: bool = False) -> None:
-    """Refuse a command that is about the source where there is none. Raises SourceMissing.
-
-    Args:
-        config: of the pipeline file.
-        command: the command that was typed, after `penstock`: "table add FILE public.item".
-        takes_merge: whether a merge of logs will do.
-    """
-    if config.merge is not None and not takes_merge:
-        files = ", ".join(one.path.name for one in config.inputs)
-        raise SourceMissing(
-            f"{config.path.name} has [merge] and no [source]: it reads the logs of {files}",
-            hint="Run the command for one of these pipelines: penstock "
-            f"{command.replace('FILE', str(config.inputs[0].path))}",
-        )
-    if config.stage is not None:
-        words = command.partition(" FILE")[0]
-        is_starting = words in STARTING
-        raise SourceMissing(
-            f"{config.path.name} has [stage] and no [source]: changefeeds are posted to it"
-            + ("" if is_starting else f", and `penstock {words}` is about a source"),
-            hint="Run: penstock stage FILE"
-            if is_starting
-            else "See what is staged and applied: penstock status FILE",
-        )
-
-
 def need_merge(config: Config) -> None:
     """Refuse a command that merges logs where there are none. Raises SourceMissing."""
     if config.merge is None:
