@@ -437,12 +437,13 @@ def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str
 
 def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
     """Tables are added where they are captured."""
-    from penstock.control.config import need_merge, need_source
+    from penstock.control.config import need_merge
+    from penstock.control.config_needs import need_source
 
     config = load_config(write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\n'))
     with pytest.raises(SourceMissing, match=r"s0\.toml, s1\.toml"):
-        need_source(config)
-    need_source(config, takes_merge=True)
+        need_source(config, "verify FILE")
+    need_source(config, "verify FILE", takes_merge=True)
     need_merge(config)
     with pytest.raises(SourceMissing):
         need_merge(config.inputs[0])

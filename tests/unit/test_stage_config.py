@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config, need_source
+from penstock.control.config import load_config
 from penstock.control.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
@@ -14,6 +14,7 @@ from penstock.control.config_errors import (
     ConfigValueInvalid,
     SourceMissing,
 )
+from penstock.control.config_needs import need_source
 from penstock.ports.config import Config, Mode
 from penstock.ports.stage_config import (
     Authentication,
@@ -68,13 +69,13 @@ def test_a_pipeline_with_a_source_may_have_a_staging_database(tmp_path: Path) ->
     )
     config = config_of(tmp_path, text=text)
     assert (config.stage, config.staging is None) == (None, False)
-    need_source(config)
+    need_source(config, "run FILE")
 
 
 def test_other_commands_refuse_a_file_for_changefeeds(tmp_path: Path) -> None:
     """SourceMissing names the command that is meant."""
     with pytest.raises(SourceMissing) as caught:
-        need_source(config_of(tmp_path))
+        need_source(config_of(tmp_path), "run FILE")
     assert "penstock stage" in caught.value.hint
 
 
