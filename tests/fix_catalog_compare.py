@@ -51,12 +51,6 @@ class FixedState:
     def now_us(self) -> int:
         return 1_700_000_000_000_000
 
-    def drop_slot(self, name: str, process_id: int) -> None:
-        found = [one for one in self.slot_rows if one.slot_name == name]
-        if not found:
-            raise Refused("42704", f'replication slot "{name}" does not exist')
-        self.slot_rows.remove(found[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:

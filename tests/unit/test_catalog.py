@@ -10,7 +10,7 @@ import pytest
 from fix_catalog_compare import FixedState
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Identity, Relation
-from penstock.serve.catalog.answers import ConnectionRow, SenderRow, Session, SlotRow
+from penstock.serve.catalog.answers import AsksServer, ConnectionRow, SenderRow, Session, SlotRow
 from penstock.serve.catalog.catalog import Catalog, split
 from penstock.serve.catalog.publications import published
 from penstock.serve.catalog.settings import all_rows
@@ -228,13 +228,14 @@ def test_words_of_the_other_dialect(tmp_path: Path) -> None:
     assert stock.refused("select yb_get_current_hybrid_time_lsn()") == "42883"
 
 
-def test_a_slot_is_dropped_by_a_function(asked: Asked) -> None:
-    """As the hints of our own errors say."""
-    slot = SlotRow(slot_name="s", plugin="pgoutput", confirmed_flush_lsn=1, restart_lsn=1)
-    asked.state.slot_rows.append(slot)
-    assert asked("select pg_drop_replication_slot('s')") == [("",)]
-    assert asked.state.slot_rows == []
-    assert asked.refused("select pg_drop_replication_slot('s')") == "42704"
+def test_what_a_function_asks_of_the_server(asked: Asked) -> None:
+    """It is done elsewhere, and then the query is asked again."""
+    query = "select pg_drop_replication_slot('s')"
+    with pytest.raises(AsksServer) as caught:
+        asked(query)
+    assert caught.value.key == ("pg_drop_replication_slot", "s")
+    asked.session.carried_out[caught.value.key] = ""
+    assert asked(query) == [("",)]
 
 
 def test_what_is_said_of_publications(tmp_path: Path) -> None:

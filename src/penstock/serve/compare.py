@@ -41,6 +41,8 @@ _FLOAT = re.compile(r"([+-]?)([0-9]{0,300})\.?([0-9]{0,300})(?:[eE]([+-]?[0-9]{1
 _NOT_FINITE = {"nan": "NaN", "infinity": "Infinity", "inf": "Infinity", "-infinity": "-Infinity"}
 _DAY_ALONE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ISO = re.compile(r"([0-9-]{10})[T ]([0-9:.]{8,15})(Z|[+-][0-9:]{2,5})?")
+_UUID_DIGITS = "(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}"
+_UUID_FORM = re.compile(rf"{_UUID_DIGITS}|\{{{_UUID_DIGITS}\}}")
 _NAME_BYTES = 63
 
 
@@ -109,8 +111,8 @@ def _read_moment(text: str, oid: int) -> Any:
         read = pgtext.read_timestamp if oid == TIMESTAMP else pgtext.read_timestamptz
         zone = "UTC" if oid == TIMESTAMPTZ else None
         return pa.scalar(read(data), pa.int64()).cast(pa.timestamp("us", zone))
-    if oid == UUID:
-        return pa.scalar(pgtext.read_uuid(data), pa.binary(16))
+    if oid == UUID and _UUID_FORM.fullmatch(text):
+        return pa.scalar(bytes.fromhex(re.sub("[-{}]", "", text)), pa.binary(16))
     raise ValueError(text)
 
 
@@ -192,3 +194,19 @@ def _distinct(operator: str, left: Any, right: Any) -> Any:
     nulls = pc.and_(pc.is_null(left), pc.is_null(right))
     same = pc.or_(nulls, pc.fill_null(equal(left, right), False))
     return same if operator == "is" else pc.invert(same)
+
+
+def sort_keys(values: Any, *, descending: bool, nulls_first: bool, is_padded: bool) -> list[Any]:
+    """Return arrays and their directions that sort as PostgreSQL does, in collation C.
+
+    is_padded: whether blanks at the end of texts do not count, as in `character`.
+    """
+    direction = "descending" if descending else "ascending"
+    keys = [(pc.is_null(values), "descending" if nulls_first else "ascending")]
+    if pa.types.is_floating(values.type):
+        keys.append((pc.is_nan(values), direction))
+    elif pa.types.is_boolean(values.type):
+        values = values.cast(pa.int8())
+    elif is_padded:
+        values = pc.utf8_rtrim(values, " ")
+    return [*keys, (values, direction)]

@@ -37,7 +37,7 @@ class RowFilter:
 
     def __init__(self, text: str, table: CatalogTable, neutrals: Mapping[str, str]) -> None:
         """neutrals: how the log keeps the values, by column. Raises Refused."""
-        found = tree.read_filter(_types(), table, text)
+        found = tree.read_filter(system_types(), table, text)
         self.text, self.columns = text, found.columns
         self._types = {one.name: one.type_oid for one in table.columns}
         self._arrow = {name: arrow_type(neutral) for name, neutral in neutrals.items()}
@@ -180,7 +180,8 @@ def _repeated(scalar: Any, columns: Columns) -> Any:
 
 
 @cache
-def _types() -> Types:
+def system_types() -> Types:
+    """Return the types that a server has from the beginning."""
     return Types(facts_of(VERSIONS[-1]))
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from penstock.codec.postgres import pgwire_extended as extended
-from penstock.codec.postgres.pgwire_server import Refused, command_complete, message
+from penstock.codec.postgres.pgwire_server import Refused, message
 from penstock.codec.postgres.row_messages import COPY_HEADER, COPY_TRAILER
 from penstock.model import PenstockError, TableName
 from penstock.serve.catalog.answers import AnswerColumn
@@ -24,52 +23,28 @@ ROWS_PER_BLOCK = 4096
 
 
 def lookup(query: TableQuery) -> Statement:
-    """A query that finds the table as the catalogue finds tables."""
+    """Return a query that finds the table as the catalogue finds tables."""
     names = [name for name in (query.schema, query.name) if name]
     quoted = ".".join('"' + name.replace('"', '""') + '"' for name in names)
     (found,) = split(f"SELECT 1 FROM {quoted}")
     return found
 
 
-async def send_rows(session: ClientSession, table: TableName, query: TableQuery) -> None:
-    """Answer a question for a table's rows, at the session's snapshot. Raises Refused, Gone."""
-    cursor = await Cursor.opened(session, table, query)
-    try:
-        is_binary = query.is_copy and query.binary
-        session.write(_head(cursor.columns, query))
-        if is_binary:
-            session.write(message(b"d", COPY_HEADER))
-        await cursor.send(0)
-        if is_binary:
-            session.write(message(b"d", COPY_TRAILER))
-        if query.is_copy:
-            session.write(message(b"c", b""))
-        session.write(command_complete(cursor.tag))
-    finally:
-        await cursor.close()
-
-
 class Cursor:
-    """The rows of one answer, sent piece by piece. tag: of CommandComplete, at the end."""
+    """The rows of one table, sent piece by piece; of a COPY with what stands around them."""
 
     def __init__(
-        self, session: ClientSession, snapshot: Snapshot, rows: TableRows, *, is_copy: bool
+        self, session: ClientSession, snapshot: Snapshot, rows: TableRows, query: TableQuery
     ) -> None:
-        """See opened()."""
-        self._session, self._snapshot, self._rows = session, snapshot, rows
-        self._word = "COPY" if is_copy else "SELECT"
+        """Use open() instead."""
+        self._session, self._snapshot, self._rows, self._query = session, snapshot, rows, query
         self._count = 0
-        self._is_closed = False
+        self._is_begun = self._is_closed = False
 
     @classmethod
-    async def opened(
-        cls,
-        session: ClientSession,
-        table: TableName,
-        query: TableQuery,
-        formats: Sequence[int] = (),
-    ) -> Cursor:
+    async def open(cls, session: ClientSession, table: TableName, query: TableQuery) -> Cursor:
         """Begin to read a table at the session's snapshot. Raises Refused."""
+        session.check_not_failed()
         serving = session.serving
         snapshot = await session.snapshots.reading(serving.look)
         try:
@@ -81,38 +56,70 @@ class Cursor:
                     query,
                     serving.head.engine,
                     serving.settings.choices,
-                    formats,
                 )
         except BaseException:
             await session.snapshots.release(snapshot)
             raise
-        return cls(session, snapshot, rows, is_copy=query.is_copy)
+        return cls(session, snapshot, rows, query)
 
     @property
-    def columns(self) -> tuple[Shown, ...]:
-        """Of the answer."""
-        return self._rows.columns
+    def columns(self) -> tuple[AnswerColumn, ...] | None:
+        """Return the columns; None for a COPY, which describes itself."""
+        if self._query.copy is not None:
+            return None
+        return tuple(map(answer_column, self._rows.columns))
 
     @property
     def tag(self) -> str:
-        """How many rows were sent."""
-        return f"{self._word} {self._count}"
+        """Return the text of CommandComplete, with how many rows were sent."""
+        return f"{'SELECT' if self._query.copy is None else 'COPY'} {self._count}"
 
-    async def send(self, count: int) -> bool:
-        """Send so many rows, 0: all; whether the end was reached. Raises Refused, Gone."""
-        session, left = self._session, count
+    def set_formats(self, formats: Sequence[int]) -> None:
+        """Send from now on in these formats; none: text."""
+        if self._query.copy is None:
+            self._rows.set_formats(formats)
+
+    async def send(self, count: int, *, is_silent: bool = False) -> int:
+        """Send so many rows, 0: all; return how many there were. Raises Refused, Gone."""
+        session, done = self._session, 0
+        if self._query.copy is not None:
+            count = 0  # a COPY ends in one go
         with session.working(), told():
-            while not count or left:
-                wanted = min(left, ROWS_PER_BLOCK) if count else ROWS_PER_BLOCK
+            self._begin()
+            while not count or done < count:
+                wanted = min(count - done, ROWS_PER_BLOCK) if count else ROWS_PER_BLOCK
                 data, sent = await session.serving.in_thread(self._rows.block, wanted)
                 session.check_cancelled()
                 if not sent:
-                    return True
-                session.write(data)
-                self._count += sent
-                left -= sent
+                    self._end()
+                    break
+                if not is_silent:
+                    session.write(data)
+                done += sent
                 await session.drain()
-        return False
+        self._count += done
+        return done
+
+    def _begin(self) -> None:
+        copy = self._query.copy
+        if self._is_begun or copy is None:
+            return
+        self._is_begun = True
+        form = int(copy.is_binary)
+        count = len(self._rows.columns)
+        body = bytes([form]) + count.to_bytes(2, "big") + form.to_bytes(2, "big") * count
+        self._session.write(message(b"H", body))
+        head = message(b"d", COPY_HEADER) if copy.is_binary else self._rows.header()
+        if head:
+            self._session.write(head)
+
+    def _end(self) -> None:
+        copy = self._query.copy
+        if copy is None:
+            return
+        if copy.is_binary:
+            self._session.write(message(b"d", COPY_TRAILER))
+        self._session.write(message(b"c", b""))
 
     async def close(self) -> None:
         """Let the snapshot go."""
@@ -124,7 +131,7 @@ class Cursor:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Errors of the base and the log as the client is told of them."""
+    """Tell the client of errors of the base and the log."""
     try:
         yield
     except (Refused, Gone):
@@ -133,15 +140,6 @@ def told() -> Iterator[None]:
         raise Refused("55000", error.message, hint=error.hint) from error
 
 
-def _head(columns: tuple[Shown, ...], query: TableQuery) -> bytes:
-    if query.is_copy:
-        form = 1 if query.binary else 0
-        count = len(columns)
-        body = bytes([form]) + count.to_bytes(2, "big") + form.to_bytes(2, "big") * count
-        return message(b"H", body)
-    return extended.row_description([answer_column(one) for one in columns])
-
-
 def answer_column(one: Shown) -> AnswerColumn:
-    """A column as RowDescription says it."""
+    """Return a column as RowDescription says it."""
     return AnswerColumn(name=one.name, type_oid=one.type_oid, typmod=one.typmod, number=one.number)

@@ -146,12 +146,14 @@ class Server:
         reported = await serving.answered(self._welcome.begin, session, dict(client.parameters))
         running = ClientSession(serving, wire, client, session, self._welcome.answers())
         self._sessions[pid], self._wires[pid] = running, wire
+        serving.sessions[pid] = running
         try:
             for name, value in reported.items():
                 wire.write(protocol.parameter_status(name, value))
             wire.write(protocol.backend_key(pid, client.secret) + protocol.ready())
             await running.run()
         finally:
+            del serving.sessions[pid]
             del self._sessions[pid], self._wires[pid]
 
     # -- the start -------------------------------------------------------------------------------

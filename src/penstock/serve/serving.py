@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -39,6 +39,18 @@ _LOOK_S = 5.0
 _BASE_S = 1.0
 T = TypeVar("T")
 logger = structlog.get_logger(__name__)
+
+
+class Ended(Protocol):
+    """A connection, as others can end it."""
+
+    def cancel(self) -> None:
+        """Give up the command that is at work, if there is one."""
+        ...
+
+    def terminate(self) -> None:
+        """End the connection."""
+        ...
 
 
 class Serving:
@@ -78,6 +90,7 @@ class Serving:
         self.changed = asyncio.Event()
         self.senders: dict[int, Sender] = {}
         self.clients: dict[int, Client] = {}
+        self.sessions: dict[int, Ended] = {}
         self._shapes, self._on_shapes = shapes, on_shapes
         self._table_oid = table_oid
         self._views: OrderedDict[tuple[tuple[Publication, ...], Form], Views] = OrderedDict()
@@ -239,6 +252,17 @@ class Serving:
     def shape_of(self, table: TableName) -> Relation | None:
         """A table's newest shape, as the log has it; None where none is known."""
         return self._shapes.of(table)
+
+    def signal(self, process_id: int, *, terminates: bool) -> bool:
+        """End a connection or what it is doing; return whether there is such a connection."""
+        session = self.sessions.get(process_id)
+        if session is None:
+            return False
+        if terminates:
+            session.terminate()
+        else:
+            session.cancel()
+        return True
 
     # -- slots -----------------------------------------------------------------------------------
 

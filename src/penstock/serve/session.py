@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -28,24 +28,28 @@ from penstock.codec.postgres.pgwire_server import (
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, TableName
 from penstock.serve.asked import Answers
-from penstock.serve.catalog.answers import Answer, Notice, Session
+from penstock.serve.catalog.answers import Answer, AsksServer, Notice, Session
+from penstock.serve.catalog.grammar import Statement
 from penstock.serve.catalog.masked import mask_sql
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.extended import Extended
 from penstock.serve.hybrid import HYBRID_TIME, hybrid_time
 from penstock.serve.options import check_lsn_type, check_plugin, stream_options
+from penstock.serve.own_statements import SqlCursors, is_own, make_own
+from penstock.serve.running import AnswerRows, CatalogPrepared, PreparedStatements, Rows, Runnable
 from penstock.serve.sender import Sender
-from penstock.serve.sending import lookup, send_rows
+from penstock.serve.sending import lookup
+from penstock.serve.server_functions import carry_out
 from penstock.serve.serving import Serving
 from penstock.serve.settings import YUGABYTE
 from penstock.serve.slots import Slot
 from penstock.serve.snapshots import SessionSnapshots, Snapshot
 from penstock.serve.statistics import Client
-from penstock.serve.table_query import is_copy, read_copy, read_select
+from penstock.serve.table_query import is_copy, read_copy
+from penstock.serve.table_statement import TableStatement, table_statement
 from penstock.serve.wire import Gone, Wire
 
 _TEXT, _INT4, _INT8 = 25, 23, 20
-_ROWS_BETWEEN_DRAINS = 200
 _SYSTEM_IDS = 1 << 63
 _COMMANDS = (b"Q", b"P", b"E")  # end what the session has exported
 _LEFT_OVERS = (b"d", b"c", b"f")  # of a copy that has failed: the protocol says to ignore them
@@ -63,13 +67,25 @@ class ClientSession:
         self._serving, self._wire, self._client = serving, wire, client
         self.session, self._answers = session, answers
         self._extended = Extended(self)
+        self.statements, self.cursors = PreparedStatements(), SqlCursors()
         self._sender: Sender | None = None
         self._cancelled: Refused | None = None
+        self._terminated: Refused | None = None
         self.snapshots = SessionSnapshots(serving.snapshots, session, client.process_id)
 
     def cancel(self) -> None:
         """Give up the command that is at work, if there is one."""
         self.end(Refused("57014", "canceling statement due to user request"))
+
+    def terminate(self) -> None:
+        """End the connection, at its next statement at the latest."""
+        reason = Refused("57P01", "terminating connection due to administrator command")
+        self._terminated = reason
+        self.end(reason)
+        if self._client.state == "idle":
+            with suppress(Gone):
+                self.write(error_response(reason, severity="FATAL"))
+            self._wire.writer.close()
 
     def end(self, reason: Refused) -> None:
         """Give it up for this reason."""
@@ -83,6 +99,7 @@ class ClientSession:
         try:
             while True:
                 await self._wire.drain()
+                self.check_terminated()
                 incoming = await self._wire.message()
                 if incoming.kind == b"X":
                     return
@@ -100,7 +117,13 @@ class ClientSession:
         finally:
             await self._drop_temporary()
             await self._extended.close()
+            await self.cursors.close()
             await self.snapshots.close()
+
+    def check_terminated(self) -> None:
+        """Raises Refused where the connection was ended."""
+        if self._terminated is not None:
+            raise self._terminated
 
     def write(self, data: bytes) -> None:
         """To the client. Raises Gone."""
@@ -159,6 +182,11 @@ class ClientSession:
             await self._wire.drain()
 
     @property
+    def process_id(self) -> int:
+        """Its number among the connections."""
+        return self._client.process_id
+
+    @property
     def is_replication(self) -> bool:
         """Whether it takes replication commands, and no extended protocol."""
         return self._client.replication
@@ -179,6 +207,7 @@ class ClientSession:
             else:
                 await self._command(command)
         except Refused as refused:
+            self.check_terminated()
             if refused.sqlstate == "0A000":
                 logger.warning(
                     "not answered", query=mask_sql(self._client.query), reason=refused.message
@@ -195,37 +224,98 @@ class ClientSession:
         if not statements:
             self.write(EMPTY_QUERY)
         for statement in statements:
-            answer = await self.answer(statement)
-            if answer is None:
-                continue
-            self.tell(answer)
-            self._extended.forget(answer.forgets)
-            if answer.columns is not None:
-                self.write(extended.row_description(answer.columns))
-                formats = [extended.TEXT] * len(answer.columns)
-                for count, row in enumerate(answer.rows, 1):
-                    self.write(extended.data_row(row, answer.columns, formats))
-                    if count % _ROWS_BETWEEN_DRAINS == 0:
-                        await self._wire.drain()
-            self.write(command_complete(answer.tag) if answer.tag else EMPTY_QUERY)
+            rows = await self._opened(statement)
+            try:
+                if rows.columns is not None:
+                    self.write(extended.row_description(rows.columns))
+                await rows.send(0)
+                self.write(command_complete(rows.tag) if rows.tag else EMPTY_QUERY)
+            finally:
+                await rows.close()
 
-    async def answer(self, statement: Any) -> Answer | None:
-        """The catalogue's answer to a statement; None: rows of a table, which are sent. Raises
-        Refused, Gone.
-        """
-        query = await self.ask(read_copy, statement) if is_copy(statement) else None
+    async def _opened(self, statement: Any) -> Rows:
+        """Begin to answer a statement that has no parameters. Raises Refused, Gone."""
+        if is_own(statement) or is_copy(statement):
+            return await (await self.make(statement, ())).open(self, ())
         try:
-            asked = statement if query is None else await self.ask(lookup, query)
-            answer = await self.ask(self._answers.answer, asked, self.session)
+            return await self.run_catalog(self._answers.answer, statement, self.session)
         except TableRead as read:
-            if query is None:
-                query = await self.ask(read_select, statement)
-            await send_rows(self, TableName(read.schema, read.name), query)
-            return None
-        if query is not None:
-            raise Refused("0A000", "COPY of a table of the catalogue is not supported")
+            found = await self._of_table(read, statement, ())
+            if found.parameters:
+                raise Refused("42P02", "there is no parameter $1") from None
+            return await found.open(self, ())
+
+    async def prepare(self, sql: str, types: Sequence[int]) -> Runnable:
+        """Read one statement of the extended protocol. Raises Refused."""
+        statements = await self.ask(self._answers.split, sql)
+        if len(statements) == 1 and (is_own(statements[0]) or is_copy(statements[0])):
+            return await self.make(statements[0], types)
+        return await self._prepared(sql, statements, types)
+
+    async def make(self, statement: Statement, types: Sequence[int]) -> Runnable:
+        """Read one statement. types: oids that the client gives to its parameters, 0 for open.
+
+        Raises Refused.
+        """
+        own = await make_own(self, statement, types)
+        if own is not None:
+            return own
+        if not is_copy(statement):
+            return await self._prepared(statement.text, [statement], types)
+        self.check_not_failed()
+        found = await self.ask(lookup, await self.ask(read_copy, statement))
+        try:
+            await self.ask(self._answers.answer, found, self.session)
+        except TableRead as read:
+            return await self._of_table(read, statement, types)
+        raise Refused("0A000", "COPY of a table of the catalogue is not supported")
+
+    async def _prepared(
+        self, sql: str, statements: Sequence[Any], types: Sequence[int]
+    ) -> Runnable:
+        try:
+            found = await self.ask(self._answers.prepare, sql, types, self.session)
+        except TableRead as read:
+            return await self._of_table(read, statements[0], types)
+        return CatalogPrepared(found)
+
+    async def _of_table(
+        self, read: TableRead, statement: Statement, types: Sequence[int]
+    ) -> TableStatement:
+        table = TableName(read.schema, read.name)
+        return await self.ask(table_statement, self, table, statement, types)
+
+    async def run_catalog(self, work: Callable[..., Answer], *arguments: object) -> AnswerRows:
+        """Have the catalogue answer, and carry out what its functions ask of the server.
+
+        Raises Refused.
+        """
+        done = self.session.carried_out
+        try:
+            while True:
+                try:
+                    answer = await self.ask(work, *arguments)
+                    break
+                except AsksServer as asked:
+                    with self.working():
+                        done[asked.key] = await carry_out(self, *asked.key)
+                    self.check_terminated()
+        finally:
+            done.clear()
+        self.tell(answer)
+        self.statements.forget(answer.forgets)
         await self.snapshots.statement_ends()
-        return answer
+        if self.session.transaction == "I":
+            await self.cursors.transaction_ends(is_committed=answer.tag != "ROLLBACK")
+        return AnswerRows(self, answer)
+
+    def check_not_failed(self) -> None:
+        """Refuse a statement in a transaction that has failed. Raises Refused: 25P02."""
+        if self.session.transaction == "E":
+            raise Refused(
+                "25P02",
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )
 
     def tell(self, answer: Answer) -> None:
         """What goes before an answer: notices, and settings that have changed."""
@@ -237,11 +327,7 @@ class ClientSession:
     # -- replication commands --------------------------------------------------------------------
 
     async def _command(self, command: commands.Command) -> None:
-        if self.session.transaction == "E":
-            raise Refused(
-                "25P02",
-                "current transaction is aborted, commands ignored until end of transaction block",
-            )
+        self.check_not_failed()
         if isinstance(command, commands.IdentifySystem):
             await self._identify()
         elif isinstance(command, commands.CreateSlot):

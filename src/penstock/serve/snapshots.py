@@ -139,6 +139,7 @@ class SessionSnapshots:
         self._all, self._session, self._process_id = snapshots, session, process_id
         self._own: Snapshot | None = None
         self._exported = ""
+        self._until_end: list[str] = []
 
     async def command_begins(self) -> None:
         """What was exported lives until now."""
@@ -150,6 +151,15 @@ class SessionSnapshots:
         """Let other sessions use it until this one gives another command; its name."""
         self._exported = self._all.export(snapshot, self._process_id)
         return self._exported
+
+    async def export_own(self, look: Callable[[], Awaitable[Head]]) -> str:
+        """Let other sessions use what this transaction reads until it ends; return its name.
+
+        Raises Refused.
+        """
+        name = self._all.export(await self.reading(look), self._process_id)
+        self._until_end.append(name)
+        return name
 
     async def use(self, snapshot: Snapshot) -> None:
         """Let this transaction read it."""
@@ -175,6 +185,8 @@ class SessionSnapshots:
 
     async def transaction_ends(self) -> None:
         """Nothing is read any more."""
+        while self._until_end:
+            await self._all.withdraw(self._until_end.pop())
         if self._own is not None:
             own, self._own = self._own, None
             await self._all.release(own)

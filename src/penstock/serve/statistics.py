@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -140,9 +139,3 @@ class State:
     def now_us(self) -> int:
         """The time, microseconds since 1970 UTC."""
         return REAL_CLOCK.now_us()
-
-    def drop_slot(self, name: str, process_id: int) -> None:
-        """Drop a slot, durably. For the catalogue's thread, which waits. Raises Refused."""
-        serving = self._serving
-        dropping = serving.drop_slot(name, process_id)
-        asyncio.run_coroutine_threadsafe(dropping, serving.loop).result()

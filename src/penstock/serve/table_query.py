@@ -1,4 +1,4 @@
-"""Questions for the rows of one table: COPY TO STDOUT, and SELECT of columns, counts, conditions.
+"""Questions for the rows of one table: COPY TO STDOUT, and SELECT of columns, constants, counts.
 
 Read here, answered in `table_rows.py`. What is not of this form is refused, never answered wrongly.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
-from sqlglot.tokenizer_core import TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.codec.postgres.pgwire_server import Refused
+from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.grammar import (
     Statement,
     name_of,
@@ -21,9 +22,33 @@ from penstock.serve.catalog.grammar import (
     split,
     unsupported,
 )
+from penstock.serve.catalog.row_filter import SYSTEM_COLUMNS
 from penstock.serve.catalog.statements import Words
+from penstock.serve.catalog.types import BOOL, INT4, INT8, TEXT
+from penstock.serve.copy_options import CopyForm, read_copy_form
 
 _BEHIND_WHERE = ("GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "FETCH", "FOR", "WINDOW", "UNION")
+_AGGREGATES = ("count", "max", "min")
+_UNNAMED = "?column?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One part of the select list.
+
+    Attributes:
+        name: Its name in the answer.
+        column: The column; empty for a constant and for a count of rows.
+        function: `count`, `max`, `min`, `exists`; empty for a value of each row.
+        text: A constant's text, None for NULL.
+        type_oid: A constant's type.
+    """
+
+    name: str
+    column: str = ""
+    function: str = ""
+    text: str | None = None
+    type_oid: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,36 +57,42 @@ class Order:
 
     column: str
     descending: bool = False
+    nulls_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableQuery:
     """What is asked of a table.
 
-    schema: empty where it is found by search_path. columns: name and name in the answer, None for
-    all. condition: of rows, as SQL; empty for all. counts: the number of rows is asked, under this
-    name. is_copy, binary: how rows are sent.
+    Attributes:
+        schema: Empty where the table is found by search_path.
+        targets: The select list; None for all columns.
+        condition: Of rows, as SQL; empty for all.
+        copy: How COPY prints rows; None for a SELECT.
     """
 
     schema: str
     name: str
-    columns: tuple[tuple[str, str], ...] | None = None
+    targets: tuple[Target, ...] | None = None
     condition: str = ""
     order: tuple[Order, ...] = ()
     limit: int | None = None
     offset: int = 0
-    counts: str = ""
-    is_copy: bool = False
-    binary: bool = False
+    copy: CopyForm | None = None
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether the answer is one row about all."""
+        return self.targets is not None and any(one.function for one in self.targets)
 
 
 def is_copy(statement: object) -> bool:
-    """Whether a statement is a COPY."""
+    """Return whether a statement is a COPY."""
     return isinstance(statement, Statement) and statement.words(1) == ("COPY",)
 
 
 def read_copy(statement: Statement) -> TableQuery:
-    """COPY of a table or of a query to the client. Raises Refused."""
+    """Read a COPY of a table or of a query to the client. Raises Refused."""
     words = Words(statement)
     words.need("COPY")
     if words.peek() == "(":
@@ -70,63 +101,21 @@ def read_copy(statement: Statement) -> TableQuery:
     else:
         first = words.name()
         schema, name = (first, words.name()) if words.take(".") else ("", first)
-        columns = None
-        if words.peek() == "(":
-            columns = _names(words)
-        found = TableQuery(schema=schema, name=name, columns=columns)
+        targets = tuple(Target(name=one, column=one) for one in words.names())
+        found = TableQuery(schema=schema, name=name, targets=targets or None)
     if words.take("FROM"):
         raise unsupported("COPY FROM")
     words.need("TO")
     if not words.take("STDOUT"):
         raise unsupported("COPY but TO STDOUT")
-    return TableQuery(
-        schema=found.schema,
-        name=found.name,
-        columns=found.columns,
-        condition=found.condition,
-        order=found.order,
-        limit=found.limit,
-        offset=found.offset,
-        counts=found.counts,
-        is_copy=True,
-        binary=_format(words) == "binary",
-    )
-
-
-def _names(words: Words) -> tuple[tuple[str, str], ...]:
-    words.need("(")
-    found = []
-    while True:
-        name = words.name()
-        found.append((name, name))
-        if not words.take(","):
-            break
-    words.need(")")
-    return tuple(found)
-
-
-def _format(words: Words) -> str:
-    words.take("WITH")
-    if words.take("BINARY"):
-        words.end()
-        return "binary"
-    found = "text"
-    if words.take("("):
-        while True:
-            option = words.name()
-            value = words.token().text.lower()
-            if option != "format" or value not in ("text", "binary"):
-                raise unsupported(f"COPY with {option} {value}")
-            found = value
-            if not words.take(","):
-                break
-        words.need(")")
-    words.end()
-    return found
+    return replace(found, copy=read_copy_form(words))
 
 
 def read_select(statement: Statement) -> TableQuery:
-    """A SELECT of one table. Raises Refused: 0A000 for any other."""
+    """Read a SELECT of one table. Raises Refused: 0A000 for any other."""
+    exists = _read_exists(statement)
+    if exists is not None:
+        return exists
     tree = parse_query(statement.text)
     if not isinstance(tree, exp.Select):
         raise unsupported("this query of a table")
@@ -134,89 +123,234 @@ def read_select(statement: Statement) -> TableQuery:
     start = parts.get("from_")
     if start is None or not isinstance(start.this, exp.Table):
         raise unsupported("this query of a table")
+    only(start, "this")
     table = start.this
     given = only(table, "this", "db", "catalog", "alias", "only")
-    alias = given.get("alias")
-    name = name_of(table.this)
-    known = {name, name_of(alias.this)} if alias is not None and alias.this else {name}
-    counts, columns = _selected(tree.expressions, known)
-    limit, offset = parts.get("limit"), parts.get("offset")
-    return TableQuery(
+    alias, name = given.get("alias"), name_of(table.this)
+    known = name
+    if alias is not None:
+        only(alias, "this")  # names for columns would hide the table's own
+        known = name_of(alias.this) if alias.this else name
+    targets = _selected(tree.expressions, known)
+    found = TableQuery(
         schema=name_of(given["db"]) if "db" in given else "",
         name=name,
-        columns=columns,
-        counts=counts,
-        condition=_where(statement) if "where" in parts else "",
-        order=_order(parts["order"], known) if "order" in parts else (),
-        limit=None if limit is None else _number(limit),
-        offset=0 if offset is None else _number(offset),
+        targets=targets,
+        condition=_where(statement, known) if "where" in parts else "",
+        limit=_limit(parts.get("limit")),
+        offset=_limit(parts.get("offset")) or 0,
     )
+    if "order" in parts:
+        if found.is_aggregate:
+            raise unsupported("ORDER BY beside an aggregate")
+        found = replace(found, order=_order(parts["order"], known, targets))
+    return found
 
 
-def _selected(
-    expressions: Sequence[exp.Expr], known: set[str]
-) -> tuple[str, tuple[tuple[str, str], ...] | None]:
-    if len(expressions) == 1 and isinstance(expressions[0], exp.Star):
-        only(expressions[0])
-        return "", None
-    if len(expressions) == 1 and (count := _counted(expressions[0])):
-        return count, None
-    return "", tuple(_column(one, known) for one in expressions)
+def _read_exists(statement: Statement) -> TableQuery | None:
+    """Read `SELECT EXISTS (SELECT ...)`; None for another query."""
+    words = Words(statement)
+    if not words.take("SELECT", "EXISTS") or words.peek() != "(":
+        return None
+    (inner,) = split(words.parenthesised())
+    name = "exists"
+    if not words.done():
+        words.take("AS")
+        name = words.name()
+    words.end()
+    found = read_select(inner)
+    if found.is_aggregate:  # there is a row whatever the table has
+        raise unsupported("EXISTS of an aggregate")
+    target = Target(name=name, function="exists", type_oid=BOOL)
+    # Only whether there is a row in the window is asked, so it is counted as rows are.
+    return replace(found, targets=(target,), order=())
 
 
-def _counted(node: exp.Expr) -> str:
-    """The name of a count in the answer; empty: it is none."""
-    name = "count"
+def _selected(expressions: Sequence[exp.Expr], known: str) -> tuple[Target, ...] | None:
+    if len(expressions) == 1 and _is_star(expressions[0], known):
+        return None
+    found = tuple(_target(one, known) for one in expressions)
+    if any(one.function for one in found):
+        for one in found:
+            if one.column and not one.function:
+                raise Refused(
+                    "42803",
+                    f'column "{known}.{one.column}" must appear in the GROUP BY clause or be used '
+                    "in an aggregate function",
+                )
+    return found
+
+
+def _is_star(node: exp.Expr, known: str) -> bool:
+    if isinstance(node, exp.Star):
+        only(node)
+        return True
+    if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
+        parts = only(node, "this", "table")
+        only(node.this)
+        _check_table(parts, known)
+        return True
+    return False
+
+
+def _target(node: exp.Expr, known: str) -> Target:
+    if _is_star(node, known):
+        raise unsupported("a star beside other columns")
+    alias = ""
     if isinstance(node, exp.Alias):
-        name, node = name_of(node.args["alias"]), node.this
-    if not isinstance(node, exp.Anonymous) or str(node.this).lower() != "count":
-        if not isinstance(node, exp.Count):
-            return ""
-        arguments = [node.this]
-    else:
-        arguments = node.expressions
-    is_all = len(arguments) == 1 and isinstance(arguments[0], exp.Star | exp.Literal)
-    if not is_all:
-        raise unsupported("a count of anything but rows")
+        only(node, "this", "alias")
+        alias, node = name_of(node.args["alias"]), node.this
+    if isinstance(node, exp.Column):
+        name = _column(node, known)
+        return Target(name=alias or name, column=name)
+    if isinstance(node, exp.Anonymous):
+        return _aggregate(node, known, alias)
+    return _constant(node, alias)
+
+
+def _aggregate(node: exp.Anonymous, known: str, alias: str) -> Target:
+    only(node, "this", "expressions")
+    function = str(node.this).lower()
+    arguments = node.expressions
+    if function not in _AGGREGATES or len(arguments) != 1:
+        raise unsupported("an expression over a table's columns")
+    (argument,) = arguments
+    name = alias or function
+    if isinstance(argument, exp.Column):
+        return Target(name=name, column=_column(argument, known), function=function)
+    is_row = isinstance(argument, exp.Star | exp.Literal)
+    if function != "count" or not is_row:
+        raise unsupported(f"{function} of anything but a column")
+    return Target(name=name, function=function)
+
+
+def _constant(node: exp.Expr, alias: str) -> Target:
+    if isinstance(node, exp.Literal):
+        text = str(node.this)
+        if node.is_string:
+            return Target(name=alias or _UNNAMED, text=text, type_oid=TEXT)
+        number = parse_whole(text)
+        if number is not None:
+            oid = INT4 if number < 2**31 else INT8
+            return Target(name=alias or _UNNAMED, text=str(number), type_oid=oid)
+    if isinstance(node, exp.Null):
+        return Target(name=alias or _UNNAMED, text=None, type_oid=TEXT)
+    if isinstance(node, exp.Boolean):
+        return Target(name=alias or "bool", text="t" if node.this else "f", type_oid=BOOL)
+    raise unsupported("an expression over a table's columns")
+
+
+def _column(node: exp.Column, known: str) -> str:
+    parts = only(node, "this", "table")
+    _check_table(parts, known)
+    name = name_of(node.this)
+    if name in SYSTEM_COLUMNS:
+        raise unsupported(f"the system column {name}")
     return name
 
 
-def _column(node: exp.Expr, known: set[str]) -> tuple[str, str]:
-    alias = ""
-    if isinstance(node, exp.Alias):
-        alias, node = name_of(node.args["alias"]), node.this
-    if not isinstance(node, exp.Column):
-        raise unsupported("an expression over a table's columns")
-    parts = only(node, "this", "table", "db")
-    if "table" in parts and name_of(parts["table"]) not in known:
-        raise Refused("42P01", f'missing FROM-clause entry for table "{name_of(parts["table"])}"')
-    if isinstance(node.this, exp.Star):
-        raise unsupported("a star beside other columns")
-    name = name_of(node.this)
-    return name, alias or name
+def _check_table(parts: dict[str, exp.Expr], known: str) -> None:
+    if "table" in parts and name_of(parts["table"]) != known:
+        table = name_of(parts["table"])
+        raise Refused("42P01", f'missing FROM-clause entry for table "{table}"')
 
 
-def _order(node: exp.Expr, known: set[str]) -> tuple[Order, ...]:
+def _order(node: exp.Expr, known: str, targets: tuple[Target, ...] | None) -> tuple[Order, ...]:
+    only(node, "expressions")
     found = []
     for one in node.expressions:
-        if not isinstance(one, exp.Ordered) or not isinstance(one.this, exp.Column):
+        if not isinstance(one, exp.Ordered):
             raise unsupported("ORDER BY what is no column")
-        if one.args.get("nulls_first") and not one.args.get("desc"):
-            raise unsupported("NULLS FIRST")
-        name, _ = _column(one.this, known)
-        found.append(Order(column=name, descending=bool(one.args.get("desc"))))
+        only(one, "this", "desc", "nulls_first")
+        name = _order_column(one.this, known, targets)
+        if name:  # a constant sorts nothing
+            found.append(
+                Order(
+                    column=name,
+                    descending=bool(one.args.get("desc")),
+                    nulls_first=bool(one.args.get("nulls_first")),
+                )
+            )
     return tuple(found)
 
 
-def _number(node: exp.Expr) -> int:
-    value = node.args.get("expression")
-    if isinstance(value, exp.Literal) and re.fullmatch(r"\d{1,18}", str(value.this)):
-        return int(value.this)
+def _order_column(node: exp.Expr, known: str, targets: tuple[Target, ...] | None) -> str:
+    """Return the column that a place in the select list, a name in it, or a column means."""
+    place = None
+    if isinstance(node, exp.Literal) and not node.is_string:
+        place = parse_whole(str(node.this))
+    if place is not None:
+        if targets is None:
+            raise unsupported("ORDER BY a place in all columns")
+        if not 1 <= place <= len(targets):
+            raise Refused("42P10", f"ORDER BY position {place} is not in select list")
+        return targets[place - 1].column
+    if not isinstance(node, exp.Column):
+        raise unsupported("ORDER BY what is no column")
+    if node.args.get("table") is None:
+        name = name_of(node.this)
+        columns = {one.column for one in targets or () if one.name == name}
+        if len(columns) > 1:
+            raise Refused("42702", f'ORDER BY "{name}" is ambiguous')
+        if columns:
+            return columns.pop()
+    return _column(node, known)
+
+
+def _limit(node: exp.Expr | None) -> int | None:
+    """Return the rows of LIMIT, FETCH or OFFSET; None for all."""
+    if node is None:
+        return None
+    if isinstance(node, exp.Fetch):
+        only(node, "direction", "count", "limit_options")
+        options = node.args.get("limit_options")
+        if options is not None and (options.args.get("with_ties") or options.args.get("percent")):
+            raise unsupported("FETCH WITH TIES")
+        value = node.args.get("count")
+        if value is None:
+            return 1
+    else:
+        only(node, "expression")
+        value = node.args.get("expression")
+    while isinstance(value, exp.Paren):
+        value = value.this
+    if isinstance(value, exp.Cast):
+        value = value.this
+    is_all = isinstance(value, exp.Var) and str(value.this).upper() == "ALL"
+    if is_all or isinstance(value, exp.Null):
+        return None
+    number = parse_whole(str(value.this)) if isinstance(value, exp.Literal) else None
+    if number is not None:
+        return number
+    if isinstance(value, exp.Neg) or str(getattr(value, "this", "")).startswith("-"):
+        word = "OFFSET" if isinstance(node, exp.Offset) else "LIMIT"
+        state = "2201X" if word == "OFFSET" else "2201W"
+        raise Refused(state, f"{word} must not be negative")
     raise unsupported("LIMIT and OFFSET but with a number")
 
 
-def _where(statement: Statement) -> str:
-    """What stands behind WHERE, as it was written."""
+def _where(statement: Statement, known: str) -> str:
+    """Return what stands behind WHERE as it was written, without the table's name at columns."""
+    tokens = _condition_tokens(statement)
+    start = statement.tokens[0].start
+    pieces: list[str] = []
+    at = 0
+    while at < len(tokens):
+        is_qualified = at + 2 < len(tokens) and tokens[at + 1].token_type is TokenType.DOT
+        if is_qualified and _is_name(tokens[at]):
+            if _folded(tokens[at]) != known:
+                raise Refused(
+                    "42P01", f'missing FROM-clause entry for table "{_folded(tokens[at])}"'
+                )
+            at += 2
+            continue
+        token = tokens[at]
+        pieces.append(statement.text[token.start - start : token.end + 1 - start])
+        at += 1
+    return " ".join(pieces)
+
+
+def _condition_tokens(statement: Statement) -> Sequence[Token]:
     depth, first = 0, -1
     last = len(statement.tokens)
     for place, token in enumerate(statement.tokens):
@@ -229,6 +363,14 @@ def _where(statement: Statement) -> str:
         elif first >= 0 and word in _BEHIND_WHERE:
             last = place
             break
-    start = statement.tokens[0].start
-    tokens = statement.tokens
-    return statement.text[tokens[first].start - start : tokens[last - 1].end + 1 - start]
+    return statement.tokens[first:last]
+
+
+def _is_name(token: Token) -> bool:
+    return token.token_type is TokenType.IDENTIFIER or bool(
+        token.token_type is not TokenType.STRING and re.fullmatch(r"[^\W\d][\w$]*", token.text)
+    )
+
+
+def _folded(token: Token) -> str:
+    return token.text if token.token_type is TokenType.IDENTIFIER else token.text.lower()

@@ -15,15 +15,31 @@ import pyarrow.compute as pc
 
 from penstock.base.held import HeldState
 from penstock.base.state import as_inserts
+from penstock.codec.columns import arrow_type
 from penstock.codec.postgres import row_messages as messages
 from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.losses import Choices
 from penstock.codec.types.served import Unservable
 from penstock.model import Column, Relation, TableName
+from penstock.serve.catalog.grammar import unsupported
 from penstock.serve.catalog.publications import Published
+from penstock.serve.catalog.types import (
+    BOOL,
+    BPCHAR,
+    FLOAT4,
+    FLOAT8,
+    INT4,
+    INT8,
+    INTEGERS,
+    NUMERIC,
+    TEXT,
+    TIMES,
+    VARCHAR,
+)
+from penstock.serve.compare import sort_keys
 from penstock.serve.forms import PgOutput
-from penstock.serve.table_query import Order, TableQuery
+from penstock.serve.table_query import Order, TableQuery, Target
 from penstock.serve.tables import TableView, served_relation
 
 SORTED_BYTES_MAX = 256 << 20
@@ -49,28 +65,25 @@ class TableRows:
         query: TableQuery,
         engine: str,
         choices: Choices,
-        formats: Sequence[int] = (),
     ) -> None:
-        """engine: of the log's source. formats: 1 for each column that is wanted in binary.
-
-        Raises TableNotInBase, Refused.
-        """
+        """engine: of the log's source. Raises TableNotInBase, Refused."""
         self._query = query
         held.table(table)
         self._pieces = held.pieces(table)
         first = next(self._pieces)
         self._view = _view_of(first.relation, query, engine, choices)
-        self._places = _places(self._view.relation, query)
-        self.columns = _shown(self._view.relation, query)
-        self._formats = list(formats) or [int(query.binary)] * len(self.columns)
-        self._batches = self._limited(self._sorted(self._read()))
+        self._answered = _answered(self._view.relation, query)
+        self.columns = tuple(one.shown for one in self._answered)
+        is_binary = query.copy is not None and query.copy.is_binary
+        self._formats = [int(is_binary)] * len(self.columns)
+        batches = self._sorted(self._read())
+        if query.is_aggregate:
+            batches = self._aggregated(batches)
+        self._batches = batches if _is_exists(query) else self._limited(batches)
         self._current: pa.RecordBatch | None = None
-        self._is_counted = False
 
     def block(self, count: int) -> tuple[bytes, int]:
-        """Messages of the next rows, at most so many; and how many rows: 0 at the end."""
-        if self._query.counts:
-            return self._counted()
+        """Return messages of the next rows, at most so many, and how many rows: 0 at the end."""
         if self._current is None or not self._current.num_rows:
             self._current = next(self._batches, None)
         if self._current is None:
@@ -79,20 +92,37 @@ class TableRows:
         self._current = self._current.slice(some.num_rows)
         return self._encoded(some), some.num_rows
 
+    def set_formats(self, formats: Sequence[int]) -> None:
+        """Print the next rows so: 1 for each column that is wanted in binary, none for text."""
+        self._formats = list(formats) or [0] * len(self.columns)
+
+    def header(self) -> bytes:
+        """Return the message with the columns' names that a COPY begins with; empty for none."""
+        copy = self._query.copy
+        if copy is None or not copy.header:
+            return b""
+        names = [pa.array([one.name.encode()], pa.large_binary()) for one in self.columns]
+        return self._lines(names, 1, [False] * len(names))
+
     def close(self) -> None:
-        """Nobody asks for more."""
+        """Read no more."""
         self._pieces.close()
 
-    def _counted(self) -> tuple[bytes, int]:
-        if self._is_counted:
-            return b"", 0
-        self._is_counted = True
-        column = Column(name="count", source_type="bigint", neutral="int64")
-        values = pa.array([sum(batch.num_rows for batch in self._batches)], pa.int64())
-        return self._messages([self._cells(values, column, 0)], 1), 1
+    def _aggregated(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the one row that says something about all."""
+        if _is_exists(self._query):
+            found: list[Any] = [pa.array([any(True for _ in self._limited(batches))])]
+        else:
+            every = [_Aggregate(one) for one in self._answered]
+            for batch in batches:
+                for one in every:
+                    one.add(batch)
+            found = [one.result() for one in every]
+        names = [f"{place}" for place in range(len(found))]
+        yield pa.RecordBatch.from_arrays(found, names=names)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Rows that fulfil the condition, as the view has them."""
+        """Yield rows that fulfil the condition, as the view has them."""
         for piece in self._pieces:
             try:
                 found = self._view.rows(as_inserts(piece))
@@ -105,10 +135,11 @@ class TableRows:
 
     def _sorted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         query = self._query
-        if not query.order or query.counts:
+        if not query.order:
             yield from batches
             return
-        keys = [self._sort_key(one) for one in query.order]
+        relation = self._view.relation
+        keys = [_SortKey.of(relation, one) for one in query.order]
         wanted = None if query.limit is None else query.limit + query.offset
         kept: list[pa.RecordBatch] = []
         for batch in batches:
@@ -124,18 +155,9 @@ class TableRows:
         if kept:
             yield _in_order(kept, keys, wanted)
 
-    def _sort_key(self, order: Order) -> tuple[str, str]:
-        place = _place(self._view.relation, order.column)
-        column = self._view.relation.columns[place]
-        if column.neutral == "string" and column.source_type.partition("(")[0] not in _TEXTS:
-            raise Refused("0A000", f"ORDER BY {order.column}: its order is not known here")
-        return f"{place}", "descending" if order.descending else "ascending"
-
     def _limited(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         skip, left = self._query.offset, self._query.limit
-        if self._query.counts:
-            skip, left = 0, None
-        for batch in batches:
+        for batch in batches if left != 0 else ():
             rows = batch.slice(min(skip, batch.num_rows))
             skip -= batch.num_rows - rows.num_rows
             if left is not None:
@@ -147,29 +169,211 @@ class TableRows:
                 return
 
     def _encoded(self, batch: pa.RecordBatch) -> bytes:
-        relation = self._view.relation
-        cells = [
-            self._cells(batch.column(place), relation.columns[place], at)
-            for at, place in enumerate(self._places)
-        ]
-        return self._messages(cells, batch.num_rows)
+        cells = []
+        for at, one in enumerate(self._answered):
+            if self._query.is_aggregate:
+                values = batch.column(at)
+            elif one.place is None:
+                values = one.repeated(batch.num_rows)
+            else:
+                values = batch.column(one.place)
+            binary = self._formats[at]
+            make = messages.binary_cells if binary else messages.text_cells
+            cells.append(make(values, one.column))
+        copy, count = self._query.copy, batch.num_rows
+        if copy is None or copy.is_binary:
+            return messages.row_messages(b"D" if copy is None else b"d", cells, count)
+        forced = copy.force_quote
+        is_quoted = [forced is None or one.name in forced for one in self.columns]
+        return self._lines(cells, count, is_quoted)
 
-    def _cells(self, values: Any, column: Column, at: int) -> Any:
-        if self._formats[at]:
-            return messages.binary_cells(values, column)
-        return messages.text_cells(values, column)
+    def _lines(self, cells: list[Any], count: int, is_quoted: Sequence[bool]) -> bytes:
+        copy = self._query.copy
+        assert copy is not None, "lines are a COPY's"
+        delimiter, null = copy.delimiter.encode(), copy.null.encode()
+        if copy.format == "text":
+            return messages.copy_lines(cells, count, delimiter=delimiter, null=null)
+        return messages.csv_lines(
+            cells,
+            count,
+            delimiter=delimiter,
+            null=null,
+            quote=copy.quote.encode(),
+            escape=copy.escape.encode(),
+            is_quoted=is_quoted,
+        )
 
-    def _messages(self, cells: Sequence[Any], count: int) -> bytes:
-        if self._query.is_copy and not self._query.binary:
-            return messages.copy_lines(cells, count)
-        return messages.row_messages(b"d" if self._query.is_copy else b"D", cells, count)
+
+class _Aggregate:
+    """One `count`, `max` or `min`, over all batches; or a constant beside them."""
+
+    def __init__(self, answered: _Answered) -> None:
+        self._answered, self._count = answered, 0
+        self._best: Any = None  # an array of one value
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch into it."""
+        answered = self._answered
+        if answered.place is None:
+            self._count += batch.num_rows
+            return
+        values = batch.column(answered.place)
+        values = values.filter(pc.is_valid(values))
+        self._count += len(values)
+        if answered.sort_key is not None and len(values):
+            if self._best is not None:
+                values = pa.concat_arrays([self._best, values])
+            table = pa.RecordBatch.from_arrays([values], names=[f"{answered.place}"])
+            self._best = _in_order([table], [answered.sort_key], 1).column(0)
+
+    def result(self) -> Any:
+        """Return an array of one value."""
+        answered = self._answered
+        if answered.function == "count":
+            return pa.array([self._count], pa.int64())
+        if not answered.function:
+            return answered.repeated(1)
+        return pa.nulls(1, answered.kind) if self._best is None else self._best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SortKey:
+    """One key to sort by: a column of a batch, by its name."""
+
+    name: str
+    descending: bool
+    nulls_first: bool
+    is_padded: bool
+
+    @classmethod
+    def of(cls, relation: Relation, order: Order) -> _SortKey:
+        """Return the key of a column. Raises Refused for one whose order is not known here."""
+        place = _place(relation, order.column)
+        column = relation.columns[place]
+        kind = column.source_type.partition("(")[0]
+        if column.neutral == "string" and kind not in _TEXTS:
+            raise Refused("0A000", f"ORDER BY {order.column}: its order is not known here")
+        return cls(
+            name=f"{place}",
+            descending=order.descending,
+            nulls_first=order.nulls_first,
+            is_padded=kind == "character",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answered:
+    """A column of the answer.
+
+    Attributes:
+        column: What its values are printed as.
+        place: In the rows that are read; None for a constant and a count of rows.
+        sort_key: What puts the greatest or least value first.
+    """
+
+    shown: Shown
+    column: Column
+    place: int | None = None
+    function: str = ""
+    text: str | None = None
+    sort_key: _SortKey | None = None
+
+    @property
+    def kind(self) -> pa.DataType:
+        """Arrow's type of its values."""
+        return arrow_type(self.column.neutral)
+
+    def repeated(self, count: int) -> Any:
+        """Return a constant as so many values."""
+        value: Any = self.text
+        if value is not None and self.column.neutral != "string":
+            value = value == "t" if self.column.neutral == "bool" else int(value)
+        return pa.array([value] * count, self.kind)
+
+
+_CONSTANTS = {
+    INT4: Column(name="", source_type="integer", neutral="int32"),
+    INT8: Column(name="", source_type="bigint", neutral="int64"),
+    BOOL: Column(name="", source_type="boolean", neutral="bool"),
+    TEXT: Column(name="", source_type="text", neutral="string"),
+}
+# Of these types there is max() and min(); of the others in versions up to 17 there is none.
+_EXTREMES = (*INTEGERS, 26, NUMERIC, FLOAT4, FLOAT8, TEXT, BPCHAR, VARCHAR, *TIMES, 1083)
+_NO_EXTREMES = (BOOL, 17, 114, 2950, 3802)
+
+
+def _is_exists(query: TableQuery) -> bool:
+    return query.targets is not None and query.targets[0].function == "exists"
+
+
+def _answered(relation: Relation, query: TableQuery) -> tuple[_Answered, ...]:
+    """Return the columns of an answer. Raises Refused."""
+    if query.targets is None:
+        return tuple(
+            _value(relation, Target(name=one.name, column=one.name)) for one in relation.columns
+        )
+    found = tuple(
+        _value(relation, one)
+        if one.column and not one.function
+        else _extreme(relation, one)
+        if one.function in ("max", "min")
+        else _number(relation, one)
+        for one in query.targets
+    )
+    forced = query.copy.force_quote if query.copy is not None else ()
+    for name in forced or ():
+        if name not in (one.shown.name for one in found):
+            raise Refused("42P10", f'FORCE_QUOTE column "{name}" not referenced by COPY')
+    return found
+
+
+def _value(relation: Relation, target: Target) -> _Answered:
+    place = _place(relation, target.column)
+    column = relation.columns[place]
+    oid, typmod = wire_type(column)
+    shown = Shown(name=target.name, type_oid=oid, typmod=typmod, number=place + 1)
+    return _Answered(shown=shown, column=column, place=place)
+
+
+def _extreme(relation: Relation, target: Target) -> _Answered:
+    place = _place(relation, target.column)
+    column = relation.columns[place]
+    oid, _ = wire_type(column)
+    if oid in _NO_EXTREMES:
+        kind = column.base_type or column.source_type
+        raise Refused("42883", f"function {target.function}({kind}) does not exist")
+    if oid not in _EXTREMES:
+        raise unsupported(f"{target.function} of {column.source_type}")
+    order = Order(column=target.column, descending=target.function == "max")
+    shown = Shown(name=target.name, type_oid=TEXT if oid == VARCHAR else oid, typmod=-1, number=0)
+    return _Answered(
+        shown=shown,
+        column=column,
+        place=place,
+        function=target.function,
+        sort_key=_SortKey.of(relation, order),
+    )
+
+
+def _number(relation: Relation, target: Target) -> _Answered:
+    """Return a count, an EXISTS or a constant."""
+    place = _place(relation, target.column) if target.column else None
+    oid = INT8 if target.function == "count" else target.type_oid
+    return _Answered(
+        shown=Shown(name=target.name, type_oid=oid, typmod=-1, number=0),
+        column=_CONSTANTS[oid],
+        place=place,
+        function=target.function,
+        text=target.text,
+    )
 
 
 def shown_columns(
     relation: Relation, query: TableQuery, engine: str, choices: Choices
 ) -> tuple[Shown, ...]:
-    """The columns of an answer over a table of this shape. Raises Refused."""
-    return _shown(_view_of(relation, query, engine, choices).relation, query)
+    """Return the columns of an answer over a table of this shape. Raises Refused."""
+    view = _view_of(relation, query, engine, choices).relation
+    return tuple(one.shown for one in _answered(view, query))
 
 
 def _view_of(relation: Relation, query: TableQuery, engine: str, choices: Choices) -> TableView:
@@ -179,19 +383,6 @@ def _view_of(relation: Relation, query: TableQuery, engine: str, choices: Choice
         columns=None, filters={"insert": condition}, actions=frozenset(("insert",))
     )
     return TableView(relation, shape, published, PgOutput())
-
-
-def _shown(relation: Relation, query: TableQuery) -> tuple[Shown, ...]:
-    if query.counts:
-        return (Shown(name=query.counts, type_oid=20, typmod=-1, number=0),)
-    asked = query.columns
-    found = []
-    for at, place in enumerate(_places(relation, query)):
-        column = relation.columns[place]
-        oid, typmod = wire_type(column)
-        name = column.name if asked is None else asked[at][1]
-        found.append(Shown(name=name, type_oid=oid, typmod=typmod, number=place + 1))
-    return tuple(found)
 
 
 _TEXTS = ("text", "character varying", "varchar", "character", "name")
@@ -204,21 +395,22 @@ def _place(relation: Relation, name: str) -> int:
     raise Refused("42703", f'column "{name}" of relation "{relation.name}" does not exist')
 
 
-def _places(relation: Relation, query: TableQuery) -> tuple[int, ...]:
-    if query.columns is None:
-        return tuple(range(len(relation.columns)))
-    return tuple(_place(relation, name) for name, _ in query.columns)
-
-
 def _in_order(
-    batches: Sequence[pa.RecordBatch], keys: Sequence[tuple[str, str]], count: int | None
+    batches: Sequence[pa.RecordBatch], keys: Sequence[_SortKey], count: int | None
 ) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches).combine_chunks()
-    sorted_by, wanted = table, []
-    for name, direction in keys:
-        # NULL counts as greater than all values, in both directions.
-        sorted_by = sorted_by.append_column(f"null {name}", pc.is_null(table.column(name)))
-        wanted += [(f"null {name}", direction), (name, direction)]
+    wanted: list[tuple[str, str]] = []
+    sorted_by = pa.table({"row": pa.nulls(table.num_rows)})
+    for key in keys:
+        found = sort_keys(
+            table.column(key.name).combine_chunks(),
+            descending=key.descending,
+            nulls_first=key.nulls_first,
+            is_padded=key.is_padded,
+        )
+        for values, direction in found:
+            wanted.append((f"{len(wanted)}", direction))
+            sorted_by = sorted_by.append_column(wanted[-1][0], values)
     order = pc.sort_indices(sorted_by, sort_keys=wanted)
     found = table.take(order if count is None else order.slice(0, count)).combine_chunks()
     return found.to_batches()[0] if found.num_rows else batches[0].slice(0, 0)

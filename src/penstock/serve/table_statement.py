@@ -1,83 +1,154 @@
-"""A question for a table's rows as a statement of the extended protocol."""
+"""A question for a table's rows as a statement: typed, with parameters, opened as a cursor."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sqlglot import exp
+from sqlglot.tokenizer_core import TokenType
+
+from penstock.codec.postgres.pgtypes import wire_type
 from penstock.codec.postgres.pgwire_extended import PARAMETERS_MAX
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.model import TableName
+from penstock.model import Relation, TableName
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.answers import AnswerColumn
-from penstock.serve.catalog.grammar import split
+from penstock.serve.catalog.grammar import Statement, name_of, parse_query, split, type_name
+from penstock.serve.catalog.types import INT8, NAME, TEXT, VARCHAR, Types
+from penstock.serve.row_filter import system_types
 from penstock.serve.sending import Cursor, answer_column
-from penstock.serve.table_query import TableQuery, read_select
+from penstock.serve.table_query import TableQuery, read_copy, read_select
 from penstock.serve.table_rows import shown_columns
 
 if TYPE_CHECKING:
     from penstock.serve.session import ClientSession
 
-_PARAMETER = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\d+)")
-_TEXT = 25
+_BESIDE = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, exp.NullSafeNEQ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatement:
-    """Read and typed, as `asked.Prepared` is; its rows are sent by a cursor."""
+    """A SELECT or COPY of one table, see `running.Runnable`.
+
+    Attributes:
+        types: Names of the types that the client has given for parameters; empty where none.
+    """
 
     table: TableName
-    query: TableQuery
+    statement: Statement
     parameters: tuple[int, ...]
-    columns: tuple[AnswerColumn, ...]
+    types: tuple[str, ...]
+    columns: tuple[AnswerColumn, ...] | None
 
-    async def opened(
-        self, session: ClientSession, values: Sequence[str | None], formats: Sequence[int]
-    ) -> Cursor:
+    async def open(self, session: ClientSession, values: Sequence[str | None]) -> Cursor:
         """Begin to read. Raises Refused."""
-        query = replace(self.query, condition=_filled(self.query.condition, values))
-        cursor = await Cursor.opened(session, self.table, query, formats)
-        if tuple(map(answer_column, cursor.columns)) != self.columns:
+        query = await session.ask(_read, self.statement, values, self.types)
+        cursor = await Cursor.open(session, self.table, query)
+        if cursor.columns != self.columns:
             await cursor.close()
             raise Refused("0A000", "cached plan must not change result type")
         return cursor
 
 
 def table_statement(
-    session: ClientSession, table: TableName, sql: str, types: Sequence[int]
+    session: ClientSession,
+    table: TableName,
+    statement: Statement,
+    given: Sequence[int],
 ) -> TableStatement:
-    """A SELECT of a table. types: that the client gives its parameters. Raises Refused."""
-    (statement,) = split(sql)
-    query, serving = read_select(statement), session.serving
-    words = [found[1] for found in _PARAMETER.finditer(query.condition) if found[1]]
-    numbers = [parse_whole(word, PARAMETERS_MAX, otherwise=0) for word in words]
-    if 0 in numbers:
-        word = words[numbers.index(0)]
-        raise Refused("42P02", f"there is no parameter ${word[:20]}")
-    count = max([*numbers, len(types)], default=0)
-    given = [*types, *[0] * (count - len(types))]
+    """Read a SELECT or COPY of a table. Blocking: for the catalogue's thread. Raises Refused.
+
+    given: types that the client gives its parameters, 0 for not known.
+    """
+    serving = session.serving
     relation = serving.shape_of(table)
     if relation is None:
         raise Refused("55000", f"the shape of table {table} is not known yet")
-    plain = replace(query, condition="")
-    shown = shown_columns(relation, plain, serving.head.engine, serving.settings.choices)
+    count = max([*_parameters(statement), len(given)], default=0)
+    types = [*given, *[0] * (count - len(given))]
+    names = system_types()
+    said = tuple(names.name(oid) if oid else "" for oid in types)
+    query = _read(statement, [None] * count, said)
+    columns = None
+    if query.copy is None:
+        shown = shown_columns(relation, query, serving.head.engine, serving.settings.choices)
+        columns = tuple(map(answer_column, shown))
+    inferred = _inferred(statement, relation, names) if 0 in types else {}
     return TableStatement(
         table=table,
-        query=query,
-        parameters=tuple(oid or _TEXT for oid in given),
-        columns=tuple(map(answer_column, shown)),
+        statement=statement,
+        parameters=tuple(oid or inferred.get(number, TEXT) for number, oid in enumerate(types, 1)),
+        types=said,
+        columns=columns,
     )
 
 
-def _filled(condition: str, values: Sequence[str | None]) -> str:
-    """A condition with its parameters as constants."""
+def _read(statement: Statement, values: Sequence[str | None], types: Sequence[str]) -> TableQuery:
+    """Read a statement with constants in place of its parameters. Raises Refused."""
+    if values:
+        (statement,) = split(_filled(statement, values, types))
+    is_copy = statement.words(1) == ("COPY",)
+    return read_copy(statement) if is_copy else read_select(statement)
 
-    def constant(found: re.Match[str]) -> str:
-        if not found[1]:
-            return found[0]
-        value = values[int(found[1]) - 1]
-        return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
 
-    return _PARAMETER.sub(constant, condition)
+def _parameters(statement: Statement) -> dict[int, list[tuple[int, int]]]:
+    """Return where each parameter stands in the text, by number. Raises Refused: 42P02."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    start = statement.tokens[0].start
+    for sign, number in zip(statement.tokens, statement.tokens[1:], strict=False):
+        if sign.token_type is not TokenType.PARAMETER or number.start != sign.end + 1:
+            continue
+        named = parse_whole(number.text, PARAMETERS_MAX)
+        if not named:
+            raise Refused("42P02", f"there is no parameter ${number.text[:20]}")
+        place = (sign.start - start, number.end + 1 - start)
+        found.setdefault(named, []).append(place)
+    return found
+
+
+def _filled(statement: Statement, values: Sequence[str | None], types: Sequence[str]) -> str:
+    places = sorted(
+        (start, end, number)
+        for number, found in _parameters(statement).items()
+        for start, end in found
+    )
+    parts, at = [], 0
+    for start, end, number in places:
+        parts.append(statement.text[at:start])
+        parts.append(_constant(values[number - 1], types[number - 1]))
+        at = end
+    return "".join((*parts, statement.text[at:]))
+
+
+def _constant(value: str | None, kind: str) -> str:
+    if value is None:
+        return "NULL"
+    text = "'" + value.replace("'", "''") + "'"
+    return f"{text}::{kind}" if kind else text
+
+
+def _inferred(statement: Statement, relation: Relation, names: Types) -> dict[int, int]:
+    """Return the types that follow from where parameters stand, by number."""
+    if statement.words(1) == ("COPY",):
+        return {}
+    columns = {column.name: wire_type(column)[0] for column in relation.columns}
+    found: dict[int, int] = {}
+    for node in parse_query(statement.text).find_all(exp.Parameter):
+        parent = node.parent
+        while isinstance(parent, exp.Paren | exp.Neg):
+            parent = parent.parent
+        oid = TEXT
+        if isinstance(parent, exp.Limit | exp.Offset | exp.Fetch):
+            oid = INT8
+        elif isinstance(parent, exp.Cast):
+            schema, name, _ = type_name(parent.args["to"])
+            oid = names.named(name, schema)
+        elif isinstance(parent, (*_BESIDE, exp.Between, exp.In)):
+            sides = (parent.this, parent.args.get("expression"))
+            named = [side for side in sides if isinstance(side, exp.Column)]
+            oid = columns.get(name_of(named[0].this), TEXT) if named else TEXT
+            oid = TEXT if oid in (VARCHAR, NAME) else oid
+        found.setdefault(parse_whole(str(node.this.this), PARAMETERS_MAX, otherwise=0), oid)
+    return found

@@ -8,11 +8,12 @@ Source: PostgreSQL manual, "Message Formats".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.codec.postgres.pgwire_server import Refused, message
+from penstock.codec.postgres.pgwire_values import from_binary, to_binary
 
 PARSE_COMPLETE, BIND_COMPLETE, CLOSE_COMPLETE = message(b"1"), message(b"2"), message(b"3")
 NO_DATA, PORTAL_SUSPENDED = message(b"n"), message(b"s")
@@ -211,71 +212,6 @@ def data_row(
         data = value.encode() if code == TEXT else to_binary(value, column.type_oid)
         parts.append(struct.pack(">i", len(data)) + data)
     return message(b"D", b"".join(parts))
-
-
-_TEXTS = frozenset((18, 19, 25, 114, 142, 194, 705, 1042, 1043, 2275))
-_INTEGERS = {20: 8, 21: 2, 23: 4, 24: 4, 26: 4, 28: 4, 29: 4, 2205: 4, 2206: 4, 4089: 4, 5069: 8}
-_UNSIGNED = frozenset((24, 26, 28, 29, 2205, 2206, 4089, 5069))
-_BOOLEAN, _BYTEA, _REAL, _DOUBLE, _LSN = 16, 17, 700, 701, 3220
-
-
-def to_binary(text: str, type_oid: int) -> bytes:
-    """A value that is printed in its binary form. Raises Refused."""
-    if type_oid in _TEXTS:
-        return text.encode()
-    try:
-        if type_oid in _INTEGERS:
-            return int(text).to_bytes(_INTEGERS[type_oid], signed=type_oid not in _UNSIGNED)
-        if type_oid in _WRITERS:
-            return _WRITERS[type_oid](text)
-    except (ValueError, OverflowError):
-        raise Refused("0A000", f"no binary form of {text!r} as type {type_oid}") from None
-    raise Refused("0A000", f"no binary form of type {type_oid}", hint="Ask for text.")
-
-
-def _lsn(text: str) -> bytes:
-    high, _, low = text.partition("/")
-    return struct.pack(">II", int(high, 16), int(low, 16))
-
-
-_WRITERS: dict[int, Callable[[str], bytes]] = {
-    _BOOLEAN: lambda text: b"\1" if text in ("t", "true") else b"\0",
-    _BYTEA: lambda text: bytes.fromhex(text.removeprefix("\\x")),
-    _REAL: lambda text: struct.pack(">f", float(text)),
-    _DOUBLE: lambda text: struct.pack(">d", float(text)),
-    _LSN: _lsn,
-}
-
-
-def from_binary(data: bytes, type_oid: int) -> str:
-    """A parameter's value in binary form, as text. Raises Refused."""
-    try:
-        if type_oid in _TEXTS or type_oid == 0:
-            return data.decode()
-        if type_oid in _INTEGERS:
-            if len(data) != _INTEGERS[type_oid]:
-                raise ValueError(data)
-            return str(int.from_bytes(data, signed=type_oid not in _UNSIGNED))
-        if type_oid in _READERS:
-            return _READERS[type_oid](data)
-    except (ValueError, struct.error):
-        raise Refused("22P03", "incorrect binary data format in bind parameter") from None
-    raise Refused("0A000", f"no binary form of type {type_oid} is read here", hint="Send text.")
-
-
-def _boolean_text(data: bytes) -> str:
-    if len(data) != 1:
-        raise ValueError(data)
-    return "t" if data != b"\0" else "f"
-
-
-_READERS: dict[int, Callable[[bytes], str]] = {
-    _BOOLEAN: _boolean_text,
-    _BYTEA: lambda data: "\\x" + data.hex(),
-    _REAL: lambda data: repr(struct.unpack(">f", data)[0]),
-    _DOUBLE: lambda data: repr(struct.unpack(">d", data)[0]),
-    _LSN: lambda data: "{:X}/{:X}".format(*struct.unpack(">II", data)),
-}
 
 
 def parameter_text(data: bytes, code: int, type_oid: int) -> str:

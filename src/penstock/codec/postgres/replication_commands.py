@@ -287,16 +287,23 @@ def _syntax(near: str) -> Refused:
     return Refused(_SYNTAX_ERROR, f"syntax error {where}")
 
 
+def check_slot_name(name: str) -> None:
+    """Refuse a name that no new slot may have. Raises Refused: 42602."""
+    if _SLOT_NAME.fullmatch(name):
+        return
+    what = "contains invalid character" if name else "is too short"
+    raise Refused(
+        _INVALID_NAME,
+        f'replication slot name "{name}" {what}',
+        hint="Replication slot names may only contain lower case letters, numbers, and the "
+        "underscore character.",
+    )
+
+
 def _slot(tokens: _Tokens, *, new: bool = False) -> str:
     name = tokens.name()
-    if new and not _SLOT_NAME.fullmatch(name):
-        what = "contains invalid character" if name else "is too short"
-        raise Refused(
-            _INVALID_NAME,
-            f'replication slot name "{name}" {what}',
-            hint="Replication slot names may only contain lower case letters, numbers, and the "
-            "underscore character.",
-        )
+    if new:
+        check_slot_name(name)
     return name
 
 

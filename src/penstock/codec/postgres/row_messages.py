@@ -51,14 +51,50 @@ def text_cells(values: Any, column: Column) -> Any:
     return pa.array(texts, pa.large_string()).cast(pa.large_binary())
 
 
-def copy_lines(cells: Sequence[Any], count: int) -> bytes:
-    """CopyData messages, one for each row, in COPY's text format."""
+def copy_lines(
+    cells: Sequence[Any], count: int, *, delimiter: bytes = b"\t", null: bytes = b"\\N"
+) -> bytes:
+    """Return CopyData messages, one for each row, in COPY's text format."""
+    escapes = _ESCAPES if delimiter == b"\t" else (*_ESCAPES, (delimiter, b"\\" + delimiter))
+    return _lines([escaped(one, escapes) for one in cells], count, delimiter, null)
+
+
+def csv_lines(
+    cells: Sequence[Any],
+    count: int,
+    *,
+    delimiter: bytes,
+    null: bytes,
+    quote: bytes,
+    escape: bytes,
+    is_quoted: Sequence[bool],
+) -> bytes:
+    """Return CopyData messages, one for each row, in COPY's CSV format.
+
+    is_quoted: for each column whether all its values are in quotes.
+    """
+    special = (delimiter, quote, b"\n", b"\r")
+    written = []
+    for values, always in zip(cells, is_quoted, strict=True):
+        inside = values if escape == quote else pc.replace_substring(values, escape, escape * 2)
+        inside = pc.replace_substring(inside, quote, escape + quote)
+        in_quotes = joined([scalar(quote), inside, scalar(quote)], b"", null=b"")
+        needs = pc.equal(values, scalar(null))
+        for one in special:
+            needs = pc.or_(needs, pc.match_substring(values, one))
+        if len(cells) == 1:
+            needs = pc.or_(needs, pc.equal(values, scalar(b"\\.")))
+        found = in_quotes if always else pc.if_else(needs, in_quotes, values)
+        written.append(pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.large_binary())))
+    return _lines(written, count, delimiter, null)
+
+
+def _lines(cells: list[Any], count: int, delimiter: bytes, null: bytes) -> bytes:
     if not count:
         return b""
-    lines = [escaped(one, _ESCAPES) for one in cells]
-    if lines:
-        lines[-1] = joined([lines[-1], scalar(b"")], b"\n", null=b"\\N")
-        rows = joined(lines, b"\t", null=b"\\N")
+    if cells:
+        cells[-1] = joined([cells[-1], scalar(b"")], b"\n", null=null)
+        rows = joined(cells, delimiter, null=null)
     else:
         rows = pa.array([b"\n"] * count, pa.large_binary())
     lengths = pc.binary_length(rows).to_numpy().astype(np.int64) + 4

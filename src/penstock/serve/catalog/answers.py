@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.publications import Comment, Publication
 
 Cells = tuple[str | None, ...]
@@ -61,7 +62,8 @@ class Session:
     transaction: `I`, `T` or `E`, for ReadyForQuery; the caller sets `E` when a statement inside a
     transaction is refused by itself, the catalogue when it refuses. settings: those that the client
     has set, by name in small letters. snapshot: given to SET TRANSACTION SNAPSHOT; read_time: to
-    yb_read_time; both None outside of a transaction. The rest is the catalogue's own.
+    yb_read_time; both None outside of a transaction. carried_out: outcomes of what functions of
+    the statement have asked of the server. The rest is the catalogue's own.
     """
 
     user: str
@@ -72,6 +74,7 @@ class Session:
     read_only: bool = False
     snapshot: str | None = None
     read_time: str | None = None
+    carried_out: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     local_before: dict[str, str | None] = field(default_factory=dict)
     local_keys: set[str] = field(default_factory=set)
@@ -133,6 +136,20 @@ class ConnectionRow:
     backend_type: str = "client backend"
 
 
+class AsksServer(Refused):
+    """A function needs something done that the catalogue's thread cannot do.
+
+    Attributes:
+        key: The function's name and its arguments. The query is asked again once
+            `Session.carried_out` has the outcome under it.
+    """
+
+    def __init__(self, *key: Any) -> None:
+        """key: see above."""
+        super().__init__("0A000", f"{key[0]} is not available here")
+        self.key = key
+
+
 class ServerState(Protocol):
     """What changes while the server runs, asked again for each query that needs it."""
 
@@ -158,8 +175,4 @@ class ServerState(Protocol):
 
     def now_us(self) -> int:
         """The time, microseconds since 1970 UTC."""
-        ...
-
-    def drop_slot(self, name: str, process_id: int) -> None:
-        """Drop a slot, durably, as a session asks. Blocking. Raises Refused."""
         ...

@@ -19,7 +19,7 @@ import structlog
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
 from penstock.serve.catalog import settings
-from penstock.serve.catalog.answers import Answer, AnswerColumn, ServerState, Session
+from penstock.serve.catalog.answers import Answer, AnswerColumn, AsksServer, ServerState, Session
 from penstock.serve.catalog.binder import Binder, finished
 from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.functions import Context
@@ -214,7 +214,7 @@ class Catalog:
 
     @staticmethod
     def _refused(refused: Refused, text: str, session: Session) -> None:
-        if isinstance(refused, TableRead):
+        if isinstance(refused, TableRead | AsksServer):
             return  # answered elsewhere
         if session.transaction == "T":
             session.transaction = "E"
@@ -279,11 +279,13 @@ class Catalog:
     ) -> Answer:
         context = self._context
         plan = self._plan(statement.text, parameters)
+        seen, kept = context.session.carried_out, {}
         for name in plan.reads:
             if name.startswith("pg_publication"):
                 self._show_publications()
             elif name in self._moment:
-                self._store.replace(name, self._moment[name]())
+                kept[name] = seen.get(("rows", name)) or list(self._moment[name]())
+                self._store.replace(name, kept[name])
             elif name == "pg_settings":
                 self._store.replace(name, settings.all_rows(context))
         types = context.types
@@ -293,7 +295,12 @@ class Catalog:
             else read_value(types, oid, value, lambda kind, name: read_reg(context, kind, name))
             for number, (oid, value) in enumerate(zip(parameters, values, strict=True), 1)
         }
-        found = self._store.run(plan.sql, given)
+        try:
+            found = self._store.run(plan.sql, given)
+        except AsksServer:
+            # Asked again after that is carried out, the query sees what it has seen now.
+            seen |= {("rows", name): rows for name, rows in kept.items()}
+            raise
 
         def reg(kind: int, oid: int) -> str:
             return print_reg(context, kind, oid)

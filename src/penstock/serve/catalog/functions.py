@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog.answers import ServerState, Session
+from penstock.serve.catalog.answers import AsksServer, ServerState, Session
 from penstock.serve.catalog.facts import Facts
 from penstock.serve.catalog.model import Model
 from penstock.serve.catalog.publications import Comment, Publication
@@ -35,6 +35,13 @@ class Context:
     dialect: str
     held: Mapping[str, str] = field(default_factory=dict)
     reports: dict[str, str] = field(default_factory=dict)
+
+    def carry_out(self, function: str, *arguments: Any) -> Any:
+        """Return what the server has done for a function. Raises AsksServer until it has."""
+        key = (function, *arguments)
+        if key not in self.session.carried_out:
+            raise AsksServer(*key)
+        return self.session.carried_out[key]
 
     def publications(self) -> dict[str, Publication]:
         """Those that the session sees: with what it has changed in its transaction."""

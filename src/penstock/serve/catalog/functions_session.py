@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog import settings
@@ -144,8 +145,51 @@ def _hybrid_time(context: Context) -> int:
 
 @function("pg_drop_replication_slot(name) -> void")
 def _drop_slot(context: Context, name: str) -> str:
-    context.state.drop_slot(name, context.session.process_id)
-    return ""
+    return str(context.carry_out("pg_drop_replication_slot", name))
+
+
+@function(
+    "pg_create_logical_replication_slot(name, name, bool?, bool?) -> "
+    "setof (slot_name name, lsn pg_lsn)",
+    until=16,
+)
+@function(
+    "pg_create_logical_replication_slot(name, name, bool?, bool?, bool?) -> "
+    "setof (slot_name name, lsn pg_lsn)",
+    since=17,
+)
+def _create_slot(
+    context: Context, name: str, plugin: str, temporary: int = 0, two: int = 0, failover: int = 0
+) -> list[Any]:
+    key = ("pg_create_logical_replication_slot", name, plugin, temporary, two, failover)
+    return [context.carry_out(*key)]
+
+
+@function(
+    "pg_create_physical_replication_slot(name, bool?, bool?) -> setof (slot_name name, lsn pg_lsn)"
+)
+def _create_physical_slot(_: Context, *_arguments: Any) -> list[Any]:
+    raise Refused("0A000", "physical replication is not supported")
+
+
+@function("pg_replication_slot_advance(name, pg_lsn) -> setof (slot_name name, end_lsn pg_lsn)")
+def _advance_slot(context: Context, name: str, position: int) -> list[Any]:
+    return [context.carry_out("pg_replication_slot_advance", name, position)]
+
+
+@function("pg_terminate_backend(int4, int8?) -> bool")
+def _terminate(context: Context, process_id: int, _timeout_ms: int = 0) -> int:
+    return int(context.carry_out("pg_terminate_backend", process_id))
+
+
+@function("pg_cancel_backend(int4) -> bool")
+def _cancel(context: Context, process_id: int) -> int:
+    return int(context.carry_out("pg_cancel_backend", process_id))
+
+
+@function("pg_export_snapshot() -> text")
+def _export_snapshot(context: Context) -> str:
+    return str(context.carry_out("pg_export_snapshot"))
 
 
 @function("txid_current() -> int8")

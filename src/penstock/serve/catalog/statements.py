@@ -40,6 +40,9 @@ _STATEMENTS = frozenset(
     )
 )
 
+_QUOTED = (TokenType.STRING, TokenType.BYTE_STRING, TokenType.IDENTIFIER)
+_VALUES = (*_QUOTED, TokenType.NUMBER)
+
 
 class Words:
     """Walks over a statement's tokens."""
@@ -65,7 +68,7 @@ class Words:
         """Take these words if they are next."""
         coming = tuple(token.text.upper() for token in self._tokens[self._at :][: len(words)])
         quoted = any(
-            token.token_type is TokenType.STRING for token in self._tokens[self._at :][: len(words)]
+            token.token_type in _QUOTED for token in self._tokens[self._at :][: len(words)]
         )
         if coming != words or quoted:
             return False
@@ -82,6 +85,17 @@ class Words:
         if self._at >= len(self._tokens):
             return Refused("42601", "syntax error at end of input")
         return Refused("42601", f'syntax error at or near "{self._tokens[self._at].text}"')
+
+    def is_last(self) -> bool:
+        """Return whether the next token is the last one."""
+        return self._at + 1 >= len(self._tokens)
+
+    def rest(self) -> Statement:
+        """Take all that is left, as a statement. Raises Refused: 42601 where nothing is."""
+        if self.done():
+            raise self.error()
+        tokens, self._at = self._tokens[self._at :], len(self._tokens)
+        return Statement(self._text[tokens[0].start - self._start :], tokens)
 
     def done(self) -> bool:
         """Whether nothing is left."""
@@ -102,11 +116,34 @@ class Words:
             raise self.error()
         return token.text.lower()
 
+    def name_list(self) -> list[str]:
+        """Return identifiers between commas."""
+        found = [self.name()]
+        while self.take(","):
+            found.append(self.name())
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """Return identifiers in parentheses; none where no parenthesis is next."""
+        if not self.take("("):
+            return ()
+        found = self.name_list()
+        self.need(")")
+        return tuple(found)
+
+    def value(self) -> str:
+        """Return a text in quotes, a word or a number."""
+        token = self.token()
+        is_value = token.token_type in _VALUES or re.fullmatch(r"[\w$.]+", token.text)
+        if not is_value:
+            self._at -= 1
+            raise self.error()
+        return token.text
+
     def is_string(self) -> bool:
         """Whether the next token is a text."""
-        return (
-            self._at < len(self._tokens) and self._tokens[self._at].token_type is TokenType.STRING
-        )
+        strings = (TokenType.STRING, TokenType.BYTE_STRING)
+        return self._at < len(self._tokens) and self._tokens[self._at].token_type in strings
 
     def parenthesised(self) -> str:
         """The text between the next parenthesis and the one that closes it."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
+from penstock.codec.postgres.array_text import print_array, read_array
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
@@ -327,50 +327,7 @@ def read_boolean(text: str) -> int:
     raise _invalid("boolean", text)
 
 
-_ELEMENT = re.compile(r'"(?P<quoted>(?:[^"\\]|\\.)*)"\s*|(?P<plain>[^",{}]+)', re.DOTALL)
-
-
-def read_array(text: str) -> list[str | None]:
-    """Return the elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
-    body = text.strip()
-    if not (body.startswith("{") and body.endswith("}")):
-        raise _malformed(text)
-    if body[1:-1].strip() == "":
-        return []
-    found: list[str | None] = []
-    at = 1
-    while at < len(body):
-        while body[at].isspace():  # the text ends with a brace
-            at += 1
-        match = _ELEMENT.match(body, at)
-        if match is None or body[match.end() : match.end() + 1] not in (",", "}"):
-            raise _malformed(text)
-        if match["quoted"] is not None:
-            found.append(re.sub(r"\\(.)", r"\1", match["quoted"], flags=re.DOTALL))
-        else:
-            plain = match["plain"].rstrip()
-            found.append(None if plain.lower() == "null" else plain)
-        at = match.end() + 1
-    if body[-2] == ",":
-        raise _malformed(text)
-    return found
-
-
-def _malformed(text: str) -> Refused:
-    return Refused("22P02", f'malformed array literal: "{text}"')
-
-
 # -- printing ---------------------------------------------------------------------------------
-
-_BARE_ELEMENT = re.compile(r"[^\s{}\",\\]+")
-
-
-def _array_element(text: str | None) -> str:
-    if text is None:
-        return "NULL"
-    if _BARE_ELEMENT.fullmatch(text) and text.lower() != "null":
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def print_float(value: float) -> str:
@@ -404,5 +361,5 @@ def print_value(types: Types, oid: int, value: Any, reg: Callable[[int, int], st
     element = types.element_of(oid)
     if element:
         cells = (print_value(types, element, part, reg) for part in json.loads(value))
-        return "{" + ",".join(_array_element(cell) for cell in cells) + "}"
+        return print_array(cells)
     return str(value)
