@@ -17,6 +17,7 @@ _TEXT, _JSON = "test_decoding", "wal2json"
 PLUGINS = ("pgoutput", _TEXT, _JSON)
 _YBOUTPUT = "yboutput"
 PLUGINS_YUGABYTE = (_YBOUTPUT, *PLUGINS)
+PLUGINS_BINARY = ("pgoutput", _YBOUTPUT)
 _INVALID, _UNSUPPORTED, _SYNTAX = "22023", "0A000", "42601"
 _PROTOCOLS = range(1, 5)
 _OPTIONS = (

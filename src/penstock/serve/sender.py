@@ -27,7 +27,6 @@ from penstock.codec.postgres.pgwire_server import (
 )
 from penstock.host.clock import REAL_CLOCK
 from penstock.serve.blocks import Made, Place, find_place
-from penstock.serve.catalog.publications import everything, named
 from penstock.serve.encode import Views
 from penstock.serve.encoded import Block
 from penstock.serve.options import StreamOptions
@@ -208,19 +207,7 @@ class Sender:
 
     def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
         """What is published behind a place, and where that changes."""
-        form = self._options.form
-        if not form.by_publication:
-            return self._serving.views([everything(form.actions)], form), frozenset()
-        # What lies before the client's position is passed over, whatever was published there.
-        position = max(place.counted.position, self._at)
-        publications = self._serving.publications
-        then = publications.at(position)
-        # One that was made later publishes nothing up to there; one that is gone is refused.
-        known = publications.current() | then
-        names = [name for name in self._options.publications if name in then or name not in known]
-        chosen = named(then, names)
-        later = frozenset(v.position for v in publications.versions if v.position > position)
-        return self._serving.views(chosen, form), later
+        return self._serving.views_at(self._options, place, self._at)
 
     async def _send(self, block: Block) -> None:
         """Send a block, from the first transaction on that the client did not have at the start."""

@@ -6,12 +6,13 @@ The catalogue evaluates calls in a thread of its own; what needs the event loop 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.replication_commands import check_slot_name
+from penstock.serve.changes import read_changes
 from penstock.serve.options import check_plugin
 
 if TYPE_CHECKING:
@@ -81,6 +82,20 @@ async def _export_snapshot(session: ClientSession) -> str:
     return await session.snapshots.export_own(session.serving.look)
 
 
+async def _changes(
+    session: ClientSession,
+    name: str,
+    upto: int | None,
+    count: int | None,
+    options: Sequence[str],
+    is_binary: bool,
+    confirms: bool,
+) -> list[list[Any]]:
+    return await read_changes(
+        session, name, upto, count, options, is_binary=is_binary, confirms=confirms
+    )
+
+
 _FUNCTIONS: dict[str, Callable[..., Awaitable[Any]]] = {
     "pg_create_logical_replication_slot": _create_slot,
     "pg_drop_replication_slot": _drop_slot,
@@ -88,4 +103,5 @@ _FUNCTIONS: dict[str, Callable[..., Awaitable[Any]]] = {
     "pg_terminate_backend": _terminate,
     "pg_cancel_backend": _cancel,
     "pg_export_snapshot": _export_snapshot,
+    "changes of a slot": _changes,
 }

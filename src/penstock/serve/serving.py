@@ -18,12 +18,13 @@ from penstock.base.held import Holder
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, Relation, TableName
-from penstock.serve.blocks import Blocks, find_place
+from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
-from penstock.serve.catalog.publications import Publication, Publications
+from penstock.serve.catalog.publications import Publication, Publications, everything, named
 from penstock.serve.encode import Views
 from penstock.serve.forms import Form
 from penstock.serve.hybrid import Anchor, HybridTimes, hybrid_time
+from penstock.serve.options import StreamOptions
 from penstock.serve.retention import Retention
 from penstock.serve.sender import Sender
 from penstock.serve.settings import YUGABYTE, ServeSettings
@@ -248,6 +249,26 @@ class Serving:
                 self.blocks.forget(old)
         self._views.move_to_end(key)
         return found
+
+    def views_at(
+        self, options: StreamOptions, place: Place, at: int
+    ) -> tuple[Views, frozenset[int]]:
+        """Return the views of what is published behind a place, and where that changes.
+
+        at: LSN up to which the client has everything. Raises Refused.
+        """
+        form = options.form
+        if not form.by_publication:
+            return self.views([everything(form.actions)], form), frozenset()
+        # What lies before the client's position is passed over, whatever was published there.
+        position = max(place.counted.position, at)
+        then = self.publications.at(position)
+        # One that was made later publishes nothing up to there; one that is gone is refused.
+        known = self.publications.current() | then
+        names = [name for name in options.publications if name in then or name not in known]
+        chosen = named(then, names)
+        later = frozenset(v.position for v in self.publications.versions if v.position > position)
+        return self.views(chosen, form), later
 
     def shape_of(self, table: TableName) -> Relation | None:
         """A table's newest shape, as the log has it; None where none is known."""

@@ -33,7 +33,7 @@ from penstock.serve.catalog.scope import Bound, Scope
 from penstock.serve.catalog.statements import allowed_when_failed, no_statement, plain
 from penstock.serve.catalog.store import Store
 from penstock.serve.catalog.tables import TableRead
-from penstock.serve.catalog.types import TEXT, Types, print_value, read_value
+from penstock.serve.catalog.types import RECORD, TEXT, Types, print_record, print_value, read_value
 from penstock.serve.saved_state import SavedState
 
 _log = structlog.get_logger(__name__)
@@ -44,10 +44,16 @@ _WITHOUT = {"pg_index": ("indclass",)}  # what rows of tables that begin empty w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A bound query. parameters: types by number."""
+    """A bound query.
+
+    Attributes:
+        fields: For each column the types of its fields if it is a record, else none.
+        parameters: Types by number.
+    """
 
     sql: str
     columns: tuple[AnswerColumn, ...]
+    fields: tuple[tuple[int, ...], ...]
     reads: frozenset[str]
     parameters: dict[int, int]
 
@@ -305,11 +311,14 @@ class Catalog:
         def reg(kind: int, oid: int) -> str:
             return print_reg(context, kind, oid)
 
-        kinds = [column.type_oid for column in plan.columns]
+        def printed(column: AnswerColumn, fields: tuple[int, ...], cell: Any) -> str | None:
+            if fields and column.type_oid == RECORD and cell is not None:
+                return print_record(types, fields, cell, reg)
+            return print_value(types, column.type_oid, cell, reg)
+
+        kinds = list(zip(plan.columns, plan.fields, strict=True))
         rows = [
-            tuple(
-                print_value(types, kind, cell, reg) for kind, cell in zip(kinds, row, strict=True)
-            )
+            tuple(printed(*kind, cell) for kind, cell in zip(kinds, row, strict=True))
             for row in found
         ]
         reports, context.reports = context.reports, {}
@@ -332,6 +341,7 @@ class Catalog:
         plan = _Plan(
             sql=query.sql,
             columns=tuple(self._column(bound) for bound in finished(query.columns)),
+            fields=tuple(tuple(oid for _, oid in bound.fields) for bound in query.columns),
             reads=frozenset(binder.reads),
             parameters=known,
         )

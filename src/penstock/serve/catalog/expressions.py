@@ -18,7 +18,7 @@ from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.calls import Calls
 from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.grammar import name_of, only, type_name, unsupported
-from penstock.serve.catalog.scope import Bound, Query, Scope, literal, text
+from penstock.serve.catalog.scope import Bound, Query, Scope, literal, text, whole
 from penstock.serve.catalog.types import (
     BOOL,
     CHAR,
@@ -199,7 +199,7 @@ class Expressions:
         schema, name, modifiers = type_name(node.args["to"])
         oid = self.types.named(name, schema)
         typmod = self._typmod(oid, name, modifiers)
-        inner = self.bind(node.this, scope)
+        inner = whole(self.bind(node.this, scope))
         made = self.coercions.to(inner, oid, typmod, explicit=True)
         if inner.strength > 1:
             return replace(made, name=inner.name, strength=inner.strength, origin=(0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -202,3 +203,28 @@ def _transaction(context: Context) -> int:
 @function("txid_current_if_assigned() -> int8")
 def _no_transaction(_: Context) -> None:
     return None
+
+
+def _declare_changes(name: str, kind: str, *, is_binary: bool, confirms: bool) -> None:
+    """Declare one of the four functions that give a slot's changes as rows."""
+    rows = f"setof (lsn pg_lsn, xid xid, data {kind})"
+
+    @function(f"{name}(name, pg_lsn, int4) -> {rows}", strict=False)
+    @function(f"{name}(name, pg_lsn, int4, variadic text[]) -> {rows}", strict=False)
+    def _changes(
+        context: Context, slot: str | None, upto: int | None, count: int | None, given: str = "[]"
+    ) -> Any:
+        if slot is None:
+            raise Refused("22004", "slot name must not be null")
+        options = tuple(json.loads(given))
+        if None in options:
+            raise Refused("22004", "array must not contain nulls")
+        return context.carry_out(
+            "changes of a slot", slot, upto, count, options, is_binary, confirms
+        )
+
+
+_declare_changes("pg_logical_slot_get_changes", "text", is_binary=False, confirms=True)
+_declare_changes("pg_logical_slot_peek_changes", "text", is_binary=False, confirms=False)
+_declare_changes("pg_logical_slot_get_binary_changes", "bytea", is_binary=True, confirms=True)
+_declare_changes("pg_logical_slot_peek_binary_changes", "bytea", is_binary=True, confirms=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog.types import UNKNOWN
+from penstock.serve.catalog.types import RECORD, UNKNOWN
 
 Fields = tuple[tuple[str, int], ...]
 
@@ -169,3 +169,11 @@ def text(value: str) -> str:
 def literal(value: str) -> Bound:
     """A text whose type is open."""
     return Bound(sql=text(value), type=UNKNOWN, literal=value)
+
+
+def whole(bound: Bound) -> Bound:
+    """Return a row of a function as one value, as the server prints records."""
+    if not bound.fields or bound.type != RECORD:
+        return bound
+    oids = ",".join(f"{oid}" for _, oid in bound.fields)
+    return replace(bound, sql=f"pg_record({text(oids)}, {bound.sql})", fields=())

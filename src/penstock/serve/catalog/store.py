@@ -23,6 +23,7 @@ from penstock.serve.catalog.types import (
     NUMERIC,
     RANGES,
     json_of,
+    print_record,
     print_value,
     read_value,
 )
@@ -31,7 +32,7 @@ _STEPS_MAX = 50_000_000  # of SQLite's machine: about two seconds
 _STEPS_BETWEEN = 100_000
 _STEPS_PER_CALL = 200  # of a function of ours, which takes as long as so many steps
 _STEPS_PER_LETTER = 1
-_VALUE_BYTES_MAX = 4 << 20
+_VALUE_BYTES_MAX = 24 << 20  # all changes of a slot that are answered at once
 _ANSWER_BYTES_MAX = 64 << 20
 _INDEXED = (
     "oid",
@@ -149,6 +150,7 @@ class Store:
             "pg_round": lambda oid, value: self._whole(oid, round(value)),
             "pg_calculate": self._calculate,
             "pg_array_cast": self._array_cast,
+            "pg_record": self._record,
             "pg_subscript": _subscript,
             "pg_array_lower": lambda array, one, first: (
                 first if one == 1 and _size(array) else None
@@ -246,6 +248,13 @@ class Store:
         cells = [None if c is None else self._text(inner, c) for c in json.loads(array)]
         return json_of(
             [None if c is None else read_value(context.types, outer, c, reg) for c in cells]
+        )
+
+    def _record(self, oids: str, row: str) -> str:
+        kinds = [int(oid) for oid in oids.split(",")]
+        context = self._context
+        return print_record(
+            context.types, kinds, row, lambda kind, number: print_reg(context, kind, number)
         )
 
     def _join(self, oid: int, array: str | None, separator: str | None, null: Any = None) -> Any:

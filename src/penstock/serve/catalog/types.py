@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.codec.postgres.array_text import print_array, read_array
@@ -363,3 +363,19 @@ def print_value(types: Types, oid: int, value: Any, reg: Callable[[int, int], st
         cells = (print_value(types, element, part, reg) for part in json.loads(value))
         return print_array(cells)
     return str(value)
+
+
+def print_record(
+    types: Types, oids: Sequence[int], row: str, reg: Callable[[int, int], str]
+) -> str:
+    """Return a row of fields of these types as the server prints a record."""
+    cells = zip(oids, json.loads(row), strict=True)
+    return "(" + ",".join(_field(print_value(types, oid, cell, reg)) for oid, cell in cells) + ")"
+
+
+def _field(text: str | None) -> str:
+    if text is None:
+        return ""
+    if text and not set(text) & set('(),"\\ \t\n\r\v\f'):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '""') + '"'
