@@ -33,7 +33,6 @@ class LogMaker:
             directory, log_id="test-log", source={"engine": engine}, options=WriterOptions()
         )
         self.gsn, self.trx, self.position = 0, 0, 1000
-        self.reason = ""  # of the markers that are written from here on
 
     def transaction(
         self,
@@ -55,7 +54,6 @@ class LogMaker:
                         position=self.position,
                         commit_time_us=self.trx,
                         tables=tuple(tuple(table) for table in content),  # type: ignore[arg-type,union-attr]
-                        data={"reason": self.reason} if self.reason else {},
                     )
                 )
                 continue

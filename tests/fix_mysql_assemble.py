@@ -24,7 +24,9 @@ from fix_binlog_feed import inserts, row
 from fix_stream import changes_of
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.gtids import GtidSet
+from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.assembly import Limits, StreamMark
 from penstock.engines.mysql.source.definitions import source_id_of
@@ -88,6 +90,10 @@ class Catalogue:
     def read_at(self, _: TableName, __: BinlogPosition) -> TableDefinition | None:
         """What it has."""
         return self.now
+
+    def added_value(self, _: TableName, added: Added, __: Query) -> str | None:
+        """The value that an integer's default says."""
+        return None if added.is_null else certain_value(added)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from fix_mysql_extract import OPTIONS, extractor_of, sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.engines.mysql.connect import connect, run
-from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged, TableMoved
+from penstock.engines.mysql.source.unsupported import StatementLogged, TableMoved
 from penstock.extract.extractor import Ended
 from penstock.model import DROP_TABLE, MarkerKind, PenstockError
 
@@ -164,7 +164,7 @@ def test_a_table_changes_its_shape_in_mid_stream(
     """Each row has the columns of its moment; without names in the log never a wrong one.
 
     Behind the server the catalogue has the last shape only: then the log's own names decide, and
-    without them the extraction stops.
+    without them the table is read again.
     """
     with mysql.globals(binlog_row_metadata=f"'{metadata}'"):
         sql(mysql, mysql_url, "create table t (id int primary key, v varchar(20))")
@@ -172,13 +172,20 @@ def test_a_table_changes_its_shape_in_mid_stream(
         extractor_of(mysql_url, tmp_path, **wanted).run()
         if behind:
             sql(mysql, mysql_url, DDL)
-            if metadata == "MINIMAL":  # and the last statement tells nothing of those before
-                with pytest.raises(ShapeMismatch, match="is not known"):
-                    extractor_of(mysql_url, tmp_path, **wanted).run()
-                rows = [(c.op, c.after) for c in log_changes(tmp_path)]
-                assert rows == DDL_ROWS[: len(rows)]
-                return
             extractor_of(mysql_url, tmp_path, **wanted).run()
+            if metadata == "MINIMAL":  # and the last statement tells nothing of those before
+                with segments_of(tmp_path) as segments:
+                    markers = [m for s in segments for m in s.markers()]
+                assert markers[-1].kind is MarkerKind.RELOAD
+                found = log_changes(tmp_path)
+                rows = [(c.op, c.after) for c in found if c.gsn <= markers[-1].gsn]
+                assert rows == DDL_ROWS[: len(rows)]
+                there = mysql.value(
+                    "select group_concat(v order by id) from t", database_of(mysql_url)
+                )
+                again = [c.after["v"] for c in found if c.gsn > markers[-1].gsn and c.after]
+                assert ",".join(again) == there
+                return
         else:
             for statement in DDL.split(";;"):
                 sql(mysql, mysql_url, statement)
@@ -193,7 +200,7 @@ def test_a_table_changes_its_shape_in_mid_stream(
     assert [(m.kind, m.tables, m.gsn) for m in markers] == [
         (MarkerKind.TRUNCATE, ((database_of(mysql_url), "t"),), 4)
     ]
-    assert last.columns[2].missing == "1.5"
+    assert last.columns[2].missing == "1.50"
 
 
 def test_an_altered_table_without_rows_is_reported_at_once(
@@ -273,14 +280,11 @@ def test_tools_for_schema_changes_swap_a_table(
 
 
 RENAMES = {
-    "rename": (["alter table t rename column v to w"], ["v"]),
-    "change": (["alter table t change v w varchar(30)"], ["v"]),
-    "twice": (
-        ["alter table t rename column v to x", "alter table t change column x w varchar(20)"],
-        ["v"],
-    ),
-    "another case": (["alter table t change v V varchar(20)"], ["v"]),
-    "back": (["alter table t rename column v to w", "alter table t rename column w to v"], []),
+    "rename": ["alter table t rename column v to w"],
+    "change": ["alter table t change v w varchar(30)"],
+    "twice": ["alter table t rename column v to x", "alter table t change column x w varchar(20)"],
+    "another case": ["alter table t change v V varchar(20)"],
+    "back": ["alter table t rename column v to w", "alter table t rename column w to v"],
 }
 
 
@@ -288,8 +292,8 @@ RENAMES = {
 def test_a_renamed_column_keeps_its_history(
     mysql: MySQLServer, mysql_url: str, tmp_path: Path, how: str
 ) -> None:
-    """The new shape says what the column was called; what old rows hold in it goes with it."""
-    statements, was = RENAMES[how]
+    """The new shape has it under its identity; what old rows hold in it goes with it."""
+    statements = RENAMES[how]
     sql(mysql, mysql_url, "create table t (id int primary key);; insert into t values (1)")
     begun(mysql_url, tmp_path)
     sql(mysql, mysql_url, "alter table t add column v varchar(20) default 'nine'")
@@ -304,10 +308,10 @@ def test_a_renamed_column_keeps_its_history(
         ("U", {"id": 4, name: "nine"}),
     ]
     with segments_of(tmp_path) as segments:
-        last = [r for s in segments for _, r in s.relations()][-1]
-    assert last.columns[1].name == name
-    assert last.columns[1].missing == "nine"
-    assert list(last.columns[1].was) == was
+        found = [r for s in segments for _, r in s.relations() if len(r.columns) > 1]
+    assert {relation.columns[1].id for relation in found} == {2}
+    assert found[-1].columns[1].name == name
+    assert found[-1].columns[1].missing == "nine"
 
 
 @pytest.mark.parametrize(
@@ -315,19 +319,6 @@ def test_a_renamed_column_keeps_its_history(
     [
         ("rename table t to u", TableMoved, "renamed to"),
         ("rename table t to u, fresh to t", TableMoved, "is what"),
-        ("alter table t change v w text, add v int", RowsChangedUnseen, "had the other name"),
-        (
-            "alter table t rename column v to w;; alter table t rename column id to v",
-            RowsChangedUnseen,
-            "had the other name",
-        ),
-        (
-            "alter table t modify v int;; alter table t rename column v to w",
-            RowsChangedUnseen,
-            "became int",
-        ),
-        ("alter table t modify id bigint, modify v int", RowsChangedUnseen, "became int"),
-        ("alter table t add column at datetime default now()", RowsChangedUnseen, "plain value"),
         (
             "set binlog_format = 'STATEMENT';; insert into t values (5, '5')",
             StatementLogged,
@@ -358,34 +349,78 @@ def test_what_rows_do_not_tell_stops_by_name(
     assert [c.after for c in log_changes(tmp_path)] == [{"id": 1, "v": "1"}]
 
 
+FOLLOWED = {
+    "its name goes on": "alter table t change v w varchar(9), add v int",
+    "a name taken over": (
+        "alter table t rename column v to w;; alter table t rename column n to v"
+    ),
+    "dropped and added": "alter table t drop column v, add v varchar(9) default 'z' after id",
+    "a stored default": (
+        "set time_zone = '+05:00';; alter table t add c timestamp default '2024-01-01 00:00:00'"
+    ),
+}
+READ_AGAIN = {
+    "another type": "alter table t modify v int;; alter table t rename column v to w",
+    "twice": "alter table t modify n bigint;; alter table t modify n int",
+    "a number for each row": "alter table t add k int not null auto_increment, add key (k)",
+    "a label's case": "alter table t modify e enum('A', 'b')",
+    "another character set": "alter table t convert to character set latin1",
+}
+
+
+@pytest.mark.parametrize("how", [*FOLLOWED, *READ_AGAIN])
+def test_what_existing_rows_are_after_a_statement(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, how: str
+) -> None:
+    """Statements tell, or the server is asked; else the table is read again. Never refused."""
+    sql(
+        mysql,
+        mysql_url,
+        "create table t (id int primary key, v varchar(9) character set utf8mb4, n int, "
+        "e enum('a', 'b')) default character set utf8mb4",
+    )
+    begun(mysql_url, tmp_path)
+    statement = {**FOLLOWED, **READ_AGAIN}[how]
+    sql(mysql, mysql_url, "insert into t values (1, '1', 10, 'a'), (2, '2', 20, 'b')")
+    with mysql.connect(database_of(mysql_url)) as connection, connection.cursor() as cursor:
+        for part in f"{statement};; delete from t where id = 2".split(";;"):
+            cursor.execute(part)
+        connection.commit()
+    extractor_of(mysql_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        kinds = [marker.kind for one in segments for marker in one.markers()]
+        relations = [r for one in segments for _, r in one.relations()]
+    assert kinds == ([MarkerKind.RELOAD] if how in READ_AGAIN else [])
+    assert relations[-1].awaits_reload == ""
+    assert any(relation.awaits_reload for relation in relations) is (how in READ_AGAIN)
+    if how == "a stored default":
+        assert relations[-1].columns[-1].missing == "2023-12-31 19:00:00"
+
+
 @pytest.mark.server("mariadb")
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    "statement",
     [
-        ("alter ignore table t add unique (v)", r"alter ignore \(add unique\)"),
-        ("alter ignore table t modify v varchar(1)", r"alter ignore \(modify v\)"),
-        (
-            "set statement sql_mode = '', lock_wait_timeout = 5 for "
-            "alter table t modify v varchar(1)",
-            "column v became",
-        ),
+        "alter ignore table t add unique (v)",
+        "alter ignore table t modify v varchar(1)",
+        "set statement sql_mode = '', lock_wait_timeout = 5 for alter table t modify v varchar(1)",
     ],
 )
-def test_rows_that_mariadb_takes_away_unsaid_stop_by_name(
-    mysql: MySQLServer, mysql_url: str, tmp_path: Path, statement: str, said: str
+def test_rows_that_mariadb_takes_away_unsaid_are_read_again(
+    mysql: MySQLServer, mysql_url: str, tmp_path: Path, statement: str
 ) -> None:
     """MariaDB alone still knows ALTER IGNORE, and statements with settings of their own."""
     sql(mysql, mysql_url, "create table t (id int primary key, v varchar(9))")
     begun(mysql_url, tmp_path)
     before = "insert into t values (1, 'aa'), (2, 'aa')"
     sql(mysql, mysql_url, f"{before};; {statement};; insert into t values (3, 'b')")
-    assert mysql.value("select group_concat(id, v order by id) from t", database_of(mysql_url)) in (
-        "1aa,3b",
-        "1a,2a,3b",
-    )
-    with pytest.raises(RowsChangedUnseen, match=said):
-        extractor_of(mysql_url, tmp_path).run()
-    assert [c.after["id"] for c in log_changes(tmp_path) if c.after] == [1, 2]
+    there = mysql.value("select group_concat(id, v order by id) from t", database_of(mysql_url))
+    assert there in ("1aa,3b", "1a,2a,3b")
+    extractor_of(mysql_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        (reload,) = [m for one in segments for m in one.markers() if m.kind is MarkerKind.RELOAD]
+    rows = [c.after for c in log_changes(tmp_path) if c.gsn > reload.gsn and c.after]
+    assert ",".join(f"{row['id']}{row['v']}" for row in rows) == there
 
 
 @pytest.mark.server("mariadb")

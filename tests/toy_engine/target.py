@@ -276,8 +276,8 @@ def reshape(store: Store, shape: Shape, relation: Relation) -> None:
     for row in rows:
         moved: Row = {}
         for column in relation.columns:
-            was = next((name for name in (column.name, *column.was) if name in row), None)
-            moved[column.name] = column.missing if was is None else row[was]
+            is_there = column.name in row
+            moved[column.name] = row[column.name] if is_there else column.missing
         store.put_row(shape.table, shape.key_of(moved), moved)
 
 

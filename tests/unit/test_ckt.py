@@ -82,8 +82,8 @@ def test_an_unknown_kind_or_version_is_never_skipped() -> None:
     data = struct.pack("<BBHIQ", 99, 0, 0, google_crc32c.extend(SALT, head), 0)
     with pytest.raises(ckt.FormatUnknown, match="unknown frame kind 99"):
         ckt.verify_frame(data, SALT, 4096)
-    with pytest.raises(ckt.FormatUnknown, match="format version 3") as caught:
-        ckt.decode_header(pa.py_buffer(b'{"format":3}'))
+    with pytest.raises(ckt.FormatUnknown, match="format version 4") as caught:
+        ckt.decode_header(pa.py_buffer(b'{"format":4}'))
     assert "a later one" in caught.value.hint
 
 
@@ -148,7 +148,7 @@ def test_any_bytes_give_a_typed_error_or_a_value(data: bytes) -> None:
 def test_payloads_come_back_as_they_were() -> None:
     """Each kind of frame."""
     header = ckt.SegmentHeader(
-        format=2,
+        format=ckt.FORMAT_VERSION,
         log_id=FILE_ID,
         file_id=FILE_ID,
         number=7,
@@ -242,7 +242,7 @@ def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, oth
 def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:
     """The header frame ends at byte 4096, always."""
     header = ckt.SegmentHeader(
-        format=2,
+        format=ckt.FORMAT_VERSION,
         log_id=FILE_ID,
         file_id=FILE_ID,
         number=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.mysql.binlog_query import Query
+from penstock.engines.mysql.source.added_columns import Added, certain_value
 from penstock.engines.mysql.source.ddl_text import Doing, Effect, effects_of
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import TableName
@@ -54,14 +55,12 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("alter table t drop partition p0", [("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t exchange partition p with table u", [
             ("altered", "t", ""), ("changed unseen", "t", ""), ("changed unseen", "u", "")]),
-        ("alter table t modify a varchar(3) character set latin1", [
-            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("alter table t modify a varchar(3) character set latin1", [("altered", "t", "")]),
         ("alter table t modify a varchar(3) charset utf8mb4 not null", [("altered", "t", "")]),
         ("alter table t modify g int generated always as (a * 2) stored", [
             ("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t convert to character set utf8mb4", [("altered", "t", "")]),
-        ("alter table t convert to character set latin1", [
-            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("alter table t convert to character set latin1", [("altered", "t", "")]),
         ("create unique index i on t (a)", [("altered", "t", "")]),
         ("drop index `i` on `t`", [("altered", "t", "")]),
         ("/*!50100 alter table t engine=innodb */", [("altered", "t", "")]),
@@ -75,9 +74,9 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("savepoint `s`", []),
         ("insert into t values (1)", [("written by a statement", "", "")]),
         ("alter table t add foreign key (a) references u (id) on delete cascade", [
-            ("altered", "t", ""), ("changed unseen", "t", "")]),
+            ("altered", "t", ""), ("cascades", "t", "")]),
         ("create table t (a int references u (id) on update set null)", [
-            ("created", "t", ""), ("changed unseen", "t", "")]),
+            ("created", "t", ""), ("cascades", "t", "")]),
         ("create table t (a timestamp on update current_timestamp)", [("created", "t", "")]),
         ("frobnicate the table t", [("unknown", "", "")]),
         ("set statement lock_wait_timeout = 5, sort_buffer_size = 1 for truncate table t", [
@@ -95,8 +94,7 @@ def told(text: str, **more: object) -> list[tuple[str, str, str]]:
         ("repair view v", []),
         ("alter table t engine = blackhole", [("altered", "t", ""), ("changed unseen", "t", "")]),
         ("alter table t comment 'engine', engine innodb", [("altered", "t", "")]),
-        ("alter table t modify a text charset utf8", [
-            ("altered", "t", ""), ("changed unseen", "t", "")]),
+        ("alter table t modify a text charset utf8", [("altered", "t", "")]),
         ("alter table t add (a int default 1, b varchar(3))", [("altered", "t", "")]),
     ],
 )  # fmt: skip
@@ -196,38 +194,92 @@ def test_comments_for_other_servers_are_no_code() -> None:
     assert effects_of(query("/*!80000 drop table a */"), server=MARIA) == ()
 
 
-def added(text: str) -> list[tuple[str, str | None, bool]]:
-    """(name, value, whether it is unclear) of the columns that a statement adds."""
+def added(text: str) -> list[tuple[str, str, str]]:
+    """(name, definition or NULL, why its value is unclear) of the columns that a statement adds."""
     (effect,) = [one for one in effects_of(query(text), server=NEW) if one.added] or [
         Effect(doing=Doing.ALTERED)
     ]
-    return [(one.name, one.value, bool(one.unclear)) for one in effect.added]
+    return [
+        (one.name, "NULL" if one.is_null else one.definition, one.unclear) for one in effect.added
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("alter table t add c int", [("c", None, False)]),
-        ("alter table t add column `c` int not null first", [("c", "0", False)]),
-        ("alter table t add column if not exists c int default -5 after a", [("c", "-5", False)]),
-        ("alter table t add c varchar(20) not null default 'it''s, \\n'", [
-            ("c", "it's, \n", False)]),
-        ("alter table t add c varchar(20) not null", [("c", "", False)]),
-        ("alter table t add c enum('x','y') not null", [("c", "x", False)]),
-        ("alter table t add c datetime default now()", [("c", None, True)]),
-        ("alter table t add c int default (1 + 1)", [("c", None, True)]),
-        ("alter table t add c int generated always as (a + 1)", [("c", None, True)]),
-        ("alter table t add c int not null auto_increment primary key", [("c", None, True)]),
-        ("alter table t add (c decimal(10,2) default 1.50, d bit(3) default b'101')", [
-            ("c", "1.50", False), ("d", "5", False)]),
-        ("alter table t add index (a), add c bool default true", [("c", "1", False)]),
-        ("alter table t add primary key (a)", []),
-        ("alter table t add constraint f foreign key (a) references u (id)", []),
-        ("alter table t add c date not null, drop column d", [("c", "0000-00-00", False)]),
+        ("add c int", [("c", "NULL", "")]),
+        ("add c int default null", [("c", "NULL", "")]),
+        ("add c timestamp", [("c", "timestamp", "")]),
+        ("add column `c` int not null first", [("c", "int not null", "")]),
+        ("add column if not exists c int default -5 after a", [("c", "int default -5", "")]),
+        ("add c varchar(20) not null default 'it''s, \\n'", [
+            ("c", "varchar(20) not null default 'it''s, \n'", "")]),
+        ("add c enum('x','y') default 'Y'", [("c", "enum('x','y') default 'Y'", "")]),
+        ("add c varchar(9) default x'4142'", [("c", "varchar(9) default x'4142'", "")]),
+        ("add c varchar(9) default N'a' 'b'", [("c", "varchar(9) default N'a' 'b'", "")]),
+        ("add c float default -.5", [("c", "float default -.5", "")]),
+        ("add c text default _utf8mb4'é'", [("c", "text default _utf8mb4 'é'", "")]),
+        ("add c datetime(3) default now(3)", [("c", "datetime(3) default now(3)", "")]),
+        ("add c int default (1 + 1)", [("c", "int default(1 +1)", "")]),
+        ("add c int default (rand())", [("c", "", "its default is an expression (rand)")]),
+        ("add c uuid default uuid()", [("c", "", "its default is an expression (uuid)")]),
+        ("add c int generated always as (a + 1)", [("c", "", "its values are computed")]),
+        ("add c int not null auto_increment primary key", [
+            ("c", "", "its values are numbers that the server gave")]),
+        ("add (c decimal(10,2) default 1.50, d bit(3) default b'101')", [
+            ("c", "decimal(10,2) default 1.50", ""), ("d", "bit(3) default b'101'", "")]),
+        ("add index (a), add c bool default true", [("c", "bool default true", "")]),
+        ("add primary key (a)", []),
+        ("add constraint f foreign key (a) references u (id)", []),
+        ("add c int default 1 references u (id)", [("c", "int default 1", "")]),
     ],
 )  # fmt: skip
-def test_added_columns_tell_what_old_rows_hold(
-    text: str, expected: list[tuple[str, str | None, bool]]
+def test_added_columns_tell_what_the_server_is_asked(
+    text: str, expected: list[tuple[str, str, str]]
 ) -> None:
-    """A plain default is the value; what must not be NULL has its type's zero; else it is said."""
-    assert added(text) == expected
+    """The definition decides the value of existing rows; where it cannot, the text says why."""
+    assert added(f"alter table t {text}") == expected
+
+
+@pytest.mark.parametrize(
+    ("definition", "value"),
+    [
+        ("int not null", "0"),
+        ("int default 5", "5"),
+        ("tinyint(1) unsigned default 255", "255"),
+        ("tinyint default 128", None),
+        ("int default 1.6", None),
+        ("int default '7'", None),
+        ("varchar(9) default 7", None),
+        ("int(11) default -3 not null", "-3"),
+    ],
+)
+def test_only_integers_in_range_are_known_without_the_server(
+    definition: str, value: str | None
+) -> None:
+    """Everything else goes through a conversion that only the server knows exactly."""
+    assert certain_value(Added(name="c", definition=definition)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "dropped", "redefined"),
+    [
+        ("drop column a, drop b", ["a", "b"], []),
+        ("drop column if exists `a b`", ["a b"], []),
+        ("drop key k, drop primary key, drop foreign key f, drop constraint x", [], []),
+        ("drop partition p, drop check c", [], []),
+        ("modify a int, change b c text", [], ["a", "c"]),
+        ("convert to character set utf8mb4", [], ["*"]),
+        ("modify column if exists a int first", [], ["a"]),
+    ],
+)
+def test_dropped_and_redefined_columns_are_reported(
+    text: str, dropped: list[str], redefined: list[str]
+) -> None:
+    """By name: dropped as before the statement, redefined as after it."""
+    (effect,) = [
+        one
+        for one in effects_of(query(f"alter table t {text}"), server=MARIA)
+        if one.doing is Doing.ALTERED
+    ]
+    assert (list(effect.dropped), list(effect.redefined)) == (dropped, redefined)

@@ -285,3 +285,33 @@ def test_a_frame_that_ends_where_a_table_begins_still_counts(start: int, count: 
     one = segment(frame(1, 1, 5), end=5, shapes={1: (0, A1)})
     window = Window(gsn_after=0, gsn_upto=5, starts={A: start})
     assert len(plan_batch([one], window).tasks) == count
+
+
+def test_rows_that_await_a_reload_are_left_out() -> None:
+    """The table stays as it was; what comes after the reload is applied to the new rows."""
+    waiting = replace(A2, awaits_reload="a type was converted")
+    known = replace(A2, version=3)
+    plan = plan_batch(
+        [
+            segment(
+                frame(1, 1, 10),
+                frame(2, 11, 20),
+                frame(3, 21, 30),
+                shapes={1: (0, A1), 2: (10, waiting), 3: (20, known)},
+                markers=(emptied(MarkerKind.RELOAD, 20, A),),
+            )
+        ],
+        Window(gsn_after=0, gsn_upto=30),
+    )
+    assert [phase.reloaded for phase in plan.phases] == [(), (A,)]
+    assert [phase.relations for phase in plan.phases] == [(A1,), (known,)]
+    assert spans(plan.tasks) == [(1, "a", 20, 30)]  # the reload makes earlier rows void
+
+
+def test_two_shapes_at_one_place_come_in_the_order_of_versions() -> None:
+    """A shape that no row has shown yet, and the one that a statement made of it."""
+    plan = plan_batch(
+        [segment(end=5, shapes={1: (5, A2), 2: (5, A1)})],
+        Window(gsn_after=5, gsn_upto=5),
+    )
+    assert [phase.relations for phase in plan.phases] == [(A1, A2)]

@@ -44,7 +44,8 @@ class Window:
 class Layer:
     """Changes of one shape, in order; they can be read as often as needed.
 
-    overlaps: the rows below may have some of them already.
+    frames: none where the shape became current without rows. overlaps: the rows below may have some
+    of them already.
     """
 
     relation: Relation
@@ -72,7 +73,7 @@ class TableChanges:
     @property
     def is_empty(self) -> bool:
         """Whether no row has changed."""
-        return not self.layers and not self.is_emptied
+        return not self.is_emptied and not any(layer.frames for layer in self.layers)
 
 
 def first_trx(segments: Sequence[Segment], ordinal: int) -> int:
@@ -98,7 +99,10 @@ def changes_of(segments: Sequence[Segment], table: TableName, window: Window) ->
             if entry.trx_last < window.trx_from or entry.gsn_first > window.end.gsn:
                 continue
             used.add(entry.relation_id)
-            newest = segment.relation(entry.relation_id)
+            shape = segment.relation(entry.relation_id)
+            if shape.awaits_reload:
+                continue
+            newest = shape
             overlaps = entry.trx_first < window.settled_trx
             if layers and layers[-1].relation.same_shape(newest):
                 last = layers.pop()
@@ -107,7 +111,13 @@ def changes_of(segments: Sequence[Segment], table: TableName, window: Window) ->
             else:
                 frames = ((segment, entry),)
             layers.append(Layer(relation=newest, frames=frames, window=counted, overlaps=overlaps))
-        newest = _news(segment, table, window, used) or newest
+        for shape in _news(segment, table, window, used):
+            layers.append(Layer(relation=shape, frames=(), window=counted))
+            newest = shape
+    # In the order of versions each shape is met once, whether rows have it or not.
+    layers.sort(key=lambda layer: layer.relation.version)
+    if layers:
+        newest = layers[-1].relation
     return TableChanges(layers=tuple(layers), is_emptied=emptied is not None, relation=newest)
 
 
@@ -125,15 +135,15 @@ def _emptied_at(segments: Sequence[Segment], table: TableName, window: Window) -
     return found
 
 
-def _news(segment: Segment, table: TableName, window: Window, used: set[int]) -> Relation | None:
-    """The newest shape in a segment; one without rows that count is news behind the base alone."""
-    found = None
+def _news(segment: Segment, table: TableName, window: Window, used: set[int]) -> Iterator[Relation]:
+    """The shapes in a segment without rows that count: news after the base's point alone."""
     for totals in segment.tables:
         if (totals.schema, totals.name) != tuple(table) or totals.gsn > window.end.gsn:
             continue
-        if totals.id in used or segment.start.trx + 1 >= window.trx_from:
-            found = segment.relation(totals.id)
-    return found
+        if totals.id not in used and segment.start.trx + 1 >= window.trx_from:
+            shape = segment.relation(totals.id)
+            if not shape.awaits_reload:
+                yield shape
 
 
 def _cut(batch: pa.RecordBatch, window: Window) -> pa.RecordBatch:

@@ -1,8 +1,8 @@
 """Rows of one version of a table in the shape of a later one. Pure, vectorized.
 
-A column is found by its name, or by one that it had before. One that is new has the value that
-earlier rows have of it. A change of type counts only where every value stays the same; where the
-server has computed new values, the rows have to be read again (`ShapeUnfit`).
+A column is found by its identity, or by name where one of the shapes has none. A new one has the
+value that earlier rows have of it. A change of type counts only where every value stays the same;
+where the server has computed new values, the rows have to be read again (`ShapeUnfit`).
 """
 
 from __future__ import annotations
@@ -46,31 +46,48 @@ def widest(newest: Relation, others: Iterable[Relation]) -> Relation:
 
     Such a text may be of a value that the column's own type cannot hold.
     """
-    texts = {
-        (column.name, column.source_type)
-        for one in others
-        for column in one.columns
-        if column.neutral == "string"
-    }
+    texts = set()
+    for one in others:
+        for column, place in zip(newest.columns, places_in(one, newest), strict=True):
+            if place is None:
+                continue
+            old = one.columns[place]
+            if old.neutral == "string" and old.source_type == column.source_type:
+                texts.add(column.name)
     columns = tuple(
-        column.as_text() if (column.name, column.source_type) in texts else column
-        for column in newest.columns
+        column.as_text() if column.name in texts else column for column in newest.columns
     )
     return newest if columns == newest.columns else replace(newest, columns=columns)
+
+
+def places_in(old: Relation, new: Relation) -> list[int | None]:
+    """Return for each column of a shape its place in an older one; None where it was not there."""
+    has_ids = old.source_id == new.source_id and all(
+        column.id for column in (*old.columns, *new.columns)
+    )
+    if has_ids:
+        ids = {column.id: place for place, column in enumerate(old.columns)}
+        return [ids.get(column.id) for column in new.columns]
+    names = {column.name: place for place, column in enumerate(old.columns)}
+    return [names.get(column.name) for column in new.columns]
+
+
+def as_kind(values: Any, old: str, new: str) -> Any:
+    """Return values of a neutral type as those of another: their exact texts, where it is text."""
+    if old != new and new == "string":
+        return pa.array(exact_texts(cast_exactly(values, arrow_type(old)), old), pa.string())
+    return cast_exactly(values, arrow_type(new))
 
 
 def converted(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordBatch:
     """Rows of an old shape in a new one. Raises ShapeUnfit."""
     if old.columns == new.columns:
         return batch
-    places = {column.name: place for place, column in enumerate(old.columns)}
     arrays = []
-    for column in new.columns:
-        name = next((one for one in (column.name, *column.was) if one in places), None)
-        if name is None:
+    for column, place in zip(new.columns, places_in(old, new), strict=True):
+        if place is None:
             arrays.append(_missing(column, batch.num_rows))
         else:
-            place = places[name]
             arrays.append(_retyped(batch.column(place), old.columns[place], column, new))
     return rows_batch(new, arrays)
 

@@ -20,7 +20,7 @@ from penstock.base.changes import Layer, TableChanges
 from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
-from penstock.base.shapes import converted, widest
+from penstock.base.shapes import as_kind, converted, widest
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Op, Relation
@@ -52,8 +52,11 @@ def state(
     them, what is left of the pieces. Raises SegmentCorrupt, LogInconsistent, ShapeUnfit.
     """
     found: Iterable[Piece] = () if changes.is_emptied else pieces
+    below = [] if changes.is_emptied else list(shapes)
     for layer in changes.layers:
-        found = _Layered(layer, adds_rows=adds_rows).over(found)
+        below.append(layer.relation)
+        shape = widest(layer.relation, below)
+        found = _Layered(layer, shape, adds_rows=adds_rows).over(found)
     last = last_shape(changes, shapes)
     yield Piece(relation=last, rows=empty(last))  # says the shape where there is no row
     for piece in found:
@@ -86,19 +89,25 @@ def needs_old_rows(changes: TableChanges) -> bool:
         not layer.relation.key
         or any(batch.column("absent").null_count < len(batch) for batch in layer.batches())
         for layer in changes.layers
+        if layer.frames
     )
 
 
 class _Layered:
-    """One layer over rows."""
+    """One layer over rows. shape: of the layer, in which all rows below can be, too."""
 
-    def __init__(self, layer: Layer, *, adds_rows: bool) -> None:
+    def __init__(self, layer: Layer, shape: Relation, *, adds_rows: bool) -> None:
         self._layer, self._adds_rows = layer, adds_rows
-        self._relation = layer.relation
+        self._relation, self._shape = layer.relation, shape
         self._net: Net = fold(layer.relation, layer.batches(), overlaps=layer.overlaps)
         self._key = self._relation.key or tuple(range(len(self._relation.columns)))
         keys = self._net.keys
-        self._touched = key_values(keys, np.arange(keys.size, dtype=np.int64))
+        self._touched = [
+            self._in_shape(values, index)
+            for values, index in zip(
+                key_values(keys, np.arange(keys.size, dtype=np.int64)), self._key, strict=False
+            )
+        ]
         self._left = None if self._net.copies is None else np.minimum(self._net.copies, 0)
         self._origins = np.zeros(keys.size, np.bool_)
         self._origins[self._net.open_origin] = True
@@ -107,15 +116,19 @@ class _Layered:
 
     def over(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:
-            shape = widest(self._relation, (piece.relation,))
-            left = self._untouched(converted(piece.rows, piece.relation, shape))
+            left = self._untouched(converted(piece.rows, piece.relation, self._shape))
             if left.num_rows:
-                yield Piece(relation=shape, rows=left, is_old=piece.is_old)
+                yield Piece(relation=self._shape, rows=left, is_old=piece.is_old)
         if self._left is not None and (self._left < 0).any() and self._adds_rows:
             raise inconsistent(self._relation, "the delete of a row that is not there")
         if self._adds_rows:
-            for rows in _regrouped(self._added(), self._relation):
-                yield Piece(relation=self._relation, rows=rows, is_old=False)
+            for rows in _regrouped(self._added(), self._shape):
+                yield Piece(relation=self._shape, rows=rows, is_old=False)
+
+    def _in_shape(self, values: Any, index: int) -> Any:
+        """Values of a column of the layer as the shape has them."""
+        old, new = self._relation.columns[index].neutral, self._shape.columns[index].neutral
+        return as_kind(values, old, new)
 
     def _untouched(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         codes = _codes(rows, self._key, self._touched, whole_rows=not self._relation.key)
@@ -148,27 +161,27 @@ class _Layered:
         if net.copies is not None:
             codes = np.flatnonzero(net.copies > 0)
             codes = np.repeat(codes, net.copies[codes])
-            yield rows_batch(self._relation, self._typed(key_values(net.keys, codes)))
+            columns = key_values(net.keys, codes)
+            places = range(len(columns))
+            typed = [self._in_shape(columns[place], place) for place in places]
+            yield rows_batch(self._shape, typed)
             return
         layout = _Plain(self._relation)
         rows = FoldedRows(net=net, layout=layout, frames=_Again(self._layer))
         for batch in rows.upserts():
             yield self._filled(batch)
 
-    def _typed(self, columns: Sequence[Any]) -> list[Any]:
-        schema = columns_schema(self._relation)
-        return [cast_exactly(one, field.type) for one, field in zip(columns, schema, strict=True)]
-
     def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Upserts with what was not sent taken from the rows below."""
         count = len(self._relation.columns)
-        columns = [batch.column(place) for place in range(count)]
+        columns = [self._in_shape(batch.column(place), place) for place in range(count)]
         bitmaps = batch.column(count)
         if bitmaps.null_count == len(bitmaps):
-            return rows_batch(self._relation, columns)
+            return rows_batch(self._shape, columns)
         is_open = np.asarray(bitmaps.is_valid())
         origin = [
-            batch.column(count + 1 + at).filter(pa.array(is_open)) for at in range(self._size)
+            self._in_shape(batch.column(count + 1 + at).filter(pa.array(is_open)), index)
+            for at, index in enumerate(self._key)
         ]
         places = self._places(origin)
         packed = b"".join(bitmaps.filter(pa.array(is_open)).to_pylist())
@@ -184,11 +197,7 @@ class _Layered:
                 kept = pa.concat_arrays([one.column(place) for one in self._kept])
                 taken = kept.take(pa.array(source))
                 columns[place] = pc.if_else(pa.array(wanted), taken, columns[place])
-        return rows_batch(self._relation, columns)
-
-    @property
-    def _size(self) -> int:
-        return len(self._key)
+        return rows_batch(self._shape, columns)
 
     def _places(self, origin: Sequence[Any]) -> Ints:
         """Where the rows of these keys are among those that were kept."""
@@ -213,7 +222,7 @@ def _codes(
     if not touched or not len(touched[0]):
         return np.full(rows.num_rows, -1, np.int64)
     own = [[rows.column(index)] for index in key]
-    theirs = [[cast_exactly(one, mine[0].type)] for one, mine in zip(touched, own, strict=True)]
+    theirs = [[one] for one in touched]
     codes = encode(own, theirs, whole_rows=whole_rows)
     number = np.full(codes.size, -1, np.int64)
     number[codes.before] = np.arange(len(codes.before))

@@ -28,7 +28,7 @@ from penstock.model.position import POSITION_BYTES, to_bytes, to_ordinal
 
 MAGIC = b"\x89CKT\r\n\x1a\n"  # as PNG's: shows text-mode copies and stripped eighth bits
 MAGIC_END = b"CKT-END\n"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ALIGNMENT = 8
 HEADER_REGION_SIZE = 4096  # magic and header frame, alone on a page: durable before any row
 
@@ -286,7 +286,7 @@ def placed(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
 def format_unknown(version: Any) -> FormatUnknown:
     """The error for a log of another format version."""
     hint = "Read the log with the version of penstock that wrote it, or a later one."
-    if version == 1:
+    if version in (1, 2):
         hint = (
             "It was written by an earlier penstock: let that version apply what is not applied "
             f"yet and remove the log, or {LOAD_AGAIN}"

@@ -536,3 +536,6 @@ class _AtEnd:
 
     def flush(self) -> None:
         self._extractor._flush(self._writer, self._source)
+
+    def close_segment(self) -> None:
+        self._extractor._rotate(self._writer, self._source)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from penstock.codec.ckt import FrameEntry
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Relation, TableName
-from penstock.model.change import COLUMN_RENAMED
 from penstock.model.position import POSITION_MAX
 
 EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
@@ -119,15 +118,13 @@ class Task:
 class Phase:
     """A piece of the batch between barriers: rows with gsn_after < gsn <= gsn_upto.
 
-    truncated, reloaded: source tables emptied at its start; renamed: those of them that were read
-    again because columns got other names. relations: shapes current in it.
+    truncated, reloaded: source tables emptied at its start. relations: shapes current in it.
     """
 
     gsn_after: int
     gsn_upto: int
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
-    renamed: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
 
 
@@ -212,7 +209,6 @@ class _Table:
     frames: list[tuple[FrameRef, Relation]] = field(default_factory=list)
     versions: list[tuple[int, Relation]] = field(default_factory=list)
     emptied: list[tuple[int, MarkerKind]] = field(default_factory=list)
-    renamed: list[int] = field(default_factory=list)
 
 
 def plan_batch(
@@ -278,12 +274,14 @@ def _stories(
                     hint="Run `penstock log check`.",
                 )
             use = by_id[entry.relation_id]
-            if not _counts(entry, use.table, window, places):
+            if use.relation.awaits_reload or not _counts(entry, use.table, window, places):
                 continue
             used.add(use.id)
             story = stories.setdefault(use.table, _Table())
             story.frames.append((FrameRef(path=segment.path, entry=entry), use.relation))
         for use in segment.relations:
+            if use.relation.awaits_reload:
+                continue
             if use.id in used or _is_news(use, segment, window):
                 stories.setdefault(use.table, _Table()).versions.append((use.gsn, use.relation))
         for marker in segment.markers:
@@ -323,14 +321,12 @@ def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> 
         if window.takes(table) and marker.position >= window.start(table):
             story = stories.setdefault(table, _Table())
             story.emptied.append((marker.gsn, marker.kind))
-            if marker.data.get("reason") == COLUMN_RENAMED:
-                story.renamed.append(marker.gsn)
 
 
 def _changes(story: _Table) -> list[tuple[int, Relation]]:
     """Where the shape really changes; moved to the emptying that goes with the change."""
     result: list[tuple[int, Relation]] = []
-    for gsn, relation in sorted(story.versions, key=lambda item: item[0]):
+    for gsn, relation in sorted(story.versions, key=lambda item: (item[0], item[1].version)):
         if result and result[-1][1].same_shape(relation):
             continue
         before = max(
@@ -357,8 +353,6 @@ def _tell(phase: Phase, table: TableName, story: _Table, *, first: bool, last: b
             phase = replace(phase, truncated=(*phase.truncated, table))
         else:
             phase = replace(phase, reloaded=(*phase.reloaded, table))
-            if any(map(here, story.renamed)):
-                phase = replace(phase, renamed=(*phase.renamed, table))
     return replace(phase, relations=(*phase.relations, *relations)) if relations else phase
 
 

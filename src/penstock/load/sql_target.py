@@ -29,6 +29,7 @@ from penstock.ports.target import Applied, SqlTarget, TargetEngine, engine_of
 logger = structlog.get_logger(__name__)
 faults.declare(
     "load.alter.before",
+    "load.alter.aside",
     "load.alter.fill",
     "load.alter.between",
     "load.alter.after",

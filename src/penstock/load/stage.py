@@ -379,7 +379,6 @@ class Stager:
         return PhaseSpec(
             truncated=tuple(target_name(table, names) for table in phase.truncated),
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
-            renamed=tuple(target_name(table, names) for table in phase.renamed),
             relations=phase.relations,
             merges=tuple(
                 MergeSpec(

@@ -121,7 +121,9 @@ class RowMerger:
                     if state.manifest.of(table) is not None
                 ]
                 for name, pieces in having:
-                    self.has_new_shapes |= self.shapes.apply(name, next(pieces).relation)
+                    # The state's shape is older than any that the log will say.
+                    shape = replace(next(pieces).relation, version=0)
+                    self.has_new_shapes |= self.shapes.apply(name, shape)
                 into = self.shapes.merged[table]
                 marker = Marker(
                     kind=MarkerKind.RELOAD,
@@ -133,8 +135,8 @@ class RowMerger:
                     data={"reason": BEGINS},
                 )
                 yield Run(markers=(marker,), relations=(into,))
-                for _, pieces in having:
-                    yield from self._pieces(pieces, into, trx)
+                for name, pieces in having:
+                    yield from self._pieces(name, pieces, into, trx)
         self.trx = trx
         arrays = [
             _positions(np.array([trx])),
@@ -146,11 +148,13 @@ class RowMerger:
         ended = pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS_SCHEMA)
         yield Run(transactions=ended, end=self._point(ended))
 
-    def _pieces(self, pieces: Iterator[BasePiece], into: Relation, trx: int) -> Iterator[Run]:
+    def _pieces(
+        self, name: str, pieces: Iterator[BasePiece], into: Relation, trx: int
+    ) -> Iterator[Run]:
         for piece in pieces:
             for at in range(0, piece.rows.num_rows, FIRST_ROWS_MAX):
                 batch = as_inserts(piece.slice(at, FIRST_ROWS_MAX), gsn=self.gsn + 1, trx=trx)
-                batch = converted(batch, piece.relation, into)
+                batch = converted(batch, self.shapes.numbered(name, piece.relation), into)
                 self.gsn += batch.num_rows
                 yield Run(rows=(Rows(relation=into, batch=batch),))
                 point("merge.first.rows")
@@ -332,7 +336,10 @@ class RowMerger:
         found = []
         for table, parts in by_table.items():
             into = self.shapes.merged[table]
-            batches = [_renumbered(one, into) for one in parts]
+            batches = [
+                _renumbered(one, self.shapes.numbered(one.name, one.rows.relation), into)
+                for one in parts
+            ]
             if len(batches) == 1:
                 batch = batches[0]
             else:
@@ -431,7 +438,8 @@ def _positions(numbers: npt.NDArray[np.int64]) -> pa.Array:
     )
 
 
-def _renumbered(one: _Numbered, into: Relation) -> pa.RecordBatch:
-    batch = converted(one.rows.batch, one.rows.relation, into)
+def _renumbered(one: _Numbered, relation: Relation, into: Relation) -> pa.RecordBatch:
+    """Return the rows in the merged shape. relation: theirs, with the merged identities."""
+    batch = converted(one.rows.batch, relation, into)
     columns = [pa.array(one.gsn), pa.array(one.trx), *batch.columns[2:]]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

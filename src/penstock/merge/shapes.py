@@ -3,13 +3,14 @@
 Each input's shape changes when its own server's does. The merged log has the columns that any of
 them has: rows of an input that has not got one yet, or has dropped it already, leave it as it is.
 So a change that is rolled out server by server is one change, at the first that adds a column and
-at the last that drops one.
+at the last that drops one. The merged shape's columns have identities of their own, which those of
+the inputs' columns are mapped to: by name when one is first seen, and by identity from then on.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,15 +34,36 @@ class ShapesDiffer(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeState:
-    """What is kept of the shapes. merged: in the merged log. current: by input, in its own log.
+class Identity:
+    """The merged column that an input's column is.
 
-    since: behind which transaction of the merged log.
+    Attributes:
+        column: `#` and its identity in the input, or its name if the input has no identities.
+        merged: its identity in the merged log.
+    """
+
+    input: str
+    table: TableName
+    source_id: int
+    column: str
+    merged: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeState:
+    """What is kept of the shapes.
+
+    Attributes:
+        since: the last transaction of the merged log that they are older than.
+        merged: in the merged log.
+        current: by input, as in its own log but for the identities, which are the merged ones.
+        identities: of all columns that any input has had.
     """
 
     since: int = 0
     merged: tuple[Relation, ...] = ()
     current: tuple[tuple[str, Relation], ...] = ()
+    identities: tuple[Identity, ...] = ()
 
 
 @dataclass
@@ -50,6 +72,7 @@ class Shapes:
 
     merged: dict[TableName, Relation] = field(default_factory=dict)
     _current: dict[TableName, dict[str, Relation]] = field(default_factory=dict)
+    _identities: dict[TableName, dict[tuple[str, int, str], int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: ShapeState) -> Shapes:
@@ -57,12 +80,25 @@ class Shapes:
         made = cls({_name(one): one for one in state.merged})
         for name, relation in state.current:
             made._current.setdefault(_name(relation), {})[name] = relation
+        for one in state.identities:
+            key = (one.input, one.source_id, one.column)
+            made._identities.setdefault(one.table, {})[key] = one.merged
         return made
 
     def state(self, since: int) -> ShapeState:
         """What to keep."""
         current = [(name, r) for of in self._current.values() for name, r in of.items()]
-        return ShapeState(since=since, merged=tuple(self.merged.values()), current=tuple(current))
+        identities = [
+            Identity(input=key[0], table=table, source_id=key[1], column=key[2], merged=merged)
+            for table, of in self._identities.items()
+            for key, merged in of.items()
+        ]
+        return ShapeState(
+            since=since,
+            merged=tuple(self.merged.values()),
+            current=tuple(current),
+            identities=tuple(identities),
+        )
 
     def inputs_of(self, table: TableName) -> frozenset[str]:
         """The inputs that have brought rows or shapes of a table."""
@@ -76,6 +112,9 @@ class Shapes:
         table = _name(relation)
         if self._is_known(table, name, relation):
             return False
+        found = self._identify(table, name, relation)
+        self._identities[table] = {**self._identities.get(table, {}), **found}
+        relation = self.numbered(name, relation)
         made = self._made(table, name, relation)
         self._current.setdefault(table, {})[name] = relation
         before = self.merged.get(table)
@@ -89,12 +128,42 @@ class Shapes:
         table = _name(relation)
         if self._is_known(table, name, relation):
             return False
+        found = self._identify(table, name, relation)
+        relation = _with_ids(name, relation, found)
         return self._made(table, name, relation) is not self.merged.get(table)
+
+    def numbered(self, name: str, relation: Relation) -> Relation:
+        """Return an input's shape with the merged identities; it has been applied before."""
+        return _with_ids(name, relation, self._identities[_name(relation)])
+
+    def _identify(
+        self, table: TableName, name: str, relation: Relation
+    ) -> dict[tuple[str, int, str], int]:
+        """Return the merged identities of an input's columns."""
+        known = self._identities.get(table, {})
+        merged = self.merged.get(table)
+        by_name = {column.name: column.id for column in (merged.columns if merged else ())}
+        current = self._current.get(table, {}).get(name)
+        # Columns of a table that was created again are those of the same names.
+        is_same = current is not None and current.source_id == relation.source_id
+        own = {column.id for column in current.columns} if current and is_same else set()
+        last = max(known.values(), default=0)
+        found = {}
+        for column in relation.columns:
+            key = _key(name, relation, column)
+            number = known.get(key) or known.get((name, relation.source_id, column.name))
+            if number is None and by_name.get(column.name, 0) not in own:
+                number = by_name.get(column.name)
+            if not number:
+                last += 1
+                number = last
+            found[key] = number
+        return found
 
     def _is_known(self, table: TableName, name: str, relation: Relation) -> bool:
         """Whether an input has had this shape, now or before."""
         known = self._current.get(table, {}).get(name)
-        return known is not None and (known.version >= relation.version)
+        return known is not None and 0 < relation.version <= known.version
 
     def leave(self, name: str) -> None:
         """An input has ended: what only it had stays in the merged shapes until another changes."""
@@ -127,6 +196,20 @@ class Shapes:
 
 def _name(relation: Relation) -> TableName:
     return TableName(relation.schema, relation.name)
+
+
+def _key(name: str, relation: Relation, column: Column) -> tuple[str, int, str]:
+    """Return what a column of an input is known by."""
+    return name, relation.source_id, f"#{column.id}" if column.id else column.name
+
+
+def _with_ids(
+    name: str, relation: Relation, identities: Mapping[tuple[str, int, str], int]
+) -> Relation:
+    columns = tuple(
+        replace(column, id=identities[_key(name, relation, column)]) for column in relation.columns
+    )
+    return replace(relation, columns=columns)
 
 
 def _joined(
@@ -162,20 +245,15 @@ def _joined(
         identity=first.identity,
         source_id=before.source_id if before is not None else 0,
         version=before.version if before is not None else 1,
+        awaits_reload=next((shape.awaits_reload for shape in shapes if shape.awaits_reload), ""),
         notes=first.notes,
     )
-    return made
+    return made if len({column.name for column in columns}) == len(columns) else None
 
 
 def _place(columns: Sequence[Column], column: Column) -> int | None:
-    """Where a column is among others, by a name that either of them has or had."""
-    for place, one in enumerate(columns):
-        if one.name == column.name:
-            return place
-    for place, one in enumerate(columns):
-        if column.name in one.was or one.name in column.was:
-            return place
-    return None
+    """Return a column's place among others, by its identity; None where it is not there."""
+    return next((place for place, one in enumerate(columns) if one.id == column.id), None)
 
 
 def _names(columns: Sequence[Column], shape: Relation, indexes: Sequence[int]) -> tuple[int, ...]:
@@ -189,18 +267,16 @@ def _column_of(shape: Relation, column: Column) -> int | None:
 
 
 def _both(one: Column, other: Column) -> Column | None:
-    """A column for the values of both; None where there is none."""
+    """A column for the values of both, called as the first; None where there is none."""
     neutral = _wider(one.neutral, other.neutral)
     if neutral is None:
         return None
-    newer = other if one.name in other.was else one
     return replace(
-        newer,
+        one,
         neutral=neutral,
         source_type=one.source_type if neutral == one.neutral else other.source_type,
         nullable=one.nullable or other.nullable,
         missing=one.missing if one.missing is not None else other.missing,
-        was=tuple(dict.fromkeys((*one.was, *other.was))),
     )
 
 
@@ -220,6 +296,8 @@ def _wider(one: str, other: str) -> str | None:
 
 def converted(batch: pa.RecordBatch, relation: Relation, into: Relation) -> pa.RecordBatch:
     """Rows of one shape as another has them. Columns that they lack are ABSENT, or as made.
+
+    relation: with the merged identities (`Shapes.numbered`).
 
     An insert has the value that rows have which were there before the column was; NULL for none.
     """

@@ -46,9 +46,6 @@ GLOBAL_PREFIX = "penstock.global"
 HEARTBEAT_PREFIX = "penstock.heartbeat"
 ANY_SLOT = "*"
 
-# `data["reason"]` of a RELOAD in front of which columns got other names.
-COLUMN_RENAMED = "a column was renamed"
-
 
 def is_global_prefix(prefix: str) -> bool:
     """Whether a message names a global transaction; see GLOBAL_PREFIX."""

@@ -31,7 +31,10 @@ class Column:
     the column to `string` in a new relation version: the text form is always exact.
     base_type: the type below a domain, same as source_type otherwise.
     missing: text of the value that rows written before the column was added have; None: NULL.
-    was: names that the column had in earlier versions, the last one first; its values stayed.
+    id: identity of the column within its table (`Relation.source_id`), from 1, never used again: a
+    column that is dropped and added again has another id, a renamed one keeps it. 0 if the source
+    has no identities; then the name is the identity.
+    collation: of text, where the source has one per column (MySQL); empty otherwise.
     """
 
     name: str
@@ -42,7 +45,8 @@ class Column:
     typmod: int = -1
     nullable: bool = True
     missing: str | None = None
-    was: tuple[str, ...] = ()
+    id: int = 0
+    collation: str = ""
 
     def as_text(self) -> Self:
         """The same column, kept as exact text."""
@@ -58,6 +62,11 @@ class Relation:
     INDEX, all with FULL, none with NOTHING unless partitions have an identity of their own.
     source_id: the table's oid (the root's for a partitioned table).
     version: counts up from 1 per table within one log; assigned by the log writer's caller.
+    unique: the columns of each unique key besides `key`, by name; None where the source does not
+    tell.
+    awaits_reload: why the rows before this version are not known in it; empty where they are. All
+    rows follow after a RELOAD marker, in a later version; a reader that keeps the table's contents
+    leaves it as it is until then and skips the rows of this version.
     """
 
     schema: str
@@ -68,6 +77,8 @@ class Relation:
     identity: Identity = Identity.DEFAULT
     source_id: int = 0
     version: int = 1
+    unique: tuple[tuple[str, ...], ...] | None = None
+    awaits_reload: str = ""
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

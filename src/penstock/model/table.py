@@ -5,6 +5,7 @@ Not the shape of rows in the log: that is `relation.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,7 +34,8 @@ class ColumnDefinition:
     values, as in `Column.neutral`. collation: as SQL, when it is not the type's own.
     For MySQL and MariaDB: type_text as information_schema has it, with default and the expression
     of a generated column as SQL; identity_kind `d` for AUTO_INCREMENT; charset and collation of
-    text; is_invisible: left out by `select *`.
+    text; is_invisible: left out by `select *`. id: identity within the table, as `Column.id`; 0 if
+    the catalogue has none.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ColumnDefinition:
     neutral: str = "string"
     charset: str = ""
     is_invisible: bool = False
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class UniqueKey:
     """A unique index or constraint besides the primary key. definition: pg_get_indexdef().
 
     prefixes: per column the characters (bytes of binary) that the key holds, 0 for all; empty when
-    it holds all of each (MySQL).
+    it holds all of each (MySQL). is_whole: over columns alone, whole ones, and over all rows.
     """
 
     name: str
@@ -67,6 +70,12 @@ class UniqueKey:
     is_constraint: bool
     deferrable: bool = False
     prefixes: tuple[int, ...] = ()
+    is_whole: bool = True
+
+    @staticmethod
+    def columns_of(keys: Iterable[UniqueKey]) -> tuple[tuple[str, ...], ...]:
+        """Return the columns of the keys that are whole, for `Relation.unique`."""
+        return tuple(key.columns for key in keys if key.is_whole and not any(key.prefixes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

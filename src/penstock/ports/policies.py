@@ -85,10 +85,14 @@ class Policies:
         """What becomes of a change of this kind."""
         return self.kinds.get(kind, self.default)
 
+    def keeps(self, kind: ChangeKind) -> bool:
+        """Return whether a change of this kind leaves the target's columns as they are."""
+        return self.of(kind) in (Policy.LENIENT, Policy.IGNORE)
+
     @property
     def keeps_rows(self) -> bool:
         """Whether rows that a TRUNCATE empties at the source stay in the target."""
-        return self.of(ChangeKind.TRUNCATE) in (Policy.LENIENT, Policy.IGNORE)
+        return self.keeps(ChangeKind.TRUNCATE)
 
     def check(self, kind: ChangeKind, what: str, *, table: str) -> None:
         """Raise SchemaChangeRefused where a change of this kind shall stop the loader.

@@ -148,6 +148,10 @@ class LogAccess(Protocol):
         """Make it durable, and acknowledge."""
         ...
 
+    def close_segment(self) -> None:
+        """Close the open segment: what is in it without a transaction is read from then on."""
+        ...
+
 
 class SourceEngine(Protocol):
     """One source of one pipeline, over all its connections."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.types import NO_CHOICES, Choices
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import ColumnDefinition, PenstockError, Relation, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.registry import part
 
@@ -89,13 +89,21 @@ class FileProgress:
 class TableRecord:
     """A captured table as the target knows it.
 
-    merge_name: its merge table's name in schema wirekite. made: penstock created the target
-    table. columns: `(name, source type)` as applied; None when no relation was seen yet. key,
-    not_null: names of the columns of the source's key and of those that are never NULL, as applied;
-    key is None when they are not known.
-    Where the target departs from the source by a policy for changes of shape: left_out, columns of
-    the source that it does not have; kept, columns that the source has no more; notes, a sentence
-    for each change that could not be applied.
+    Attributes:
+        merge_name: its merge table's name in schema wirekite.
+        made: penstock created the target table.
+        columns: `(name, source type)` as applied; None before the first.
+        ids: identities of these columns, in their order (`Column.id`); empty if they are not known.
+        source_id: the table that the identities belong to (`Relation.source_id`).
+        collations: collations of these columns, in their order; empty if they are not known.
+        unique: the columns of the source's other unique keys, as applied; None if not known.
+        log_id: the change log that `version` counts in.
+        version: the version of the shape that the target's copy has; 0 before the first.
+        key: names of the columns of the source's key, as applied; None if not known.
+        not_null: names of the columns that are never NULL, as applied.
+        left_out: columns of the source that the target does not have, by a policy.
+        kept: columns that the source has no more, and the target still has, by a policy.
+        notes: a sentence for each change that could not be applied.
     """
 
     source: TableName
@@ -103,11 +111,23 @@ class TableRecord:
     merge_name: str
     made: bool
     columns: tuple[tuple[str, str], ...] | None
+    ids: tuple[int, ...] = ()
+    source_id: int = 0
+    collations: tuple[str, ...] = ()
+    unique: tuple[tuple[str, ...], ...] | None = None
+    log_id: str = ""
+    version: int = 0
     key: tuple[str, ...] | None = None
     not_null: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def copied_ids(columns: Iterable[ColumnDefinition]) -> tuple[int, ...]:
+    """Return the identities of copied columns; empty if the source has none."""
+    ids = tuple(column.id for column in columns)
+    return ids if all(ids) else ()
 
 
 def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName, frozenset[str]]:
@@ -197,13 +217,12 @@ class MergeSpec:
 class PhaseSpec:
     """What happens between two barriers, in this order. Names are the target's.
 
-    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts; renamed:
-    those of them of which columns got other names. relations: shapes that are current from here on.
+    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts. relations:
+    shapes that are current from here on.
     """
 
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
-    renamed: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
     merges: tuple[MergeSpec, ...] = ()
 

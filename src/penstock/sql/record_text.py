@@ -1,7 +1,4 @@
-"""A captured table's shape as `wirekite_table` keeps it: one text, whichever engine. Pure.
-
-Earlier versions kept a list of columns and nothing else.
-"""
+"""A captured table's shape as `wirekite_table` keeps it: one text, whichever engine. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +7,17 @@ from typing import Any
 
 from penstock.ports.target import TableRecord
 
+_FIELDS = (
+    *("columns", "ids", "source_id", "collations", "unique", "log_id", "version"),
+    *("key", "not_null", "left_out", "kept", "notes"),
+)
+
 
 def shape_text(record: TableRecord) -> str | None:
     """The text of a record's shape; None when no relation was seen yet."""
     if record.columns is None:
         return None
-    if record.key is None:
-        return json.dumps(record.columns)
-    return json.dumps(
-        {
-            "columns": record.columns,
-            "key": record.key,
-            "not_null": record.not_null,
-            "left_out": record.left_out,
-            "kept": record.kept,
-            "notes": record.notes,
-        }
-    )
+    return json.dumps({name: getattr(record, name) for name in _FIELDS})
 
 
 def shape_fields(text: str | None) -> dict[str, Any]:
@@ -34,8 +25,10 @@ def shape_fields(text: str | None) -> dict[str, Any]:
     if text is None:
         return {"columns": None}
     held = json.loads(text)
-    if isinstance(held, list):
+    if isinstance(held, list):  # as earlier versions kept it: the columns alone
         held = {"columns": held}
-    fields: dict[str, Any] = {name: tuple(held[name]) for name in held if name != "columns"}
-    fields["columns"] = tuple((name, kind) for name, kind in held["columns"])
-    return fields
+    return {name: _in_tuples(held[name]) for name in _FIELDS if name in held}
+
+
+def _in_tuples(value: Any) -> Any:
+    return tuple(map(_in_tuples, value)) if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from typing import Self
 from penstock.model import Relation
 from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.target import TableRecord
-from penstock.sql.shape_changes import ShapeChange, key_of, not_null_of, shape_of
+from penstock.sql.shape_changes import ShapeChange, ids_of, key_of, not_null_of, shape_of
 
 NOTES_MAX = 50
 _LEAVING = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
@@ -60,11 +60,17 @@ class SchemaDrift:
         self.notes = [*self.notes, said][-NOTES_MAX:]
         return said
 
-    def record(self, before: TableRecord, relation: Relation) -> TableRecord:
-        """The record of a table that is as this relation has it, except for this drift."""
+    def record(self, before: TableRecord, relation: Relation, *, log_id: str) -> TableRecord:
+        """Return the record of a table that is as this relation has it, except for this drift."""
         return replace(
             before,
             columns=shape_of(relation),
+            ids=ids_of(relation),
+            source_id=relation.source_id,
+            collations=tuple(column.collation for column in relation.columns),
+            unique=relation.unique,
+            log_id=log_id,
+            version=relation.version,
             key=key_of(relation),
             not_null=not_null_of(relation),
             left_out=tuple(sorted(self.left_out)),

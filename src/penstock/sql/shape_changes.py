@@ -1,7 +1,9 @@
-"""How two shapes of a table differ, change by change: what was applied last, and what is wanted.
+"""What a shape of the log changes in a target's copy of the table.
 
-Pure. Only what the log has is compared: names, types, which columns may be NULL, the key. Not here:
-what becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
+Pure. The log says which columns are the same ones (`Column.id`) and in which order shapes follow
+one another (`Relation.version`): nothing is guessed from names and types. Only a copy whose
+identities are not known yet, fresh from the bulk load, is matched by name, once. Not here: what
+becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
 """
 
 from __future__ import annotations
@@ -9,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.model import LOAD_AFRESH, Column, Relation
+from penstock.model import Column, Relation
 from penstock.ports.policies import ChangeKind
-from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
 
 
@@ -29,18 +30,23 @@ class TypeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeChange:
-    """One difference. what: the sentence for messages, without a stop.
+    """One difference between the copy and the shape that is wanted.
 
-    column: the column as it is now, None where it is gone or the key is meant. name: of a column
-    that is gone, or was renamed: what it was called. keeps_rows: existing rows have their values
-    already, under the other name.
+    Attributes:
+        what: the sentence for messages, without a stop.
+        column: the column as it is wanted; None for a dropped one, and where keys are meant.
+        name: of a dropped or renamed column, the name that it has in the copy.
+        columns: of a unique key, the names of its columns.
+        is_recollated: the column's text is compared in another way, or kept in another character
+            set.
     """
 
     kind: ChangeKind
     what: str
     column: Column | None = None
     name: str = ""
-    keeps_rows: bool = False
+    columns: tuple[str, ...] = ()
+    is_recollated: bool = False
 
 
 def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
@@ -58,46 +64,93 @@ def not_null_of(relation: Relation) -> tuple[str, ...]:
     return tuple(column.name for column in relation.columns if not column.nullable)
 
 
-def is_applied(record: TableRecord, relation: Relation) -> bool:
-    """Whether a table was brought to exactly this shape before, as far as the record says."""
-    return (
-        record.columns == shape_of(relation)
-        and record.key is not None
-        and set(record.key) == set(key_of(relation))
-        and set(record.not_null) == set(not_null_of(relation))
+def ids_of(relation: Relation) -> tuple[int, ...]:
+    """Return the identities of a relation's columns; empty if the source has none."""
+    ids = tuple(column.id for column in relation.columns)
+    return ids if all(ids) else ()
+
+
+def is_applied(record: TableRecord, relation: Relation, log_id: str = "") -> bool:
+    """Return whether the target's copy has this shape, or a later one of the same log.
+
+    log_id: the relation's log; empty for the one that the record names.
+    """
+    if log_id and record.log_id != log_id:
+        return False
+    return 0 < relation.version <= record.version
+
+
+def has_ids(record: TableRecord, relation: Relation) -> bool:
+    """Return whether a record's columns and a relation's can be matched by identity."""
+    return bool(record.ids and ids_of(relation)) and record.source_id == relation.source_id
+
+
+def names_in_the_way(
+    record: TableRecord, relation: Relation, *, keeps_dropped: bool, fold: bool = False
+) -> dict[str, str]:
+    """Return the columns to be renamed first, with the names that they get for the time being.
+
+    These are columns that the source has dropped or renamed, and whose name another column has now:
+    two columns swap their names, or one is dropped and another takes its name.
+
+    Args:
+        record: the copy as it is.
+        relation: the shape that is wanted.
+        keeps_dropped: dropped columns stay in the target, by policy.
+        fold: the target ignores the case of column names.
+    """
+    if not has_ids(record, relation):
+        return {}
+
+    def folded(name: str) -> str:
+        return name.lower() if fold else name
+
+    wanted = {folded(column.name): column.id for column in relation.columns}
+    present = {column.id for column in relation.columns}
+    found = {}
+    for (name, _), number in zip(record.columns or (), record.ids, strict=True):
+        taken_by = wanted.get(folded(name))
+        stays = number not in present and keeps_dropped
+        if taken_by not in (None, number) and not stays:
+            found[name] = f"penstock_column_{number}"
+    return found
+
+
+def with_names(record: TableRecord, names: Mapping[str, str]) -> TableRecord:
+    """Return the record of a copy whose columns were renamed. names: old names to new ones."""
+
+    def renamed(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(names.get(name, name) for name in given)
+
+    columns = record.columns
+    return replace(
+        record,
+        columns=columns and tuple((names.get(name, name), kind) for name, kind in columns),
+        key=renamed(record.key) if record.key else record.key,
+        not_null=renamed(record.not_null),
+        left_out=renamed(record.left_out),
+        unique=record.unique and tuple(renamed(one) for one in record.unique),
     )
 
 
-def column_renames(
-    record: TableRecord, relation: Relation, there: Collection[str]
-) -> list[ShapeChange]:
-    """Columns that have another name than when the table was last brought to a shape.
+def column_renames(record: TableRecord, relation: Relation) -> list[ShapeChange]:
+    """Return the columns that have another name than in the copy.
 
-    there: the target table's columns, for a table that was not brought to any. To be carried out
-    before what `shape_changes` finds with `under_new_names`. Raises ShapeNotApplicable where a name
-    went from one column to another meanwhile.
+    To be carried out before what `shape_changes` finds with `under_new_names`.
     """
-    before = {name for name, _ in record.columns} if record.columns is not None else {*there}
-    now = {column.name for column in relation.columns}
-    found = []
-    for column in relation.columns:
-        old = next((name for name in column.was if name in before), None)
-        if column.name in before or old is None:
-            continue
-        if old in now:
-            raise ShapeNotApplicable(
-                f"column {old} of {relation.full_name} was renamed to {column.name}, and there is "
-                "another column of the old name since",
-                hint=LOAD_AFRESH,
-                table=relation.full_name,
-            )
-        what = f"column {old} was renamed to {column.name}"
-        found.append(
-            ShapeChange(
-                kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old, keeps_rows=True
-            )
+    if not has_ids(record, relation):
+        return []
+    old_names = dict(zip(record.ids, (name for name, _ in record.columns or ()), strict=True))
+    return [
+        ShapeChange(
+            kind=ChangeKind.RENAME_COLUMN,
+            what=f"column {old} was renamed to {column.name}",
+            column=column,
+            name=old,
         )
-    return found
+        for column in relation.columns
+        if (old := old_names.get(column.id, column.name)) != column.name
+    ]
 
 
 def under_new_names(
@@ -110,18 +163,8 @@ def under_new_names(
     names = {change.name: change.column.name for change in renames if change.column is not None}
     if not names:
         return record
-
-    def renamed(given: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names.get(name, name) for name in given)
-
-    columns = record.columns
-    return replace(
-        record,
-        columns=columns and tuple((names.get(name, name), kind) for name, kind in columns),
-        key=renamed(record.key) if record.key and is_key_kept else record.key,
-        not_null=renamed(record.not_null),
-        left_out=renamed(record.left_out),
-    )
+    renamed = with_names(record, names)
+    return renamed if is_key_kept else replace(renamed, key=record.key, unique=record.unique)
 
 
 def shape_changes(
@@ -130,50 +173,59 @@ def shape_changes(
     types: TypeRules,
     *,
     computed: Collection[str] = (),
-    renamed: bool = False,
 ) -> list[ShapeChange]:
-    """What a relation changes in the shape that was applied last, in an order to carry it out in.
+    """Return what a relation changes in the copy besides names, in an order to carry it out in.
 
-    computed: columns that the target computes itself, which rows need not have. renamed: the log
-    says that columns got other names, so that a column in the place of another is that one.
+    record: with the names that columns have now. computed: columns that the target computes itself,
+    which rows need not have.
     """
     before = dict(record.columns if record.columns is not None else shape_of(relation))
     now = {column.name: column for column in relation.columns}
-    names = _renamed(record, relation) if renamed else {}
-    result = [
+    collations = dict(zip(before, record.collations, strict=False))
+    dropped = [
         ShapeChange(kind=ChangeKind.DROP_COLUMN, what=f"column {name} was dropped", name=name)
         for name in before
-        if name not in now and name not in names.values() and name not in computed
+        if name not in now and name not in computed
     ]
+    added, result = [], []
     for column in relation.columns:
-        if column.name in names:
-            old = names[column.name]
-            what = f"column {old} was renamed to {column.name}"
-            result.append(
-                ShapeChange(kind=ChangeKind.RENAME_COLUMN, what=what, column=column, name=old)
-            )
-        elif column.name not in before:
+        if column.name not in before:
             what = f"column {column.name} was added as {column.source_type}"
-            result.append(ShapeChange(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
+            added.append(ShapeChange(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
         elif not types.same(before[column.name], column.source_type):
             result.append(_retyped(before[column.name], column, types))
+        elif (old := collations.get(column.name)) and column.collation not in ("", old):
+            what = f"column {column.name} is of collation {column.collation}, it was of {old}"
+            kind = ChangeKind.WIDEN_TYPE
+            result.append(ShapeChange(kind=kind, what=what, column=column, is_recollated=True))
+    # A table never is without columns: some servers refuse that.
+    result = [*added, *dropped, *result]
     if record.key is not None:
         result += _nullability(record, relation, before)
         result += _key(record.key, key_of(relation))
+    if record.unique is not None:
+        result = [*_dropped_keys(record.unique, relation), *result]
     return result
 
 
-def _renamed(record: TableRecord, relation: Relation) -> Mapping[str, str]:
-    """New names to old ones, where columns are in the same places as before."""
-    old = [name for name, _ in record.columns or ()]
-    new = [column.name for column in relation.columns]
-    if len(old) != len(new):
-        return {}
-    return {
-        now: before
-        for before, now in zip(old, new, strict=True)
-        if before != now and before not in new and now not in old
-    }
+def _dropped_keys(before: tuple[tuple[str, ...], ...], relation: Relation) -> list[ShapeChange]:
+    """Return the unique keys that the source has no more: before rows that need them gone.
+
+    A key whose column was dropped is gone with it.
+    """
+    if relation.unique is None:
+        return []
+    names = {column.name for column in relation.columns}
+    now = {frozenset(key) for key in relation.unique} | {frozenset(key_of(relation))}
+    return [
+        ShapeChange(
+            kind=ChangeKind.CHANGE_KEY,
+            what=f"the unique key on {', '.join(key)} was dropped",
+            columns=key,
+        )
+        for key in before
+        if frozenset(key) not in now and set(key) <= names
+    ]
 
 
 def _retyped(before: str, column: Column, types: TypeRules) -> ShapeChange:

@@ -19,10 +19,12 @@ _POST_HEAD = struct.Struct("<IIBHH")
 _MANY_SCHEMAS = 254  # too many to be named
 _OPTION_NO_FOREIGN_KEY_CHECKS = 0x0400_0000
 _MODE_ANSI_QUOTES = 4
-_MODE_NO_BACKSLASH_ESCAPES = 0x10_0000
+NO_BACKSLASH_ESCAPES = 0x10_0000  # a bit of sql_mode
 _STRICT_MODES = 0x60_0000  # STRICT_TRANS_TABLES and STRICT_ALL_TABLES
 # Status variables of a fixed size that are passed over: number -> bytes.
-_PASSED = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+_PASSED = {3: 4, 7: 2, 8: 2, 9: 8, 10: 4, 18: 2, 19: 1, 20: 1, 129: 8}
+_TIME_ZONE, _EXPLICIT_TIMESTAMPS = 5, 16
+_CLOCK = (_TIME_ZONE, _EXPLICIT_TIMESTAMPS, 13, 128)  # the last two: microseconds of now()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,9 @@ class Query:
 
     schema: the current one. error: not 0 when the statement failed half-way. sql_mode: its bits.
     schemas: those it changes, as the server noted; None when it did not. collation: of the text.
-    ddl_xid: number of an atomic DDL statement's transaction in MySQL 8, else 0.
+    ddl_xid: number of an atomic DDL statement's transaction in MySQL 8, else 0. time_zone: of the
+    session, empty where the server did not note it. time_us: what now() was, microseconds since
+    1970 UTC. has_explicit_timestamps: explicit_defaults_for_timestamp; None: not noted.
     """
 
     text: str
@@ -44,6 +48,9 @@ class Query:
     collation: int = 0
     schemas: tuple[str, ...] | None = None
     ddl_xid: int = 0
+    time_zone: str = ""
+    time_us: int = 0
+    has_explicit_timestamps: bool | None = None
 
     @property
     def has_ansi_quotes(self) -> bool:
@@ -53,7 +60,7 @@ class Query:
     @property
     def has_backslash_escapes(self) -> bool:
         """Whether a backslash escapes inside strings."""
-        return not self.sql_mode & _MODE_NO_BACKSLASH_ESCAPES
+        return not self.sql_mode & NO_BACKSLASH_ESCAPES
 
     @property
     def is_strict(self) -> bool:
@@ -75,6 +82,9 @@ class _Status:
     collation: int = 0
     schemas: tuple[str, ...] | None = None
     ddl_xid: int = 0
+    time_zone: str = ""
+    microseconds: int = 0
+    has_explicit_timestamps: bool | None = None
     names: list[str] = field(default_factory=list)
 
 
@@ -117,6 +127,9 @@ def query(event: bytes) -> Query:
         collation=status.collation,
         schemas=status.schemas,
         ddl_xid=status.ddl_xid,
+        time_zone=status.time_zone,
+        time_us=event_head(event).timestamp_s * 1_000_000 + status.microseconds,
+        has_explicit_timestamps=status.has_explicit_timestamps,
     )
 
 
@@ -136,8 +149,10 @@ def _status(data: bytes) -> _Status:
         elif number == 4:
             (status.collation,) = struct.unpack_from("<H", data, at)
             at += 6
-        elif number in (5, 6):
+        elif number == 6:
             at += 1 + data[at]
+        elif number in _CLOCK:
+            at = _clock(status, number, data, at)
         elif number == 11:
             at += 1 + data[at]
             at += 1 + data[at]
@@ -151,6 +166,19 @@ def _status(data: bytes) -> _Status:
         else:
             break
     return status
+
+
+def _clock(status: _Status, number: int, data: bytes, at: int) -> int:
+    """Read a variable that says what times mean; return the offset after it."""
+    if number == _TIME_ZONE:
+        end = at + 1 + data[at]
+        status.time_zone = data[at + 1 : end].decode()
+        return end
+    if number == _EXPLICIT_TIMESTAMPS:
+        status.has_explicit_timestamps = bool(data[at])
+        return at + 1
+    status.microseconds = int.from_bytes(data[at : at + 3], "little")
+    return at + 3
 
 
 def _schemas(status: _Status, data: bytes, at: int) -> int:

@@ -42,6 +42,17 @@ def holds(wider: str, narrower: str) -> bool:
     return False
 
 
+def is_kept_in_place(new: str, old: str) -> bool:
+    """Return whether the server gives a column the new type without rewriting its rows.
+
+    Then no expression of ALTER TYPE has computed other values.
+    """
+    after, before = _parsed(new), _parsed(old)
+    if after is None or before is None or not holds(new, old):
+        return new == old
+    return after[0] == before[0] or {after[0], before[0]} <= set(_TEXTS)
+
+
 def _parsed(text: str) -> tuple[str, tuple[int, ...]] | None:
     match = _TYPE.match(text)
     if match is None:

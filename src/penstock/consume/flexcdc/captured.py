@@ -234,6 +234,7 @@ class Changelogs:
             same=self._session.same_type,
             holds=self._session.holds,
             drops=drops and self._may_drop,
+            last=self._shaped[table][0] if table in self._shaped else None,
         ):
             self._do(changelog, table, step)
         self._shaped[table] = (relation, drops)
@@ -307,14 +308,11 @@ def relation_of(definition: TableDefinition) -> Relation:
 
 def renamed_to(relation: Relation, later: Relation) -> Relation:
     """A relation whose columns have the names of a later version of the table."""
-    now = {column.name for column in later.columns}
-    names = {old: column.name for column in later.columns for old in column.was if old not in now}
-    if not any(column.name in names for column in relation.columns):
-        return relation
+    names = {column.id: column.name for column in later.columns if column.id}
     columns = tuple(
-        replace(column, name=names.get(column.name, column.name)) for column in relation.columns
+        replace(column, name=names.get(column.id, column.name)) for column in relation.columns
     )
-    return replace(relation, columns=columns)
+    return relation if columns == relation.columns else replace(relation, columns=columns)
 
 
 def _name(relation: Relation) -> TableName:

@@ -45,21 +45,33 @@ def steps(
     same: Callable[[str, str], bool],
     holds: Callable[[str, str], bool],
     drops: bool,
+    last: Relation | None = None,
 ) -> list[Step]:
-    """The steps from a changelog's shape to one that holds the relation's rows.
+    """Return the steps from a changelog's shape to one that holds the relation's rows.
 
     shape: its columns with their types. types: those that the relation's columns get. drops: also
-    drop columns that the relation does not have; otherwise they stay, for rows from before.
+    drop columns that the relation does not have; otherwise they stay, for rows from before. last:
+    the shape whose columns the changelog has, for the identities; None: it is not known.
     """
     now = {name: kind for name, kind in shape.items() if name not in OWN_COLUMNS}
-    wanted = {column.name for column in relation.columns}
+    wanted = {column.name: column.id for column in relation.columns}
     found: list[Step] = []
+
+    def rename(old: str, new: str) -> None:
+        found.append(Step(does=StepKind.RENAME, column=old, to=new))
+        now[new] = now.pop(old)
+
+    names = {column.id: column.name for column in (last.columns if last else ()) if column.id}
+    for number, name in list(names.items()):
+        if name in now and wanted.get(name, number) != number:
+            # Its name is another column's now: old images must not mix with new ones.
+            names[number] = f"{name}_penstock_{number}"
+            rename(name, names[number])
     before = GSN
     for column, kind in zip(relation.columns, types, strict=True):
-        old = next((name for name in column.was if name in now and name not in wanted), None)
-        if column.name not in now and old is not None:
-            found.append(Step(does=StepKind.RENAME, column=old, to=column.name))
-            now[column.name] = now.pop(old)
+        old = names.get(column.id, column.name)
+        if old != column.name and old in now and column.name not in now:
+            rename(old, column.name)
         if column.name not in now:
             found.append(Step(does=StepKind.ADD, column=column.name, kind=kind, after=before))
         elif not same(now[column.name], kind) and not holds(now[column.name], kind):

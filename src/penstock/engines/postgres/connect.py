@@ -258,6 +258,18 @@ def with_database(url: str, database: str) -> str:
     return f"{match[1]}/{quote(database, safe='')}{match[2]}"
 
 
+def is_table_in_motion(error: psycopg.Error) -> bool:
+    """Return whether a look at the catalogue failed because a table is altered at this moment.
+
+    The functions that print types and expressions read the newest catalogue, which may lack what
+    the query's snapshot still has: "cache lookup failed for attribute 1 of relation".
+    """
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return True
+    said = error.diag.message_primary or ""
+    return isinstance(error, psycopg.errors.InternalError_) and "cache lookup failed" in said
+
+
 def quoted(*names: str) -> str:
     """Identifiers quoted and joined by dots: `quoted("s", "t")` is `"s"."t"`.
 

@@ -95,7 +95,9 @@ class PlainTypes(TypeBook):
 
 
 class Resolver(RelationResolver):
-    """PostgreSQL's resolver over the plain queries."""
+    """PostgreSQL's resolver over the plain queries. Nothing reads a table again here."""
+
+    reloads = False
 
     def __init__(
         self, connection: psycopg.Connection, tables: Iterable[TableDefinition], **more: Any
@@ -215,6 +217,7 @@ def _column(row: Sequence[Any], book: TypeBook) -> ColumnDefinition:
         base_type=kind.base_type,
         base_oid=kind.base_oid,
         neutral=kind.neutral,
+        id=row[1],
     )
 
 

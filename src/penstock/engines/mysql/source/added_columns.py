@@ -1,58 +1,85 @@
-"""Columns that ALTER TABLE adds, and the value that they have in existing rows.
+"""Columns that ALTER TABLE adds: what the server is asked for the value that existing rows got.
 
-Pure. The value is what the log calls `missing`: text in the form of the column's neutral type.
+Pure. The definition is written again from its words, without what says nothing about the value; the
+server itself then says which value it stores (`stored_values.py`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.codec.mysql.types import TypeText, parse_type
 from penstock.engines.mysql.source.ddl_words import Word, WordKind
 
-_ZEROS = {
-    "date": "0000-00-00",
-    "datetime": "0000-00-00 00:00:00",
-    "timestamp": "0000-00-00 00:00:00",
-    "time": "00:00:00",
-    "year": "0000",
-}
-_NUMBERS = frozenset(
-    (
-        *("tinyint", "smallint", "mediumint", "int", "bigint", "integer", "bool", "boolean"),
-        *("decimal", "dec", "numeric", "float", "double", "real", "bit"),
-    )
+_NOW = ("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP")
+# Words in front of a string that are a part of the literal: no space may come between.
+_PREFIXES = ("B", "N", "X")
+_LITERALS = ("NULL", "TRUE", "FALSE", "DATE", "TIME", "TIMESTAMP", *_PREFIXES)
+# What ends the part of a definition that decides about the value.
+_TAIL = ("AFTER", "FIRST", "REFERENCES", "CHECK", "CONSTRAINT")
+_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "integer": 32, "bigint": 64}
+_INTEGER = re.compile(
+    r"(?P<type>tinyint|smallint|mediumint|int|integer|bigint)(\(\d+\))?(?P<unsigned> unsigned)?"
+    r"( not null)?( default (?P<value>-?\d{1,20}))?( not null)?",
+    re.IGNORECASE,
 )
-_WORDS = {"TRUE": "1", "FALSE": "0"}
+_UNREADABLE = "\ufffd"  # of a statement that is no text in its character set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """A column that was added. value: of the rows that are there; None: NULL.
+    """A column that was added.
 
-    unclear: why that value is not known, empty when it is.
+    Attributes:
+        definition: type, default and the rest as SQL, its strings in single quotes without escapes.
+        is_null: existing rows have NULL in it, whatever its type.
+        unclear: why existing rows' value cannot be asked for; empty if it can.
     """
 
     name: str
-    value: str | None = None
+    definition: str = ""
+    is_null: bool = False
     unclear: str = ""
 
 
 def added_column(words: Sequence[Word]) -> Added:
     """Read a column's definition, from its name on."""
-    name = words[0].text
-    body = [word for word in words[1:] if word.depth == words[0].depth]
+    name, depth = words[0].text, words[0].depth
+    rest = list(words[1:])
+    ends = [at for at, word in enumerate(rest) if word.depth == depth and word.is_word(*_TAIL)]
+    rest = rest[: min(ends, default=len(rest))]
+    body = [word for word in rest if word.depth == depth]
+    definition = _render(rest)
     if any(word.is_word("AUTO_INCREMENT", "SERIAL") for word in body):
         return Added(name=name, unclear="its values are numbers that the server gave")
     if any(word.is_word("GENERATED", "AS") for word in body):
         return Added(name=name, unclear="its values are computed")
-    place = next((at for at, word in enumerate(body) if word.is_word("DEFAULT")), None)
-    if place is not None:
-        return _default(name, body[place + 1 :])
-    if not _is_not_null(body):
-        return Added(name=name)
-    return _zero(name, words[1:])
+    if _UNREADABLE in definition:
+        return Added(name=name, unclear="its definition is not readable text")
+    place = next((at for at, word in enumerate(rest) if word.is_word("DEFAULT")), None)
+    if place is None:
+        # A TIMESTAMP without a default is not null by itself at older servers.
+        is_null = not _is_not_null(body) and not rest[0].is_word("TIMESTAMP") if rest else False
+        return Added(name=name, definition=definition, is_null=is_null)
+    if reason := _why_unclear(rest[place + 1 :]):
+        return Added(name=name, unclear=reason)
+    is_null = rest[place + 1 : place + 2] != [] and rest[place + 1].is_word("NULL")
+    return Added(name=name, definition=definition, is_null=is_null)
+
+
+def certain_value(added: Added) -> str | None:
+    """Return the value where no rule of conversion is involved: an integer in its range.
+
+    None if it is not that plain: then only the server knows.
+    """
+    found = _INTEGER.fullmatch(added.definition.strip())
+    if found is None:
+        return None
+    bits, value = _BITS[found["type"].lower()], int(found["value"] or 0)
+    is_unsigned = found["unsigned"] is not None
+    low, high = (0, 2**bits) if is_unsigned else (-(2 ** (bits - 1)), 2 ** (bits - 1))
+    return str(value) if low <= value < high else None
 
 
 def _is_not_null(body: Sequence[Word]) -> bool:
@@ -62,53 +89,49 @@ def _is_not_null(body: Sequence[Word]) -> bool:
     ) or any(word.is_word("PRIMARY") for word in body)
 
 
-def _default(name: str, rest: Sequence[Word]) -> Added:
-    sign = ""
-    if rest and (rest[0].is_mark("-") or rest[0].is_mark("+")):
-        sign, rest = rest[0].text.replace("+", ""), rest[1:]
-    first = rest[0] if rest else Word(WordKind.MARK, "")
-    if first.kind is WordKind.NUMBER:
-        return Added(name=name, value=sign + first.text)
-    if first.kind is WordKind.STRING:
-        return Added(name=name, value=first.text)
-    if first.is_word("NULL"):
-        return Added(name=name)
-    if first.kind is WordKind.WORD and first.text.upper() in _WORDS:
-        return Added(name=name, value=_WORDS[first.text.upper()])
-    following = rest[1] if len(rest) > 1 else Word(WordKind.MARK, "")
-    if first.is_word("B", "X") and following.kind is WordKind.STRING:
-        base = 2 if first.is_word("B") else 16
-        return Added(name=name, value=str(int(following.text or "0", base)))
-    return Added(name=name, unclear=f"its default is no plain value: {first.text}")
-
-
-def _zero(name: str, words: Sequence[Word]) -> Added:
-    """The value that a column which must not be NULL has where none was given."""
-    text = type_words(words)
-    kind: TypeText | None = parse_type(text)
-    base = kind.base if kind is not None else ""
-    if kind is not None and base == "enum":
-        return Added(name=name, value=kind.labels[0])
-    if base in _NUMBERS:
-        return Added(name=name, value="0")
-    if base in _ZEROS:
-        return Added(name=name, value=_ZEROS[base])
-    if base in ("char", "varchar", "set") or base.endswith("text"):
-        return Added(name=name, value="")
-    return Added(name=name, unclear=f"what a new column of type {base or text} holds is not known")
-
-
-def type_words(words: Sequence[Word]) -> str:
-    """A column's type as text, as far as it decides what values look like."""
-    if not words:
+def _why_unclear(default: Sequence[Word]) -> str:
+    """Return why a default may have another value in each row or at another time; else empty."""
+    if not default:
+        return "its default is not readable"
+    first = default[0]
+    if first.is_word(*_NOW):
         return ""
-    text = words[0].text
-    if len(words) > 1 and words[1].is_mark("("):
-        inside = []
-        for word in words[2:]:
-            if word.is_mark(")") and word.depth == words[1].depth:
-                break
-            quoted = word.text.replace("\\", "\\\\").replace("'", "''")
-            inside.append(f"'{quoted}'" if word.kind is WordKind.STRING else word.text)
-        text += f"({''.join(inside)})"
-    return text
+    inside: Sequence[Word] = ()
+    if first.is_mark("("):
+        inside = [word for word in default[1:] if word.depth > first.depth]
+    elif first.kind is WordKind.WORD and default[1:2] and default[1].is_mark("("):
+        inside = [first]
+    for word in inside:
+        is_number = word.text[:1].isdigit()
+        is_literal = is_number or word.is_word(*_LITERALS) or word.text.startswith("_")
+        if word.is_name and not is_literal:
+            return f"its default is an expression ({word.text})"
+    return ""
+
+
+def _render(words: Sequence[Word]) -> str:
+    """Write words as SQL for a session without backslash escapes."""
+    parts: list[str] = []
+    before: Word | None = None
+    for word in words:
+        if before is not None and not _is_tight(before, word):
+            parts.append(" ")
+        if word.kind is WordKind.STRING:
+            parts.append("'" + word.text.replace("'", "''") + "'")
+        elif word.kind is WordKind.NAME:
+            parts.append("`" + word.text.replace("`", "``") + "`")
+        else:
+            parts.append(word.text)
+        before = word
+    return "".join(parts)
+
+
+def _is_tight(left: Word, right: Word) -> bool:
+    """Return whether no space may stand between two words."""
+    if left.kind is WordKind.MARK and right.kind is WordKind.MARK:
+        return True
+    if left.kind is WordKind.MARK and left.text in "(.,+-":
+        return True
+    if right.kind is WordKind.MARK and right.text in "().,":
+        return True
+    return left.is_word(*_PREFIXES) and right.kind is WordKind.STRING

@@ -44,19 +44,22 @@ _NOT_COLUMNS = _keywords(
     """CHECK CONSTRAINT FOREIGN FULLTEXT INDEX KEY PARTITION PERIOD PRIMARY SPATIAL SYSTEM UNIQUE
     VECTOR"""
 )
-_UNICODE = frozenset(("UTF8", "UTF8MB3", "UTF8MB4"))
-_WHOLE_UNICODE = frozenset(("UTF8MB4",))  # that hold every character
+# What DROP may be followed by, besides a column's name.
+_NOT_DROPPED = _keywords(
+    """CHECK CONSTRAINT FOREIGN INDEX KEY PARTITION PERIOD PRIMARY SYSTEM TABLESPACE"""
+)
+ALL_COLUMNS = "*"
 _PARTITION_LOSSES = frozenset(("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"))
 _CHARSET_WORDS = ("CHARACTER", "CHARSET", "CHAR", "SET")
 
 
 class Doing(StrEnum):
-    """What a statement does to a table.
+    """The kind of a statement's effect on a table.
 
     ALTERED: its definition may have changed. EMPTIED: all its rows are gone. CHANGED_UNSEEN: rows
-    changed, and no row in the log says how. REPAIRED: rows may be gone, unless the engine survives
-    a crash. WRITTEN: rows may have changed by a statement that is logged as text. UNKNOWN: nobody
-    knows.
+    changed once, and no row event says how. CASCADES: rows will change from now on without row
+    events. REPAIRED: rows may be gone, unless the engine survives a crash. WRITTEN: rows may have
+    changed by a statement that is logged as text. UNKNOWN: the statement is not understood.
     """
 
     CREATED = "created"
@@ -65,6 +68,7 @@ class Doing(StrEnum):
     ALTERED = "altered"
     EMPTIED = "emptied"
     CHANGED_UNSEEN = "changed unseen"
+    CASCADES = "cascades"
     REPAIRED = "repaired"
     WRITTEN = "written by a statement"
     UNKNOWN = "unknown"
@@ -72,13 +76,22 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """One thing a statement does.
+    """One effect of a statement.
 
-    table: to which; None: to any. to: a renamed table's new name. if_absent: CREATE TABLE IF NOT
-    EXISTS. added: columns that ALTER adds. columns: old and new names of those that it renames, all
-    at once. limits: the new conditions that ALTER puts on rows. what: of CHANGED_UNSEEN, in
-    words. names: in a WRITTEN or UNKNOWN one, what may be a table's name, alone or as
-    `schema.name`; none in a WRITTEN one: it may be any.
+    Attributes:
+        table: the table; None is any.
+        to: a renamed table's new name.
+        if_absent: CREATE TABLE IF NOT EXISTS.
+        added: columns that ALTER adds.
+        dropped: names of columns that it drops.
+        columns: old and new names of columns that it renames, all at once.
+        redefined: names, after the statement, of columns that get another definition.
+        converts: the clause that may convert text to another character set; `*` in redefined then
+            stands for all columns.
+        limits: the new conditions that ALTER puts on rows.
+        what: of CHANGED_UNSEEN and CASCADES, the change in words.
+        names: of WRITTEN and UNKNOWN, words that may be a table's name, alone or as `schema.name`;
+            none in a WRITTEN one: it may be any table.
     """
 
     doing: Doing
@@ -86,7 +99,10 @@ class Effect:
     to: TableName | None = None
     if_absent: bool = False
     added: tuple[Added, ...] = ()
+    dropped: tuple[str, ...] = ()
     columns: tuple[tuple[str, str], ...] = ()
+    redefined: tuple[str, ...] = ()
+    converts: str = ""
     limits: tuple[Limit, ...] = ()
     what: str = ""
     names: frozenset[str] = field(default=frozenset())
@@ -299,7 +315,7 @@ def _cascading(reader: _Reader, table: TableName) -> list[Effect]:
     if reader.logs_cascades or not _cascades(reader.words):
         return []
     what = "a foreign key was made that changes rows by itself (on delete or update)"
-    return [Effect(doing=Doing.CHANGED_UNSEEN, table=table, what=what)]
+    return [Effect(doing=Doing.CASCADES, table=table, what=what)]
 
 
 def _table_behind_on(reader: _Reader) -> TableName:
@@ -366,7 +382,10 @@ def _alter(reader: _Reader) -> list[Effect]:
         reader.at += 1
     reader.accept("NOWAIT")
     added: list[Added] = []
+    dropped: list[str] = []
     columns: list[tuple[str, str]] = []
+    redefined: list[str] = []
+    converts: list[str] = []
     limits: list[Limit] = []
     unseen: list[str] = []
     to: TableName | None = None
@@ -379,7 +398,10 @@ def _alter(reader: _Reader) -> list[Effect]:
             to = _renamed_to(part)
             continue
         added += _added(part)
+        dropped += _columns_dropped(part)
         columns += _columns_renamed(part)
+        redefined += _columns_redefined(part)
+        converts += _conversions(part)
         unseen += _unseen(part)
     if engine := engine_keeps_nothing(reader.rest()):
         unseen.append(f"engine = {engine}, which keeps no rows")
@@ -388,7 +410,10 @@ def _alter(reader: _Reader) -> list[Effect]:
             doing=Doing.ALTERED,
             table=table,
             added=tuple(added),
+            dropped=tuple(dropped),
             columns=tuple(columns),
+            redefined=tuple(redefined),
+            converts=converts[0] if converts else "",
             limits=tuple(limits),
         )
     ]
@@ -461,47 +486,60 @@ def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
     return [(old, new)] if new != old else []
 
 
+def _columns_dropped(part: _Reader) -> list[str]:
+    """Return the name of the column that an ALTER's clause drops."""
+    part.at = 0
+    if not part.accept("DROP"):
+        return []
+    is_column = part.accept("COLUMN")
+    if not is_column and part.peek().is_word(*_NOT_DROPPED):
+        return []
+    part.if_exists()
+    return [part.name()]
+
+
+def _columns_redefined(part: _Reader) -> list[str]:
+    """Return the names, after the ALTER, of columns that a clause gives another definition."""
+    part.at = 0
+    if part.peek().is_word("CONVERT") and part.peek(1).is_word("TO"):
+        return [ALL_COLUMNS]
+    renames = part.peek().is_word("CHANGE")
+    if not part.accept("CHANGE", "MODIFY"):
+        return []
+    part.accept("COLUMN")
+    part.if_exists()
+    name = part.name()
+    return [part.name() if renames else name]
+
+
+def _conversions(part: _Reader) -> list[str]:
+    """Return the conversion to a character set that an ALTER's clause asks for."""
+    part.at = 0
+    words = part.words
+    if words[0].is_word("CONVERT") and part.peek(1).is_word("TO"):
+        charset = next((w.text.lower() for w in words[2:] if not w.is_word(*_CHARSET_WORDS)), "")
+        return [f"convert to character set {charset}"]
+    if not words[0].is_word("CHANGE", "MODIFY"):
+        return []
+    for at, word in enumerate(words):
+        if word.is_word("CHARSET") or (
+            word.is_word("CHARACTER", "CHAR") and part.peek(at + 1).is_word("SET")
+        ):
+            named = part.peek(at + (1 if word.is_word("CHARSET") else 2))
+            return [f"convert to character set {named.text.lower()}"]
+    return []
+
+
 def _unseen(part: _Reader) -> list[str]:
-    """What row events do not show of an ALTER's clause."""
+    """Return the changes of rows that no row event shows of an ALTER's clause."""
     part.at = 0
     first, second = part.peek(), part.peek(1)
     verb = first.text.upper() if first.kind is WordKind.WORD else ""
     if verb in _PARTITION_LOSSES and second.is_word("PARTITION", "TABLESPACE"):
         return [f"{verb.lower()} {second.text.lower()}"]
-    if verb == "CONVERT" and second.is_word("TO", "PARTITION", "TABLE"):
-        if not second.is_word("TO"):
-            return [f"convert {second.text.lower()}"]
-        charset = next(
-            (w.text.upper() for w in part.words[2:] if not w.is_word(*_CHARSET_WORDS)), ""
-        )
-        keeps = charset in _unicode(part)
-        return [] if keeps else [f"convert to character set {charset.lower()}"]
-    if verb in ("CHANGE", "MODIFY"):
-        return _redefined(part, renames=verb == "CHANGE")
-    return []
-
-
-def _unicode(part: _Reader) -> frozenset[str]:
-    """Character sets that can hold all text; others may lose characters to `?`, unless strict."""
-    return _UNICODE if part.is_strict else _WHOLE_UNICODE
-
-
-def _redefined(part: _Reader, *, renames: bool) -> list[str]:
-    """Changes of a column's values that do not follow from its type."""
-    part.at = 1
-    part.accept("COLUMN")
-    part.if_exists()
-    part.name()
-    if renames:
-        part.name()
-    rest = part.rest()
-    if any(word.is_word("AS", "GENERATED") and word.depth == 0 for word in rest):
+    if verb == "CONVERT" and second.is_word("PARTITION", "TABLE"):
+        return [f"convert {second.text.lower()}"]
+    is_computed = any(word.is_word("AS", "GENERATED") and word.depth == 0 for word in part.words)
+    if verb in ("CHANGE", "MODIFY") and is_computed:
         return ["a computed column was changed"]
-    for word, following, after in zip(rest, rest[1:], [*rest[2:], _END], strict=False):
-        named = following if word.is_word("CHARSET") else after
-        is_charset = word.is_word("CHARSET") or (
-            word.is_word("CHARACTER", "CHAR") and following.is_word("SET")
-        )
-        if is_charset and named.text.upper() not in _unicode(part):
-            return [f"convert to character set {named.text.lower()}"]
     return []

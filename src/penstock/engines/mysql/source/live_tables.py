@@ -19,15 +19,17 @@ from penstock.codec.mysql.binlog_events import (
     rotate,
 )
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.codec.mysql.binlog_query import query
+from penstock.codec.mysql.binlog_query import Query, query
 from penstock.codec.mysql.binlog_walk import has_checksum
 from penstock.engines.mysql.connect import Connection, rows
+from penstock.engines.mysql.source.added_columns import Added
 from penstock.engines.mysql.source.catalog import open_catalog
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.ddl_text import Effect, effects_of
 from penstock.engines.mysql.source.definitions import definitions_of
 from penstock.engines.mysql.source.login import probe_server_id
 from penstock.engines.mysql.source.status import binlog_files, read_status
+from penstock.engines.mysql.source.stored_values import read_stored_value
 from penstock.model import TableDefinition, TableName
 
 logger = structlog.get_logger()
@@ -72,6 +74,10 @@ class LiveTables:
         if definition is None or not self._is_quiet(name, behind):
             return None
         return definition
+
+    def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
+        """The value that existing rows got in an added column. Raises ValueUnknown."""
+        return read_stored_value(self._url, name, added, query)
 
     def _is_quiet(self, name: TableName, behind: BinlogPosition) -> bool:
         """Whether no statement on this table lies between that place and the present."""

@@ -22,7 +22,14 @@ from penstock.codec.mysql.types import (
     type_text,
 )
 from penstock.engines.mysql.source.definitions import source_id_of
-from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    Identity,
+    Relation,
+    TableDefinition,
+    UniqueKey,
+)
 from penstock.model import TableName as Name
 
 
@@ -39,6 +46,7 @@ def relation_of_definition(definition: TableDefinition) -> Relation:
         before=key or tuple(range(len(names))),
         identity=definition.identity,
         source_id=definition.source_id,
+        unique=UniqueKey.columns_of(definition.unique_keys),
     )
 
 
@@ -60,6 +68,7 @@ def _column(column: ColumnDefinition) -> Column:
         neutral=column.neutral,
         base_type=column.base_type,
         nullable=not column.not_null,
+        collation=column.collation or "",
     )
 
 
@@ -124,6 +133,7 @@ def _merged(
                 neutral=hint.neutral,
                 base_type=hint.base_type,
                 nullable=wire.nullable,
+                collation=hint.collation or "",
             )
     if _is_open(wire, is_mariadb):
         raise ShapeMismatch(

@@ -73,12 +73,18 @@ class ReloadJob:
     session: ProxiedSession
 
     def feed(
-        self, assembler: Assembler, book: SchemaHistory, *, gives_up: Callable[[], bool]
+        self,
+        assembler: Assembler,
+        book: SchemaHistory,
+        *,
+        gives_up: Callable[[], bool],
+        reason: str = REASON,
     ) -> int:
-        """Write the marker and all rows as one transaction; returns the number of rows.
+        """Write the marker and all rows as one transaction; return the number of rows.
 
-        assembler: at P. gives_up: asked again and again; True raises ConnectionLost. Raises
-        PointUnfit, when nothing was given out yet, where the table was rewritten behind P.
+        assembler: at P. gives_up: asked again and again; True raises ConnectionLost. reason: for
+        the marker. Raises PointUnfit, when nothing was given out yet, if the table was rewritten
+        after P.
         """
         relation = book.read_again(self.definition, assembler.place)
         blocks = self._blocks(relation)
@@ -88,7 +94,7 @@ class ReloadJob:
             if tells_rewritten(error):
                 raise rewritten(self.definition.name) from error
             raise
-        writing = _Transaction(assembler, book, relation)
+        writing = _Transaction(assembler, book, relation, reason=reason)
         for block in chain([first] if first else [], blocks):
             if gives_up():
                 raise ConnectionLost("reload given up: the stream is being closed")
@@ -113,7 +119,14 @@ class ReloadJob:
 class _Transaction:
     """A transaction of the log's own, in runs of a block each."""
 
-    def __init__(self, assembler: Assembler, book: SchemaHistory, relation: Relation) -> None:
+    def __init__(
+        self,
+        assembler: Assembler,
+        book: SchemaHistory,
+        relation: Relation,
+        *,
+        reason: str = REASON,
+    ) -> None:
         self.row_count = 0
         self._assembler = assembler
         self._book = book
@@ -132,7 +145,7 @@ class _Transaction:
                 position=self._position,
                 commit_time_us=self._time_us,
                 tables=((relation.schema, relation.name),),
-                data={"reason": REASON},
+                data={"reason": reason},
             ),
         )
 

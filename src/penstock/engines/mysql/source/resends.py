@@ -1,25 +1,29 @@
-"""Puts the rows of tables into the log again, as they are asked for (`penstock resend`).
+"""Puts all rows of a table into the log again: asked for (`penstock resend`), or needed.
 
-The requests are in a state file (`model.table_requests`), each is answered in another. One table
-after the other is read at one position of the binlog and put in front of every change behind it
+A table needs it when a statement changed rows and no row event says how (`schema_history.py`).
+Requests are in a state file (`model.table_requests`), each is answered in another. One table after
+the other is read at one position of the binlog and put in front of every change after it
 (`reload.py`). A request is answered once its rows are durable; one that a crash left unanswered is
-carried out again. What prevents it is answered, and the stream goes on.
+carried out again. An error answers a request, and the stream goes on; if the rows are needed, it
+stops the stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.captures import LOOK_INTERVAL_S
 from penstock.engines.mysql.source.live_tables import LiveTables
-from penstock.engines.mysql.source.reload import give_again, open_reload
+from penstock.engines.mysql.source.reload import REASON, give_again, open_reload
 from penstock.engines.mysql.source.schema_history import SchemaHistory
 from penstock.engines.mysql.source.strategies import WITH_SNAPSHOTS
 from penstock.engines.mysql.source.stream import BinlogSource
+from penstock.engines.mysql.source.unsupported import LOAD_AGAIN, RowsChangedUnseen
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost
@@ -46,9 +50,9 @@ PAUSE_S = 0.1
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A request under way."""
+    """A table that is being read. request: None if the table needs it."""
 
-    request: TableRequest
+    request: TableRequest | None
     visit: Visit[Assembler]
 
 
@@ -99,8 +103,13 @@ class Resends:
         """Answer what is done, and begin what is asked for; cheap when there is nothing."""
         if self._work is not None:
             if _is_done(self._work, durable):
-                self._answer(self._work.request)
+                if self._work.request is not None:
+                    self._answer(self._work.request)
                 self._work = None
+            return
+        for table, reason in self._book.awaiting().items():
+            visit = stream.visit(partial(self._needed_steps, table, reason, stream))
+            self._work = _Work(request=None, visit=visit)
             return
         now_s = self._clock.monotonic_s()
         if now_s < self._next_look_s:
@@ -140,21 +149,49 @@ class Resends:
                     hint="Nothing to do: the stream goes on without them.",
                 ) from error
 
-    def _reload(
-        self, table: TableName, stream: BinlogSource, assembler: Assembler
+    def _needed_steps(
+        self, table: TableName, reason: str, stream: BinlogSource, assembler: Assembler
     ) -> Iterator[int]:
+        """Read a table whose rows are not known since a statement."""
+        try:
+            if self._live.read(table) is not None:
+                yield from self._reload(table, stream, assembler, reason=reason)
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            raise RowsChangedUnseen(
+                f"rows of {table} changed, and the binlog does not say how: {reason}. The table "
+                f"cannot be read again: {error.message}",
+                hint=f"{error.hint} Or: {LOAD_AGAIN}",
+                table=str(table),
+            ) from error
+
+    def _reload(
+        self,
+        table: TableName,
+        stream: BinlogSource,
+        assembler: Assembler,
+        *,
+        reason: str = "",
+    ) -> Iterator[int]:
+        """Read a table; reason: why it is needed, empty if it was asked for."""
         then, version = self._present(table)
-        if self._sent_of_base(then, stream, assembler):
+        if not reason and self._sent_of_base(then, stream, assembler):
             return
         for attempt in range(ATTEMPTS_MAX):
             with open_reload(self._url, then, live=self._live, server=self._server) as job:
-                if _differs(job.definition, then):
+                if not reason and _differs(job.definition, then):
                     raise resend_cancelled(table, version, version + 1)
                 position = assembler.awaited(job.position)
                 if position is not None:
                     yield position
                     try:
-                        job.feed(assembler, self._book, gives_up=lambda: stream.is_closing)
+                        job.feed(
+                            assembler,
+                            self._book,
+                            gives_up=lambda: stream.is_closing,
+                            reason=reason or REASON,
+                        )
                     except PointUnfit:
                         if attempt == ATTEMPTS_MAX - 1:
                             raise

@@ -1,8 +1,9 @@
 """The captured tables along a binlog: what statements do to them, what their rows look like.
 
 Column names and types come from the binlog itself where it has them (full metadata), otherwise from
-the catalogue, and only where that is certainly right at this place (`live_tables.py`). What row
-events do not show (values converted, a partition dropped) stops the extraction by name.
+the catalogue, and only where that is certainly right at this place (`live_tables.py`). Identities
+of columns follow the statements (`known_columns.py`). Where neither rows nor statements say what
+existing rows are now (values converted, a partition dropped), the table awaits a reload.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation
-from penstock.codec.mysql.retyping import keeps_values
+from penstock.engines.mysql.source.added_columns import Added
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
 from penstock.engines.mysql.source.ddl_losses import Limit
 from penstock.engines.mysql.source.ddl_text import Doing, Effect
+from penstock.engines.mysql.source.known_columns import (
+    KnownColumns,
+    alter_columns,
+    identify,
+    number_by_name,
+    number_columns,
+)
 from penstock.engines.mysql.source.relations import (
     charsets_of,
     fits,
@@ -29,16 +37,18 @@ from penstock.engines.mysql.source.relations import (
     relation_of_definition,
     with_whole_before,
 )
-from penstock.engines.mysql.source.table_notes import AddedNote, AllNotes, LimitNote, TableNotes
+from penstock.engines.mysql.source.stored_values import ValueUnknown
+from penstock.engines.mysql.source.table_notes import AllNotes, AlterNote, LimitNote, TableNotes
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
     RowsChangedUnseen,
     StatementLogged,
     TableMoved,
 )
-from penstock.model import DROP_TABLE, Column, MarkerKind, Relation, TableDefinition, TableName
+from penstock.model import DROP_TABLE, MarkerKind, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
+_Note = TypeVar("_Note")
 Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tables, data
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
 _CRASH_SAFE = frozenset(("innodb", "ndbcluster", "rocksdb"))
@@ -70,6 +80,10 @@ class Catalogue(Protocol):
 
     def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
         """A table's definition as it was at a place of the stream; None when not known."""
+        ...
+
+    def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
+        """The value that existing rows got in an added column. Raises ValueUnknown."""
         ...
 
 
@@ -105,6 +119,7 @@ class SchemaHistory:
         for one in notes.tables if notes is not None else ():
             self._notes[one.table] = one
         self._passed: set[TableName] = set()
+        self._awaiting: dict[TableName, str] = {}
         self._asked: deque[tuple[TableName, bool]] = deque()
         # What is true at a place was made so before it.
         since = max(begin - 1, 0)
@@ -112,7 +127,11 @@ class SchemaHistory:
             one = TableNotes(schema=definition.name.schema, name=definition.name.name)
             one.captured[since] = True
             one.definitions[since] = definition if is_present else None
+            if is_present:
+                names = [column.name for column in definition.columns]
+                one.note_columns(since, number_columns(names, last_id=0))
             self._notes[definition.name] = one
+        self._find_awaiting()
 
     # -- tables added and removed while the stream goes on -----------------------------------
 
@@ -139,8 +158,10 @@ class SchemaHistory:
                     name=name.name,
                     captured={0: captured},
                     version=old.version if old is not None else 0,
+                    last_id=old.last_id if old is not None else 0,
                 )
                 self._passed.discard(name)
+                self._awaiting.pop(name, None)
                 self.changed = is_changed = True
             self._asked.popleft()  # only now: whoever asked waits for this
         return is_changed
@@ -158,6 +179,7 @@ class SchemaHistory:
                 # It was first seen later than here; the version stays, so that it is not used
                 # twice.
                 notes.captured[0] = False
+        self._find_awaiting()
 
     def forget_behind(self, position: int) -> None:
         """The stream will never begin before position again."""
@@ -187,9 +209,15 @@ class SchemaHistory:
                 notes.definitions[place.since] = definition
                 self.changed = True
             else:
-                relation = merged_relation(
-                    table, [notes.definition, self._live.read(name)], is_mariadb=is_mariadb
-                )
+                hints = [notes.definition, self._live.read(name)]
+                try:
+                    relation = merged_relation(table, hints, is_mariadb=is_mariadb)
+                except ShapeMismatch as error:
+                    if notes.known_columns is None:
+                        raise
+                    # Its rows are read again as a whole: until then none can be understood.
+                    self._doubt(notes, place.since, error.message)
+                    return Bound(relation=None)
                 return Bound(relation=self._settled(notes, relation, place))
         relation = relation_of_definition(definition)
         charsets = charsets_of(definition)
@@ -212,52 +240,64 @@ class SchemaHistory:
         notes.relations[place.since] = wider
         return wider
 
-    def _settled(self, notes: TableNotes, relation: Relation, place: StreamPlace) -> Relation:
-        """The version of a relation, new only when the shape is."""
+    def _settled(
+        self,
+        notes: TableNotes,
+        relation: Relation,
+        place: StreamPlace,
+        *,
+        is_whole_table: bool = False,
+    ) -> Relation:
+        """Return the version of a relation, new only when the shape is.
+
+        is_whole_table: all rows of the table follow, whatever was not known of those before.
+        """
         if self._is_whole:
             relation = with_whole_before(relation)
-        last = notes.relation
-        if last is not None:
-            began_anew = any(since > notes.settled for since in notes.fresh)
-            before = {} if began_anew else _columns_before(notes, last, relation)
-            relation = _continued(relation, before)
-            if relation.same_shape(last):
-                return last
-            if not began_anew:
-                relation = self._explained(notes, before, relation)
+        last, known = notes.relation, notes.known_columns
+        if any(since > notes.settled for since in notes.fresh):
+            known, relation = number_by_name(relation, last, last_id=notes.last_id)
+        elif is_whole_table and known is not None and known.doubt:
+            known, relation = number_by_name(relation, known, last_id=notes.last_id)
+        elif known is None:
+            names = [column.name for column in relation.columns]
+            known = number_columns(names, last_id=notes.last_id)
+            known, relation = identify(known, relation, None, last_id=notes.last_id)
+        else:
+            known, relation = identify(known, relation, last, last_id=notes.last_id)
+        if known != notes.known_columns:
+            self.changed = True
+            self._note_columns(notes, place.since, known)
+        if last is not None and relation.same_shape(last):
+            return last
         relation = replace(relation, version=notes.version + 1)
         self.changed = True
         notes.version = relation.version
         notes.relations[place.since] = relation
         return relation
 
-    def _explained(
-        self, notes: TableNotes, before: Mapping[str, Column], relation: Relation
-    ) -> Relation:
-        """A new shape of a table with rows: the existing rows' values in it must be known."""
-        added = notes.added_since(notes.settled)
-        names = notes.names_since(notes.settled)
-        strict = not any(since > notes.settled for since in notes.loose)
-        columns = []
-        for column in relation.columns:
-            old = before.get(column.name)
-            if old is None:
-                note = added.get(names.get(column.name, column.name))
-                columns.append(replace(column, missing=_value_of(note, relation, column.name)))
-                continue
-            if not keeps_values(
-                old.base_type or old.source_type,
-                column.base_type or column.source_type,
-                strict=strict,
-            ):
-                raise _unseen(
-                    notes.table,
-                    f"column {column.name} became {column.source_type}, it was {old.source_type}",
-                )
-            if old.nullable and not column.nullable and not strict:
-                raise _unseen(notes.table, f"column {column.name} became not null")
-            columns.append(column)
-        return replace(relation, columns=tuple(columns))
+    def _doubt(self, notes: TableNotes, since: int, why: str) -> None:
+        """Note that existing rows of a captured table are not known any more."""
+        known = notes.known_columns
+        if known is None or known.doubt:
+            return
+        logger.info("captured table will be read again", table=str(notes.table), reason=why)
+        self._note_columns(notes, since, known.doubted(why))
+        self.changed = True
+
+    def _note_columns(self, notes: TableNotes, since: int, known: KnownColumns | None) -> None:
+        notes.note_columns(since, known)
+        if notes.doubt:
+            self._awaiting[notes.table] = notes.doubt
+        else:
+            self._awaiting.pop(notes.table, None)
+
+    def _find_awaiting(self) -> None:
+        self._awaiting = {name: notes.doubt for name, notes in self._notes.items() if notes.doubt}
+
+    def awaiting(self) -> dict[TableName, str]:
+        """Return the tables that have to be read again, with the reason. From any thread."""
+        return dict(self._awaiting)
 
     def version_of(self, name: TableName) -> int | None:
         """The version that a captured table's rows have; None: the table is not captured."""
@@ -272,7 +312,8 @@ class SchemaHistory:
         notes = self._notes[definition.name]
         notes.definitions[place.since] = definition
         self.changed = True
-        return self._settled(notes, relation_of_definition(definition), place)
+        relation = relation_of_definition(definition)
+        return self._settled(notes, relation, place, is_whole_table=True)
 
     # -- statements --------------------------------------------------------------------------
 
@@ -300,14 +341,16 @@ class SchemaHistory:
         return notes if notes is not None and notes.is_captured else None
 
     def apply(self, effects: Sequence[Effect], query: Query, place: StreamPlace) -> list[Mark]:
-        """Note what a statement did; returns what the log is to say: emptied and dropped tables.
+        """Note what a statement did; return the markers for emptied and dropped tables.
 
-        Raises RowsChangedUnseen, TableMoved, StatementLogged.
+        Raises RowsChangedUnseen, TableMoved, StatementLogged, and what asking the server does.
         """
         self.changed = True
         emptied: list[TableName] = []
         dropped: list[TableName] = []
         renames: list[tuple[TableName, TableName]] = []
+        # A stream that begins further back brings statements again that are noted already.
+        noted = {name for name, notes in self._notes.items() if notes.knows(place.since)}
         for effect in effects:
             if effect.doing is Doing.RENAMED and effect.table is not None and effect.to is not None:
                 renames.append((effect.table, effect.to))
@@ -315,8 +358,10 @@ class SchemaHistory:
                 self._written(effect, query, place)
             elif effect.table is not None and effect.doing is Doing.DROPPED:
                 dropped += self._dropped(effect.table, place.since)
+            elif effect.table is not None and effect.doing is Doing.ALTERED:
+                self._altered(effect, query, place.since, is_noted=effect.table in noted)
             elif effect.table is not None:
-                emptied += self._applied(effect, effect.table, place, query.is_strict)
+                emptied += self._applied(effect, effect.table, place)
         if renames:
             self._renamed(renames, place)
         truncate = {"cascade": False, "restart_identity": True}
@@ -326,29 +371,28 @@ class SchemaHistory:
         ]
         return [mark for mark in marks if mark[1]]
 
-    def _applied(
-        self, effect: Effect, table: TableName, place: StreamPlace, is_strict: bool
-    ) -> list[TableName]:
+    def _applied(self, effect: Effect, table: TableName, place: StreamPlace) -> list[TableName]:
         since = place.since
         if effect.doing is Doing.CREATED:
             return self._created(table, since, effect.if_absent)
-        if effect.doing is Doing.ALTERED:
-            self._altered(effect, table, since, is_strict)
-            return []
         notes = self._notes.get(table)
         if notes is None:
             return []
         if not notes.is_captured:
-            if effect.doing is Doing.CHANGED_UNSEEN:
+            if effect.doing in (Doing.CHANGED_UNSEEN, Doing.CASCADES):
                 _add_limits(notes, since, [Limit(what=effect.what)])
             return []
-        if effect.doing is Doing.CHANGED_UNSEEN:
+        if effect.doing is Doing.CASCADES:
             raise _unseen(table, f"a statement did: {effect.what}")
+        if effect.doing is Doing.CHANGED_UNSEEN:
+            self._doubt(notes, since, f"a statement did: {effect.what}")
         if effect.doing is Doing.REPAIRED:
-            self._repaired(notes)
+            self._repaired(notes, since)
         return [table] if effect.doing is Doing.EMPTIED else []
 
-    def _altered(self, effect: Effect, table: TableName, since: int, is_strict: bool) -> None:
+    def _altered(self, effect: Effect, query: Query, since: int, *, is_noted: bool) -> None:
+        table = effect.table
+        assert table is not None, "an ALTER names its table"
         notes = self._notes.get(table)
         if notes is None and self._ghost_of(table) is not None:
             notes = self._notes[table] = TableNotes(schema=table.schema, name=table.name)
@@ -356,21 +400,41 @@ class SchemaHistory:
         if notes is None:
             return
         notes.definitions[since] = None
-        if not is_strict:
-            notes.loose.append(since)
-        notes.added[since] = [
-            AddedNote(name=one.name, value=one.value, unclear=one.unclear) for one in effect.added
-        ]
-        if effect.columns:
-            notes.columns[since] = list(effect.columns)
         _add_limits(notes, since, effect.limits)
+        if is_noted:
+            return
+        if not notes.is_captured:
+            values = self._values(effect, table, query)
+            notes.altered.setdefault(since, []).append(AlterNote(effect=effect, values=values))
+        elif notes.known_columns is not None:
+            values = self._values(effect, table, query)
+            known = alter_columns(notes.known_columns, effect, values, last_id=notes.last_id)
+            is_loose = known.is_loose or not query.is_strict
+            self._note_columns(notes, since, replace(known, is_loose=is_loose))
 
-    def _repaired(self, notes: TableNotes) -> None:
+    def _values(self, effect: Effect, table: TableName, query: Query) -> dict[str, str | None]:
+        """The values that existing rows got in added columns, where the server tells them."""
+        values: dict[str, str | None] = {}
+        for added in effect.added:
+            if added.unclear:
+                continue
+            try:
+                values[added.name] = self._live.added_value(table, added, query)
+            except ValueUnknown as error:
+                logger.info(
+                    "value of an added column is not known",
+                    table=str(table),
+                    column=added.name,
+                    reason=str(error),
+                )
+        return values
+
+    def _repaired(self, notes: TableNotes, since: int) -> None:
         """REPAIR does nothing to engines that survive a crash; others may be without rows now."""
         definition = notes.definition or self._live.read(notes.table)
         engine = definition.engine if definition is not None else ""
         if engine.lower() not in _CRASH_SAFE:
-            raise _unseen(notes.table, f"repair table, of engine {engine or 'unknown'}")
+            self._doubt(notes, since, f"repair table, of engine {engine or 'unknown'}")
 
     def _created(self, table: TableName, since: int, if_absent: bool) -> list[TableName]:
         notes = self._notes.get(table)
@@ -379,9 +443,7 @@ class SchemaHistory:
                 return []
         elif not self._wants(table):
             if notes is not None:
-                notes.added.clear()
-                notes.columns.clear()
-                notes.loose.clear()
+                notes.altered.clear()
                 notes.limits.clear()
             return []
         is_known = notes is not None and notes.is_captured
@@ -390,8 +452,9 @@ class SchemaHistory:
             self._passed.discard(table)
         notes.captured[since], notes.there[since] = True, True
         notes.definitions[since] = None
+        self._note_columns(notes, since, None)
         notes.fresh.append(since)
-        logger.info("captured table was made", table=str(table))
+        logger.info("captured table was created", table=str(table))
         return [table] if is_known else []
 
     def _dropped(self, dropped: TableName, since: int) -> list[TableName]:
@@ -402,6 +465,7 @@ class SchemaHistory:
             if is_it and notes.is_captured and notes.is_there:
                 notes.there[since] = False
                 notes.definitions[since] = None
+                self._awaiting.pop(name, None)
                 logger.warning("captured table was dropped", table=str(name))
                 gone.append(name)
         return gone
@@ -417,7 +481,7 @@ class SchemaHistory:
                 continue
             if effect.doing is Doing.UNKNOWN:
                 notes.definitions[place.since] = None
-                notes.loose.append(place.since)
+                self._doubt(notes, place.since, f"a statement is not understood: {query.text[:80]}")
                 continue
             what = (
                 "may have been changed by a function whose call"
@@ -447,7 +511,13 @@ class SchemaHistory:
             if now is not None and self._replaces(now, name):
                 self._swapped(notes, self._notes.get(now), place.since)
                 continue
+            if now is None and self._is_still_there(name, place):
+                continue  # a temporary table of that name was renamed (MariaDB logs that)
             raise _moved(name, now, next((to for to, it in held.items() if it == name), None))
+
+    def _is_still_there(self, name: TableName, place: StreamPlace) -> bool:
+        """Whether the table exists behind a statement, and no later one has created it."""
+        return self._live.read_at(name, place.behind) is not None
 
     def _replaces(self, now: TableName, name: TableName) -> bool:
         """Whether an online schema change tool made this table to replace that one."""
@@ -460,17 +530,21 @@ class SchemaHistory:
         These tools copy with INSERT IGNORE: values are cut to fit, however strict the session.
         """
         notes.definitions[since] = None
-        notes.loose.append(since)
-        if ghost is not None:
-            notes.added[since] = [one for at in sorted(ghost.added) for one in ghost.added[at]]
-            key = _key_of(notes)
-            for limit in (one for at in sorted(ghost.limits) for one in ghost.limits[at]):
-                if not key or not key <= {column.lower() for column in limit.columns}:
-                    raise _unseen(
-                        notes.table,
-                        f"it was replaced by a copy with {limit.what}, and rows that this refused "
-                        "were left out (insert ignore)",
-                    )
+        known = notes.known_columns
+        if known is None:
+            return
+        known = replace(known, is_loose=True)
+        for note in _in_order(ghost.altered) if ghost is not None else ():
+            known = alter_columns(known, note.effect, note.values, last_id=notes.last_id)
+            self._note_columns(notes, since, known)
+        key = _key_of(notes)
+        for limit in _in_order(ghost.limits) if ghost is not None else ():
+            if not key or not key <= {column.lower() for column in limit.columns}:
+                known = known.doubted(
+                    f"it was replaced by a copy with {limit.what}, and rows that this refused were "
+                    "left out (insert ignore)"
+                )
+        self._note_columns(notes, since, known)
         logger.info("captured table was replaced by its altered copy", table=str(notes.table))
 
     def introduced(self, names: Iterable[TableName], place: StreamPlace) -> list[Relation]:
@@ -502,6 +576,10 @@ class SchemaHistory:
         return relation if notes.version != before else None
 
 
+def _in_order(notes: Mapping[int, Sequence[_Note]]) -> list[_Note]:
+    return [one for since in sorted(notes) for one in notes[since]]
+
+
 def _add_limits(notes: TableNotes, since: int, limits: Sequence[Limit]) -> None:
     """Only for working tables: in others an invalid row is refused with an error."""
     if limits and not notes.is_captured:
@@ -523,55 +601,6 @@ def ghost_of(name: TableName) -> TableName | None:
     """The table on which an online schema change tool would work under this name."""
     match = _GHOST.fullmatch(name.name)
     return TableName(name.schema, match["table"]) if match else None
-
-
-def _columns_before(notes: TableNotes, last: Relation, relation: Relation) -> dict[str, Column]:
-    """By the name now, the columns of the last version that are still there.
-
-    Raises RowsChangedUnseen where a name went from one column to another: whoever has seen only the
-    last version would mistake one for the other.
-    """
-    before = {column.name: column for column in last.columns}
-    known = {name.lower(): column for name, column in before.items()}
-    now = {column.name.lower() for column in relation.columns}
-    for new, name in notes.names_since(notes.settled).items():
-        old = known.get(name.lower())
-        if old is None or new.lower() not in now or old.name == new:
-            continue  # added behind the last version, gone since, or what it was called before
-        taken = name.lower() != new.lower() and (new.lower() in known or name.lower() in now)
-        if taken:
-            what = f"column {old.name} was renamed to {new}, and a column has or had the other name"
-            raise _unseen(notes.table, what)
-        before[new] = before.pop(old.name)
-    return before
-
-
-def _continued(relation: Relation, before: Mapping[str, Column]) -> Relation:
-    """What earlier versions know of columns that are still there: text forms, old rows' values."""
-    columns = []
-    for column in relation.columns:
-        old = before.get(column.name)
-        if old is not None:
-            names = old.was if old.name == column.name else (old.name, *old.was)
-            column = replace(column, missing=old.missing, was=names)
-            if old.neutral == "string" and old.source_type == column.source_type:
-                column = column.as_text()
-        columns.append(column)
-    return replace(relation, columns=tuple(columns))
-
-
-def _value_of(note: AddedNote | None, relation: Relation, column: str) -> str | None:
-    if note is None:
-        raise _unseen(
-            TableName(relation.schema, relation.name),
-            f"column {column} is there, and no statement in the binlog added it",
-        )
-    if note.unclear:
-        raise _unseen(
-            TableName(relation.schema, relation.name),
-            f"column {column} was added, and {note.unclear}",
-        )
-    return note.value
 
 
 def _unseen(table: TableName, what: str) -> RowsChangedUnseen:

@@ -388,8 +388,9 @@ class MySQLEngine:
             self._resume_states.before_flush(mark)
 
     def has_outstanding(self) -> bool:
-        """Whether rows are being read again; else nothing is outstanding: see `saw`."""
-        return self._resends is not None and self._resends.is_at_work
+        """Whether rows are read again, or have to be; else nothing is outstanding: see `saw`."""
+        is_at_work = self._resends is not None and self._resends.is_at_work
+        return is_at_work or bool(self._taken_book().awaiting())
 
     def tend(self, log_access: LogAccess) -> None:
         """Carry out requests: capture tables or no longer, send their rows again."""

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.engines.mysql.source.ddl_text import Effect
+from penstock.engines.mysql.source.known_columns import KnownColumns
 from penstock.model import Relation, TableDefinition, TableName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddedNote:
-    """A column was added; see `added_columns.Added`."""
+class AlterNote:
+    """An ALTER of a table that is not captured yet, a working table of a tool.
 
-    name: str
-    value: str | None
-    unclear: str
+    Attributes:
+        effect: the statement.
+        values: of added columns, the value that existing rows got, keyed by name.
+    """
+
+    effect: Effect
+    values: dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +38,21 @@ class LimitNote:
 
 @dataclass(slots=True, kw_only=True)
 class TableNotes:
-    """One table. All keys are places since which something is so.
+    """The notes on one table.
 
-    captured: rows go to the log. there: whether the table exists. definitions: None: changed since,
-    and not known. relations: as the log has them. added: columns that statements added. columns:
-    old and new names of those that they renamed. limits: of a working table of an online schema
-    change tool, which rows may be missing. fresh: the table began empty there. loose: a session
-    changed it that was not strict. version: the highest that any relation had.
+    Each dict maps a position of the binlog to the value that holds from there on.
+
+    Attributes:
+        captured: whether rows go to the log.
+        there: whether the table exists.
+        definitions: None where it has changed and the new one is not known.
+        relations: the shapes that the log has.
+        columns: the columns with their identities; None where they are not known yet.
+        altered: ALTERs of a working table of an online schema change tool.
+        limits: of such a table, which rows may be missing.
+        fresh: positions where the table began empty.
+        version: the highest that any relation had.
+        last_id: the highest identity that any column had; never used again, like versions.
     """
 
     schema: str
@@ -47,12 +61,12 @@ class TableNotes:
     there: dict[int, bool] = field(default_factory=dict)
     definitions: dict[int, TableDefinition | None] = field(default_factory=dict)
     relations: dict[int, Relation] = field(default_factory=dict)
-    added: dict[int, list[AddedNote]] = field(default_factory=dict)
-    columns: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    columns: dict[int, KnownColumns | None] = field(default_factory=dict)
+    altered: dict[int, list[AlterNote]] = field(default_factory=dict)
     limits: dict[int, list[LimitNote]] = field(default_factory=dict)
     fresh: list[int] = field(default_factory=list)
-    loose: list[int] = field(default_factory=list)
     version: int = 0
+    last_id: int = 0
 
     @property
     def table(self) -> TableName:
@@ -84,24 +98,26 @@ class TableNotes:
         """Since when the last relation holds; -1 before the first."""
         return max(self.relations) if self.relations else -1
 
-    def added_since(self, place: int) -> dict[str, AddedNote]:
-        """Columns that were added behind a place, the last word on each."""
-        return {
-            note.name: note
-            for since in sorted(self.added)
-            if since > place
-            for note in self.added[since]
-        }
+    @property
+    def known_columns(self) -> KnownColumns | None:
+        """The current columns; None: not known yet."""
+        return self.columns[max(self.columns)] if self.columns else None
 
-    def names_since(self, place: int) -> dict[str, str]:
-        """Columns that were renamed behind a place: the name now to what it was there."""
-        found: dict[str, str] = {}
-        for since in sorted(self.columns):
-            if since > place:
-                # One statement gives all its names at once.
-                pairs = [(found.pop(old, old), new) for old, new in self.columns[since]]
-                found |= {new: old for old, new in pairs}
-        return found
+    @property
+    def doubt(self) -> str:
+        """Why the table has to be read again; empty if it need not."""
+        known = self.known_columns
+        return known.doubt if known is not None and self.is_captured and self.is_there else ""
+
+    def knows(self, since: int) -> bool:
+        """Whether the columns at a place, or at a later one, are noted."""
+        return bool(self.columns) and max(self.columns) >= since
+
+    def note_columns(self, since: int, known: KnownColumns | None) -> None:
+        """Note the columns from a place on."""
+        self.columns[since] = known
+        if known is not None:
+            self.last_id = max([self.last_id, *(column.id for column in known.columns)])
 
     def forget_ahead(self, position: int) -> None:
         """Forget what holds since that position or later; versions are never used twice."""
@@ -110,26 +126,28 @@ class TableNotes:
             self.there,
             self.definitions,
             self.relations,
-            self.added,
             self.columns,
+            self.altered,
             self.limits,
         ):
             for since in [one for one in notes if one >= position]:
                 del notes[since]
         self.fresh = [since for since in self.fresh if since < position]
-        self.loose = [since for since in self.loose if since < position]
 
     def forget_behind(self, position: int) -> None:
         """Forget what no stream that begins at that position or later needs."""
-        for notes in (self.captured, self.there, self.definitions, self.relations):
+        for notes in (
+            self.captured,
+            self.there,
+            self.definitions,
+            self.relations,
+            self.columns,
+        ):
             old = sorted(since for since in notes if since < position)
             for since in old[:-1]:
                 del notes[since]
         settled = min(self.relations, default=-1)
-        self.added = {since: notes for since, notes in self.added.items() if since > settled}
-        self.columns = {since: pairs for since, pairs in self.columns.items() if since > settled}
         self.fresh = [since for since in self.fresh if since > settled]
-        self.loose = [since for since in self.loose if since > settled]
 
 
 @dataclass(slots=True, kw_only=True)

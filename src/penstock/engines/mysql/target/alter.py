@@ -8,10 +8,11 @@ repeat. Not here: when it is done (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.codec.types import Engine, Mapping, Server, filled
+from penstock.codec.types import Engine, Server, filled
+from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
 from penstock.engines.mysql.target.types import default_of, same_type
@@ -58,7 +59,7 @@ class Alterer:
     record: TableRecord
     relation: Relation
     table: TargetTable
-    mapping_of: Callable[[Column], Mapping]
+    mapping_of: Callable[[Column], TypeMapping]
     server: Server
     emptied: bool
 
@@ -84,6 +85,20 @@ class Alterer:
             and (column.name not in before or self.emptied)
         ]
 
+    def set_aside(self, names: Mapping[str, str]) -> list[Clause]:
+        """Give columns other names for the time being, so that their names are free.
+
+        Nothing for a column that has the other name already: a crash came before the record of it.
+        """
+        return [
+            Clause(
+                f"rename column {quoted(old)} to {quoted(new)}",
+                f"column {old} makes room for another of that name",
+            )
+            for old, new in names.items()
+            if self.table.column(old) is not None and self.table.column(new) is None
+        ]
+
     def evolve(self, change: ShapeChange) -> list[Clause]:
         """The change as the source made it. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
@@ -96,26 +111,32 @@ class Alterer:
 
     def _evolve(self, change: ShapeChange) -> Iterator[Clause]:
         column = change.column
-        if change.keeps_rows and column is not None:
+        if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._renamed(column, change)
             return
-        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
+        if change.kind is ChangeKind.DROP_COLUMN:
             found = self._leaving(change.name)
             if found is not None and not found.generated:
                 for key in {key for key, name in self.table.references if name == found.name}:
                     yield Clause(f"drop foreign key {quoted(key)}", f"{key} went with a column")
                 yield Clause(f"drop column {quoted(change.name)}", change.what)
+        if change.kind is ChangeKind.CHANGE_KEY and change.columns:
+            yield from self._unique_dropped(change)
+            return
         if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
         if column is None:
             return
-        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN):
+        if change.kind is ChangeKind.ADD_COLUMN:
             yield from self._added(column)
         elif change.kind is ChangeKind.NULLABILITY:
             yield from self._loosened(column, change)
         elif (found := self.table.column(column.name)) is not None:
             kind = self.mapping_of(column).target_type
-            if not found.generated and not same_type(found.type_text, kind):
+            is_other = not same_type(found.type_text, kind) or (
+                change.is_recollated and _collation_of(kind) not in ("", found.collation)
+            )
+            if not found.generated and is_other:
                 more = "" if change.kind is ChangeKind.CHANGE_TYPE else found.more_sql
                 yield _retyped(column, kind, found, more)
 
@@ -173,6 +194,13 @@ class Alterer:
         if column.nullable and found is not None and is_strict:
             yield _loosened(found, change.what)
 
+    def _unique_dropped(self, change: ShapeChange) -> Iterator[Clause]:
+        """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
+        wanted = {name.lower() for name in change.columns}
+        for index in self.table.unique:
+            if index.name != "PRIMARY" and {name.lower() for name in index.columns} == wanted:
+                yield Clause(f"drop index {quoted(index.name)}", change.what)
+
     @property
     def _primary(self) -> tuple[str, ...]:
         index = next((one for one in self.table.unique if one.name == "PRIMARY"), None)
@@ -188,9 +216,19 @@ class Alterer:
             return  # rows that are there have no values for it yet
         if any(self.table.column(name) is None for name in new):
             return
+        if not all(self._may_be_key(name) for name in new):
+            return  # rows are found by these columns without an index on them
+        for found in self.table.columns:
+            if found.auto_increment and found.name != new[0]:
+                yield _without_numbers(found)
         if primary:
             yield Clause("drop primary key", change.what)
         yield Clause(f"add primary key ({', '.join(map(quoted, new))})", change.what)
+
+    def _may_be_key(self, name: str) -> bool:
+        """Return whether a column can be of a key as a whole: long types cannot."""
+        found = self.table.column(name)
+        return found is not None and not found.data_type.endswith(("text", "blob", "json"))
 
     # --- leniently --------------------------------------------------------------------------------
 
@@ -202,11 +240,9 @@ class Alterer:
                 if found.name in self._primary:
                     yield Clause("drop primary key", f"column {found.name} is not of the key")
                 yield _loosened(found, f"{change.what}, and stays")
-        if change.keeps_rows and column is not None:
+        if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._added_beside(column, change)
-        elif (
-            change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None
-        ):
+        elif change.kind is ChangeKind.ADD_COLUMN and column is not None:
             yield from self._added_somehow(column)
         if change.kind in (ChangeKind.NULLABILITY, ChangeKind.CHANGE_KEY, ChangeKind.WIDEN_TYPE):
             yield from self._evolve(change)
@@ -229,7 +265,7 @@ class Alterer:
         elif mapping.may_run:
             yield _added(replace(column, nullable=True), mapping, self.server)
         else:
-            as_text = Mapping(source_type=column.source_type, target_type=TEXT)
+            as_text = TypeMapping(source_type=column.source_type, target_type=TEXT)
             yield _added(replace(column, nullable=True), as_text, self.server)
 
     def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Clause]:
@@ -292,7 +328,7 @@ def _missing(column: Column, kind: str, table: TargetTable) -> ShapeNotApplicabl
     )
 
 
-def _check(column: Column, mapping: Mapping, table: TargetTable) -> None:
+def _check(column: Column, mapping: TypeMapping, table: TargetTable) -> None:
     """A column with a loss that nobody has chosen for is refused."""
     if mapping.may_run:
         return
@@ -317,12 +353,12 @@ def _filled_later(column: Column, kind: str, server: Server) -> bool:
     return server.engine is Engine.MYSQL and (base in ("json",) or base.endswith(("text", "blob")))
 
 
-def _fill(column: Column, mapping: Mapping) -> str:
+def _fill(column: Column, mapping: TypeMapping) -> str:
     name = quoted(column.name)
     return f"{name} = {filled(mapping.write.sql, default_of(column))}"
 
 
-def _added(column: Column, mapping: Mapping, server: Server) -> Clause:
+def _added(column: Column, mapping: TypeMapping, server: Server) -> Clause:
     kind = mapping.target_type
     sql, what = f"add column {quoted(column.name)} {_collated(kind)}", f"column {column.name} was"
     what = f"{what} added as {kind}"
@@ -354,6 +390,18 @@ def _loosened(found: TargetColumn, what: str) -> Clause:
     kind = _collated(found.type_text, found)
     sql = f"modify column {quoted(found.name)} {kind} null{found.more_sql}"
     return Clause(sql, what, modifies=found.name, loosens=True)
+
+
+def _collation_of(kind: str) -> str:
+    """Return the collation that a type names; empty if it names none."""
+    return kind.rpartition(" collate ")[2] if " collate " in kind else ""
+
+
+def _without_numbers(found: TargetColumn) -> Clause:
+    """Take AUTO_INCREMENT off a column; the log has its values."""
+    null = "not null" if found.not_null else "null"
+    sql = f"modify column {quoted(found.name)} {_collated(found.type_text, found)} {null}"
+    return Clause(f"{sql}{found.more_sql}", f"column {found.name} gets no numbers of its own")
 
 
 def _collated(kind: str, found: TargetColumn | None = None) -> str:

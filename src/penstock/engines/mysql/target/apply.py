@@ -39,7 +39,7 @@ from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
-from penstock.engines.mysql.target.types import mapping_of, target_server
+from penstock.engines.mysql.target.types import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host import faults
 from penstock.host.errors import StatementFailed
@@ -240,11 +240,10 @@ class MySQLTarget:
         changed = {
             source: relation
             for source, relation in self._shapes(phases).items()
-            if not is_applied(self._record(source), relation)
+            if not is_applied(self._record(source), relation, self._log_id)
         }
         if not changed:
             return
-        renamed = {name for phase in phases for name in phase.renamed}
         replaced = {spec.table for phase in phases for spec in self._replaced(phase)}
         emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
         self.need(self._target_name(source) for source in changed)
@@ -253,7 +252,6 @@ class MySQLTarget:
                 self._record(source),
                 relation,
                 self._tables[self._target_name(source)],
-                renamed=self._target_name(source) in renamed,
             )
             for source, relation in changed.items()
         }
@@ -272,7 +270,9 @@ class MySQLTarget:
     def _reshaping(self, source: TableName) -> Reshaping:
         name = self._target_name(source)
         types = types_of(self._source_engine)
-        return Reshaping(self._policies, types, lambda sql: self.run(sql, name), self._noted)
+        return Reshaping(
+            self._policies, types, lambda sql: self.run(sql, name), self._noted, self._log_id
+        )
 
     @contextmanager
     def _guard(self, before: Applied) -> Iterator[None]:
@@ -299,7 +299,7 @@ class MySQLTarget:
             record=self._record(source),
             relation=relation,
             table=self._tables[name],
-            mapping_of=lambda column: self._mapping(source, column),
+            mapping_of=lambda column: self._mapping(source, column, with_collation=True),
             server=self._server,
             emptied=name in emptied,
         )
@@ -313,15 +313,22 @@ class MySQLTarget:
             return self._tables[name]
 
         faults.point("load.alter.before")
-        record = self._reshaping(source).carry_out(changes, alterer, look_again)
+        record = self._reshaping(source).carry_out(changes, alterer, look_again, self._records.put)
         del self._tables[name]
         faults.point("load.alter.between")
         self._records.put(record)
         faults.point("load.alter.after")
 
-    def _mapping(self, source: TableName, column: Column) -> TypeMapping:
+    def _mapping(
+        self, source: TableName, column: Column, *, with_collation: bool = False
+    ) -> TypeMapping:
+        """Return how a column is held here. with_collation: in the source's, where it has one."""
         return mapping_of(
-            column, self._source_engine, self._server, choices=self._choices, table=source
+            as_defined(column) if with_collation else column,
+            self._source_engine,
+            self._server,
+            choices=self._choices,
+            table=source,
         )
 
     def _shapes(self, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:

@@ -32,7 +32,7 @@ from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.server_pair import ServerPair
-from penstock.ports.target import SCHEMA, TableRecord, target_name
+from penstock.ports.target import SCHEMA, TableRecord, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key
@@ -168,16 +168,16 @@ class MySQLBulk:
     def _record(self, definition: TableDefinition, name: TableName, *, made: bool) -> None:
         known = progress.read_tables(self._connection)
         taken = {record.merge_name: record.target for record in known.values()}
+        is_mysql = self._servers.source.engine.is_mysql
+        copied = [column for column in definition.columns if not column.generated or is_mysql]
         record = TableRecord(
             source=definition.name,
             target=name,
             merge_name=progress.merge_name(name, taken),
             made=made,
-            columns=tuple(
-                (c.name, c.type_text)
-                for c in definition.columns
-                if not c.generated or self._servers.source.engine.is_mysql
-            ),
+            columns=tuple((column.name, column.type_text) for column in copied),
+            ids=copied_ids(copied),
+            source_id=definition.source_id,
         )
         progress.write_tables(self._connection, [record])
 

@@ -6,7 +6,7 @@ a change becomes in SQL (`alter.py`), and when it is done (`apply.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
@@ -24,8 +24,10 @@ from penstock.sql.shape_changes import (
     ShapeChange,
     TypeRules,
     column_renames,
+    names_in_the_way,
     shape_changes,
     under_new_names,
+    with_names,
 )
 
 logger = structlog.get_logger(__name__)
@@ -39,8 +41,16 @@ def types_of(source_engine: str) -> TypeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a table's new shape changes. names: columns renamed in place, to be done first."""
+    """Changes of a table to its new shape.
 
+    Attributes:
+        record: the copy, with the names that columns have once those in the way are set aside.
+        aside: columns that get another name for the time being, before all else.
+        names: columns renamed in place, before the others.
+    """
+
+    record: TableRecord
+    aside: Mapping[str, str]
     names: tuple[ShapeChange, ...]
     others: tuple[ShapeChange, ...]
 
@@ -54,24 +64,44 @@ class Reshaping:
         types: TypeRules,
         run: Callable[[str], object],
         noted: list[tuple[TableName, str]],
+        log_id: str,
     ) -> None:
-        """run: execute a statement; typed errors come out. noted: gets what could not be done."""
+        """run: execute a statement; typed errors come out. noted: gets what could not be done.
+
+        log_id: the log that shapes come from.
+        """
         self._noted = noted
+        self._log_id = log_id
         self._policies = policies
         self._types = types
         self._run = run
 
-    def changes(
-        self, record: TableRecord, relation: Relation, table: TargetTable, *, renamed: bool
-    ) -> Changes:
-        """What is to be done. Raises SchemaChangeRefused, ShapeNotApplicable."""
+    def changes(self, record: TableRecord, relation: Relation, table: TargetTable) -> Changes:
+        """Return what is to be done. Raises SchemaChangeRefused, ShapeNotApplicable."""
         computed = [column.name for column in table.columns if column.generated]
-        names = column_renames(record, relation, [column.name for column in table.columns])
-        known = self._under_new_names(record, names)
-        changes = shape_changes(known, relation, self._types, computed=computed, renamed=renamed)
-        for change in (*names, *changes):
+        for change in self._all(record, relation, computed):
             self._policies.check(change.kind, change.what, table=str(record.target))
-        return Changes(names=tuple(names), others=tuple(changes))
+        aside = names_in_the_way(
+            record,
+            relation,
+            keeps_dropped=self._policies.keeps(ChangeKind.DROP_COLUMN),
+            fold=True,
+        )
+        if self._policies.keeps(ChangeKind.RENAME_COLUMN):
+            aside = {}
+        record = with_names(record, aside)
+        names = column_renames(record, relation)
+        known = self._under_new_names(record, names)
+        others = shape_changes(known, relation, self._types, computed=computed)
+        return Changes(record=record, aside=aside, names=tuple(names), others=tuple(others))
+
+    def _all(
+        self, record: TableRecord, relation: Relation, computed: Sequence[str]
+    ) -> list[ShapeChange]:
+        """Return all changes under the names that columns have at the source, for messages."""
+        names = column_renames(record, relation)
+        known = self._under_new_names(record, names)
+        return [*names, *shape_changes(known, relation, self._types, computed=computed)]
 
     def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
         policy = self._policies.of(ChangeKind.RENAME_COLUMN)
@@ -79,12 +109,23 @@ class Reshaping:
         return under_new_names(record, names, is_key_kept=is_key_kept)
 
     def carry_out(
-        self, found: Changes, alterer: Alterer, look_again: Callable[[], TargetTable]
+        self,
+        found: Changes,
+        alterer: Alterer,
+        look_again: Callable[[], TargetTable],
+        put: Callable[[TableRecord], None],
     ) -> TableRecord:
-        """Alter the table; the record to write. Safe to repeat.
+        """Alter the table; return the record to write. Safe to repeat.
 
-        look_again: the table as it is. Raises ShapeNotApplicable and what the server refuses.
+        look_again: the table as it is. put: write a record at once. Raises ShapeNotApplicable and
+        what the server refuses.
         """
+        if found.aside:
+            # The record names them before they get their last names: a repetition can tell.
+            self._alter(alterer.set_aside(found.aside), alterer)
+            faults.point("load.alter.aside")
+            put(found.record)
+            alterer = replace(alterer, record=found.record, table=look_again())
         schema_drift = SchemaDrift.of(alterer.record)
         before = alterer.record
         for change in found.names:
@@ -97,7 +138,7 @@ class Reshaping:
             kept=tuple(schema_drift.kept),
         )
         self._others(found.others, replace(alterer, record=known), schema_drift)
-        return schema_drift.record(before, alterer.relation)
+        return schema_drift.record(before, alterer.relation, log_id=self._log_id)
 
     def _rename(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
         """A statement of its own: in one with others, columns have their old names."""

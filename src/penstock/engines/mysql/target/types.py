@@ -12,7 +12,7 @@ from penstock.codec.types import NO_CHOICES, Choices, Engine, Mapping, Server, m
 from penstock.engines.mysql.connect import literal
 from penstock.engines.mysql.target.target import TargetColumn
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import Column, TableName
+from penstock.model import Column, ColumnDefinition, TableName
 
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _TEXTS = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
@@ -32,8 +32,26 @@ def source_server(engine: str) -> Server:
     return Server(engine=Engine(engine or "postgresql"), version=())
 
 
+def as_defined(column: Column) -> ColumnDefinition | Column:
+    """Return a column of the log as a catalogue would tell it, with its collation."""
+    if not column.collation:
+        return column
+    charset = column.collation.partition("_")[0]
+    return ColumnDefinition(
+        name=column.name,
+        type_text=column.source_type,
+        type_oid=column.type_oid,
+        typmod=column.typmod,
+        not_null=not column.nullable,
+        collation=column.collation,
+        base_type=column.base_type,
+        neutral=column.neutral,
+        charset="utf8mb3" if charset == "utf8" else charset,
+    )
+
+
 def mapping_of(
-    column: Column,
+    column: Column | ColumnDefinition,
     source_engine: str,
     target: Server,
     *,

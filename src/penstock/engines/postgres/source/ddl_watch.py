@@ -19,7 +19,7 @@ import psycopg
 import structlog
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.engines.postgres.connect import quoted, server_errors
+from penstock.engines.postgres.connect import is_table_in_motion, quoted, server_errors
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
     AttributeShape,
@@ -219,8 +219,10 @@ class DdlWatch:
             self._forget(name)
         return True
 
-    def ask_again(self, name: TableName) -> Reload | None:
-        """Queue reading a table again; the action, or None as long as another one on it is pending.
+    def ask_again(
+        self, name: TableName, reason: ReloadReason = ReloadReason.RESENT
+    ) -> Reload | None:
+        """Queue reading a table again; None as long as another action on it is pending.
 
         Raises ResendRefused for a table that is not followed or not there.
         """
@@ -241,7 +243,7 @@ class DdlWatch:
             table=name,
             shape=shape,
             definition=definition,
-            reason=ReloadReason.RESENT,
+            reason=reason,
         )
         self._pending.append(_Pending(action=action))
         return action
@@ -312,7 +314,9 @@ class DdlWatch:
                 digests = self._query(list(self._ids.values()), list(self._ids))
                 found = self._changed_names(digests)
                 count = self._examine(found) if found else self._nothing_found()
-            except psycopg.errors.LockNotAvailable:
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.InternalError_) as error:
+                if not is_table_in_motion(error):
+                    raise
                 logger.info("a table is being altered, looking again later")
                 return 0
         self._takes_as_is = False

@@ -66,6 +66,7 @@ TABLES = f"""
 
 COLUMNS = """
     select a.attrelid::bigint as id,
+           a.attnum as number,
            a.attname as name,
            a.atttypid::bigint as type_oid,
            a.atttypmod as typmod,
@@ -125,6 +126,7 @@ INDEXES = """
            case when i.indisexclusion
                 then regexp_replace(pg_get_indexdef(i.indexrelid), '^CREATE UNIQUE', 'CREATE')
                 else pg_get_indexdef(i.indexrelid) end as definition,
+           i.indexprs is null and i.indpred is null as is_whole,
            k.oid is not null as is_constraint,
            coalesce(k.condeferrable, false) as is_deferrable
       from pg_index as i
@@ -257,6 +259,7 @@ def _column(row: Row, book: TypeBook) -> ColumnDefinition:
         base_type=kind.base_type,
         base_oid=kind.base_oid,
         neutral=kind.neutral,
+        id=row["number"],
     )
 
 
@@ -287,6 +290,7 @@ def _table(
                 definition=i["definition"],
                 is_constraint=i["is_constraint"],
                 deferrable=i["is_deferrable"],
+                is_whole=i["is_whole"],
             )
             for i in indexes
             if i["is_unique"] and not i["is_primary"]

@@ -1,9 +1,10 @@
 """From a pgoutput Relation message, or from the catalogue alone, to the shape of rows in the log.
 
 The message is right about which columns come and which are the identity, because it is as old as
-the rows that follow it. The catalogue knows the rest (types below domains, keys of tables with
-full identity, values that old rows have) but may have moved on meanwhile: what it no longer knows
-is taken from the message as it is, and noted. Not here: noticing changes that send no message
+the rows that follow it. The catalogue knows the rest (numbers of columns, types below domains, keys
+of tables with full identity, values that old rows have) but may have moved on meanwhile: then
+nothing says what existing rows are in the new shape, and the table awaits a reload, as after a
+change of type that may have computed other values. Not here: noticing changes that send no message
 (`ddl_watch.py`).
 """
 
@@ -17,15 +18,30 @@ from typing import TYPE_CHECKING
 import psycopg
 import structlog
 
+from penstock.codec.postgres.retyping import is_kept_in_place
+from penstock.engines.postgres.connect import is_table_in_motion
 from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
-from penstock.engines.postgres.source.table_shape import TableShape, TableWithoutColumns
-from penstock.model import Column, ColumnDefinition, Identity, Relation, TableDefinition, TableName
+from penstock.engines.postgres.source.table_shape import (
+    ReloadReason,
+    TableShape,
+    TableWithoutColumns,
+)
+from penstock.model import (
+    Column,
+    ColumnDefinition,
+    Identity,
+    Relation,
+    TableDefinition,
+    TableName,
+    UniqueKey,
+)
 
 if TYPE_CHECKING:
     from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 
 logger = structlog.get_logger()
+LOOKS_MAX = 10  # at a table that is altered at this moment
 
 PRIMARY_KEY = """
     select array(select a.attname
@@ -56,6 +72,7 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
         identity=definition.identity,
         source_id=definition.source_id,
         version=version,
+        unique=UniqueKey.columns_of(definition.unique_keys),
     )
 
 
@@ -92,6 +109,7 @@ def definition_of(relation: Relation) -> TableDefinition:
                 missing=column.missing,
                 base_type=column.base_type,
                 neutral=column.neutral,
+                id=column.id,
             )
             for column in relation.columns
         ),
@@ -113,6 +131,7 @@ def _column(column: ColumnDefinition) -> Column:
         typmod=column.typmod,
         nullable=not column.not_null,
         missing=column.missing,
+        id=column.id,
     )
 
 
@@ -146,7 +165,13 @@ class RelationResolver:
     `connection`, which nobody else may use, may be replaced after a reconnect, followed by
     `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
     where definitions are adopted: a lock protects both.
+
+    Attributes:
+        reloads: whether a table that awaits a reload gets one; if not, a message that the catalogue
+            cannot explain is taken as it is.
     """
+
+    reloads = True
 
     def __init__(
         self,
@@ -202,15 +227,41 @@ class RelationResolver:
             plain = replace(message, xid=None)
             cached = self._messages.get(message.source_id)
             if cached is not None and cached[0] == plain and self._key_holds(message):
-                return cached[1]
+                return self._without_dropped_keys(cached[1], plain)
             relation = self._resolved(plain)
             self._messages[message.source_id] = (plain, relation)
             return relation
 
+    def _without_dropped_keys(
+        self, relation: Relation | None, message: RelationMessage
+    ) -> Relation | None:
+        """Look, where the server repeats a message, whether it did so for a unique key's drop.
+
+        Rows that are equal in the key may follow. A key that was added since is no news yet: rows
+        may still be equal in it.
+        """
+        if relation is None or not relation.unique:
+            return relation
+        live = self._read(message.source_id)
+        if live is None:
+            return relation
+        there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
+        left = tuple(key for key in relation.unique if frozenset(key) in there)
+        if left == relation.unique:
+            return relation
+        settled = self._settled(replace(relation, unique=left))
+        self._messages[message.source_id] = (message, settled)
+        return settled
+
     def _resolved(self, message: RelationMessage) -> Relation | None:
         definition = self._definitions.get(message.source_id)
+        last = self._current.get(definition.name) if definition is not None else None
         live = None
-        if definition is None or _unknown(message.columns, definition):
+        if (
+            definition is None
+            or _unknown(message.columns, definition)
+            or (last is not None and not _has_columns(message, last))
+        ):
             live = self._read(message.source_id)
         if definition is None:
             if live is None or live.name not in self._names:
@@ -220,10 +271,53 @@ class RelationResolver:
         if not message.columns:
             raise TableWithoutColumns(definition.name)
         relation = self._built(message, definition, live)
+        if self.reloads:
+            relation = self._explained(message, relation, definition, live)
         if not self._key_holds(message):
             # Only the whole row is a key both before and after the primary key changed.
             relation = replace(relation, key=())
         return self._settled(relation)
+
+    def _explained(
+        self,
+        message: RelationMessage,
+        relation: Relation,
+        definition: TableDefinition,
+        live: TableDefinition | None,
+    ) -> Relation:
+        """Give columns the numbers that they have at the server, or say that they are not known."""
+        last = self._current.get(definition.name)
+        if last is not None and last.source_id != relation.source_id:
+            return replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
+        if last is not None and _has_columns(message, last):
+            ids = {column.name: column.id for column in last.columns}
+        else:
+            found = live if last is not None else _first_with(message, (definition, live))
+            if found is None or not _has_columns(message, relation_of(found)):
+                return replace(relation, awaits_reload=str(ReloadReason.CATALOGUE_AHEAD))
+            ids = {column.name: column.id for column in found.columns}
+        columns = tuple(replace(column, id=ids[column.name]) for column in relation.columns)
+        before = {column.id: column for column in last.columns} if last is not None else {}
+        is_recast = any(
+            column.id in before
+            and not is_kept_in_place(
+                column.base_type or column.source_type,
+                before[column.id].base_type or before[column.id].source_type,
+            )
+            for column in columns
+        )
+        why = str(ReloadReason.REWRITTEN) if is_recast else ""
+        return replace(relation, columns=columns, awaits_reload=why)
+
+    def awaiting(self) -> dict[TableName, str]:
+        """Captured tables that have to be read again, with the reason."""
+        with self._lock:
+            names = {definition.name for definition in self._definitions.values()}
+            return {
+                name: relation.awaits_reload
+                for name, relation in self._current.items()
+                if relation.awaits_reload and name in names
+            }
 
     def _key_holds(self, message: RelationMessage) -> bool:
         """Whether the key taken from the catalogue is still that of the table.
@@ -241,7 +335,16 @@ class RelationResolver:
 
     def _read(self, source_id: int) -> TableDefinition | None:
         """A table as the catalogue has it now; a dialect asks in its own way."""
-        found = definitions_of(self.connection, [source_id], book=self._book, shape_only=True)
+        for attempt in range(LOOKS_MAX):
+            try:
+                found = definitions_of(
+                    self.connection, [source_id], book=self._book, shape_only=True
+                )
+            except psycopg.errors.InternalError_ as error:
+                if attempt == LOOKS_MAX - 1 or not is_table_in_motion(error):
+                    raise
+            else:
+                break
         return found.get(source_id)
 
     def _primary_key(self, source_id: int) -> tuple[str, ...] | None:
@@ -313,7 +416,7 @@ class RelationResolver:
             self._definitions[definition.source_id] = definition
             self._names.add(definition.name)
             self._messages.pop(definition.source_id, None)
-            return self._settled(relation_of(definition))
+            return self._settled(relation_of(definition), is_whole_table=True)
 
     def widen(self, relation: Relation, column: int) -> Relation:
         """The version of relation in which one column is kept as exact text; remembered."""
@@ -369,6 +472,7 @@ class RelationResolver:
             before=before,
             identity=identity,
             source_id=message.source_id,
+            unique=_told_keys(definition, live, last=self._current.get(name)),
             notes=tuple(notes),
         )
 
@@ -400,8 +504,11 @@ class RelationResolver:
                 typmod=column.typmod,
             )
 
-    def _settled(self, relation: Relation) -> Relation:
-        """Compare with the last version known, number it, and remember it."""
+    def _settled(self, relation: Relation, *, is_whole_table: bool = False) -> Relation:
+        """Compare with the last version known, number it, and remember it.
+
+        is_whole_table: all rows of the table follow, whatever was not known of those before.
+        """
         name = TableName(relation.schema, relation.name)
         last = self._current.get(name)
         if last is None:
@@ -410,7 +517,14 @@ class RelationResolver:
             columns = relation.columns
             if last.source_id == relation.source_id:
                 columns = tuple(_continued(column, last) for column in columns)
-            settled = replace(relation, columns=columns, version=last.version + 1)
+            awaits = relation.awaits_reload or last.awaits_reload
+            settled = replace(
+                relation,
+                unique=relation.unique if relation.unique is not None else last.unique,
+                columns=columns,
+                version=last.version + 1,
+                awaits_reload="" if is_whole_table else awaits,
+            )
             if settled.same_shape(last):
                 settled = last
         self._current[name] = settled
@@ -432,9 +546,35 @@ def _unknown(wanted: Sequence[RelationColumn], definition: TableDefinition) -> b
     return any((c.name, c.type_oid, c.typmod) not in known for c in wanted)
 
 
+def _has_columns(message: RelationMessage, relation: Relation) -> bool:
+    """Return whether a message has exactly a relation's columns, in their order."""
+    sent = [(c.name, c.type_oid, c.typmod) for c in message.columns]
+    return message.source_id == relation.source_id and sent == [
+        (c.name, c.type_oid, c.typmod) for c in relation.columns
+    ]
+
+
+def _told_keys(
+    definition: TableDefinition, live: TableDefinition | None, *, last: Relation | None
+) -> tuple[tuple[str, ...], ...] | None:
+    """Return the unique keys that certainly hold; None: those of the last shape."""
+    if live is not None:
+        return UniqueKey.columns_of(live.unique_keys)
+    return UniqueKey.columns_of(definition.unique_keys) if last is None else None
+
+
+def _first_with(
+    message: RelationMessage, found: Iterable[TableDefinition | None]
+) -> TableDefinition | None:
+    """Return the first definition that has exactly a message's columns."""
+    return next(
+        (one for one in found if one is not None and _has_columns(message, relation_of(one))), None
+    )
+
+
 def _same_columns(left: Relation, right: Relation) -> bool:
-    def names(relation: Relation) -> list[tuple[str, int, int]]:
-        return [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+    def names(relation: Relation) -> list[tuple[str, int, int, int]]:
+        return [(c.name, c.type_oid, c.typmod, c.id) for c in relation.columns]
 
     return left.source_id == right.source_id and names(left) == names(right)
 
@@ -444,7 +584,9 @@ def _continued(column: Column, last: Relation) -> Column:
 
     The catalogue forgets the former when the table is rewritten.
     """
-    before = next((c for c in last.columns if c.name == column.name), None)
+    before = next(
+        (c for c in last.columns if c.id == column.id and (c.id or c.name == column.name)), None
+    )
     if before is None or (before.type_oid, before.typmod) != (column.type_oid, column.typmod):
         return column
     became_text = before.neutral == "string" and column.neutral != "string"

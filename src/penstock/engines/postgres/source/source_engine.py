@@ -306,7 +306,9 @@ class PostgresEngine:
             if relation is not None and self._shapes is not None:
                 self._shapes.keep()
                 log_access.write(Run(relations=(relation,), end=log_access.durable))
-                log_access.flush()
+                # A shape without rows has no transaction by which a reader of the open segment
+                # would notice it.
+                log_access.close_segment()
             if is_begun_only(action):
                 return
             actions.settle(action)

@@ -41,7 +41,7 @@ from penstock.model import (
 )
 from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.extract_options import TABLE_INTERVAL_S
-from penstock.ports.request_files import resend_cancelled, table_unknown
+from penstock.ports.request_files import ResendRefused, resend_cancelled, table_unknown
 from penstock.ports.visits import Visit
 
 logger = structlog.get_logger()
@@ -106,11 +106,20 @@ class TableActions:
         began_s = self._clock.monotonic_s()
         if at_once or began_s >= self._next_look_s:
             self._watch.poll()
+            self._ask_for_awaited()
             self._keep()
             cost_s = self._clock.monotonic_s() - began_s
             pause_s = max(LOOK_PAUSE_S_MIN, cost_s / LOOK_SHARE)
             self._next_look_s = began_s + min(self._interval_s, pause_s)
         return self._watch.pending_count
+
+    def _ask_for_awaited(self) -> None:
+        """Have the tables read again whose rows are not known since a message."""
+        for table, why in self._resolver.awaiting().items():
+            try:
+                self._watch.ask_again(table, ReloadReason(why))
+            except ResendRefused:
+                logger.info("table that awaits a reload is gone", table=str(table))
 
     def next_due(self, durable: FlushPoint) -> Action | None:
         """The action to carry out now, if any. durable: the log's last flush point."""

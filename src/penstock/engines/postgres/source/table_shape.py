@@ -15,7 +15,6 @@ from typing import ClassVar
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.source.type_shape import TYPES, TypeShape, altered, label_renamed
 from penstock.model import LOAD_AGAIN, Identity, PenstockError, TableDefinition, TableName
-from penstock.model.change import COLUMN_RENAMED as RENAMED
 from penstock.model.patterns import as_pattern
 
 # The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
@@ -246,7 +245,6 @@ class ReloadReason(StrEnum):
     """Why a table's contents in the log are no longer the source's."""
 
     REWRITTEN = "its rows were rewritten with other values (ALTER TABLE)"
-    COLUMN_RENAMED = RENAMED
     COLUMN_REMADE = "a column was dropped and made again under the same name"
     COLUMN_UNGENERATED = "a generated column became an ordinary one, or the other way round"
     PARTITION_ATTACHED = "a partition with rows was attached"
@@ -257,6 +255,7 @@ class ReloadReason(StrEnum):
     GENERATED_IDENTITY = "its replica identity had a generated column for a while"
     LABEL_RENAMED = "a label of an enum was renamed"
     MADE_ANEW = "it was dropped and made again"
+    CATALOGUE_AHEAD = "its columns had changed again when they were looked up"
     NEW = "it is captured from now on"
     WAS_UNLOGGED = "it was unlogged for a while"
     RESENT = "its rows were asked for again (penstock resend)"
@@ -494,8 +493,6 @@ def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
     added = [new[number] for number in new.keys() - old.keys()]
     dropped_names = {old[number].name for number in old.keys() - new.keys()}
-    if any(a.name != b.name for a, b in common):
-        return ShapeDifference(reload=ReloadReason.COLUMN_RENAMED)
     if any(attribute.name in dropped_names for attribute in added):
         return ShapeDifference(reload=ReloadReason.COLUMN_REMADE)
     if any(a.generated != b.generated for a, b in common):

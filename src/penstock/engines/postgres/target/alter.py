@@ -69,10 +69,7 @@ class Alterer:
         tree.
         """
         found = self.table.column(change.name)
-        is_gone = (
-            change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
-            and not change.keeps_rows
-        )
+        is_gone = change.kind is ChangeKind.DROP_COLUMN
         return is_gone and found is not None and found.origin is not None
 
     def ungenerated(self) -> list[Alteration]:
@@ -91,6 +88,17 @@ class Alterer:
             and (column.name not in before or self.emptied)
         ]
 
+    def set_aside(self, names: Mapping[str, str]) -> list[Alteration]:
+        """Give columns other names for the time being, so that their names are free."""
+        return [
+            Alteration(
+                f"{self._alter_at(found)} rename column {quoted(old)} to {quoted(new)}",
+                f"column {old} makes room for another of that name",
+            )
+            for old, new in names.items()
+            if (found := self.table.column(old)) is not None
+        ]
+
     def evolve(self, change: ShapeChange) -> list[Alteration]:
         """The change as the source made it. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
@@ -103,18 +111,21 @@ class Alterer:
 
     def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
-        if change.keeps_rows and column is not None:
+        if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._renamed(column, change)
             return
-        if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
+        if change.kind is ChangeKind.DROP_COLUMN:
             found = self.table.column(change.name)
             if found is not None and not found.generated:
                 yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+        if change.kind is ChangeKind.CHANGE_KEY and change.columns:
+            yield from self._unique_dropped(change)
+            return
         if change.kind is ChangeKind.CHANGE_KEY:
             yield from self._key(change)
         if column is None:
             return
-        if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN):
+        if change.kind is ChangeKind.ADD_COLUMN:
             yield from self._added(column, change, strict=True)
         elif change.kind is ChangeKind.NULLABILITY:
             yield from self._loosened(column.name, change, nullable=column.nullable)
@@ -177,6 +188,15 @@ class Alterer:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
             yield Alteration(sql, change.what)
 
+    def _unique_dropped(self, change: ShapeChange) -> Iterator[Alteration]:
+        """Drop the target's unique keys on these columns; rows may be equal in them from now on."""
+        for index in self.table.unique:
+            if index.primary or not index.plain or set(index.columns) != set(change.columns):
+                continue
+            constraint, name = quoted(index.name), quoted(self.table.name.schema, index.name)
+            sql = f"{self._alter} drop constraint if exists {constraint}"
+            yield Alteration(f"{sql}; drop index if exists {name}", change.what)
+
     def _key(self, change: ShapeChange) -> Iterator[Alteration]:
         """Another primary key where the target has the one that the source had."""
         old, new = self.record.key or (), key_of(self.relation)
@@ -213,7 +233,8 @@ class Alterer:
             yield from self._optional(change.name, change)
         if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None:
             yield from self._added(column, change, strict=False)
-        if change.keeps_rows and column is not None and self.table.column(change.name):
+        is_renamed = change.kind is ChangeKind.RENAME_COLUMN
+        if is_renamed and column is not None and self.table.column(change.name):
             kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
             sql = f"update {self.table.own_rows} set {new} = {old}::"
             yield Alteration(f"{sql}{kind}", f"{change.what}, and has its values", f"{sql}text")

@@ -50,7 +50,8 @@ class TargetSession:
     """The loader's connection to the target and what it knows of it.
 
     replica: session_replication_role is set. foreign: what the rows' types mean here. policies: of
-    changes of shape. catalogue and records are read once and again after changes of shape;
+    changes of shape. log_id: the log that is applied. Catalogue and records are read once and again
+    after changes of shape;
     `forget()` drops them after a failure. noted: see `take_notes`.
     """
 
@@ -61,6 +62,7 @@ class TargetSession:
     allow_triggers: bool = False
     foreign: Foreign = field(default_factory=Foreign)
     policies: Policies = EVOLVE_ALL
+    log_id: str = ""
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
     noted: list[tuple[TableName, str]] = field(default_factory=list)
 
@@ -243,11 +245,12 @@ class _PhaseApply:
             policies=self.target.policies,
             refused=self._error,
             noted=self.target.noted,
+            log_id=self.target.log_id,
         )
         for sent in sorted(self.phase.relations, key=self._inherits):
             relation, name = self.target.foreign.relation_here(sent), self._target_name(sent)
             record = self._record(sent)
-            if is_applied(record, relation):
+            if is_applied(record, relation, self.target.log_id):
                 continue
             if name in changed or (changed and self.target.tables[name].in_tree):
                 del self.target.tables[name]  # altered just now, by itself or with its tree
@@ -258,7 +261,6 @@ class _PhaseApply:
                 self.target.tables[name],
                 emptied=name in emptied,
                 replaced=name in replaced,
-                renamed=name in self.phase.renamed,
             )
             self.target.records.put(new)
             changed.add(name)

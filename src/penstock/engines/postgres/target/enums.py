@@ -61,8 +61,8 @@ def add_missing_labels(
         for column, oid, schema, name, is_array in connection.execute(
             ENUM_COLUMNS, (quoted(*table),)
         ).fetchall():
-            if column not in places:
-                continue  # the target's own
+            if column not in places or layout.relation.columns[places[column]].neutral != "string":
+                continue  # the target's own, or one that had this name before
             source = f"{quoted(SCHEMA, staging)} as m"
             value = layout.reference(places[column], "m")
             if is_array:

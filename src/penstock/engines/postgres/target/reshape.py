@@ -6,7 +6,7 @@ repeats nor forgets one. Not here: what a change becomes in SQL (`alter.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import psycopg
@@ -24,8 +24,10 @@ from penstock.sql.shape_changes import (
     ShapeChange,
     TypeRules,
     column_renames,
+    names_in_the_way,
     shape_changes,
     under_new_names,
+    with_names,
 )
 
 logger = structlog.get_logger(__name__)
@@ -37,6 +39,7 @@ class Reshaping:
     """One table on its way to another shape.
 
     refused: the typed error for one of the server's. noted: called with what could not be applied.
+    log_id: the log that shapes come from.
     """
 
     connection: psycopg.Connection
@@ -44,6 +47,7 @@ class Reshaping:
     policies: Policies
     refused: Callable[[psycopg.Error, TableName], PenstockError]
     noted: list[tuple[TableName, str]]
+    log_id: str = ""
 
     def run(
         self,
@@ -53,22 +57,23 @@ class Reshaping:
         *,
         emptied: bool,
         replaced: bool,
-        renamed: bool,
     ) -> TableRecord:
         """Bring the table to the relation's shape; the record to write. See `Alterer`.
 
         Raises SchemaChangeRefused, ShapeNotApplicable and what the server refuses.
         """
         computed = [column.name for column in table.columns if column.generated]
-        names = column_renames(record, relation, [column.name for column in table.columns])
-        is_key_kept = self.policies.of(ChangeKind.RENAME_COLUMN) in (
-            Policy.EVOLVE,
-            Policy.TRY_EVOLVE,
-        )
-        known = under_new_names(record, names, is_key_kept=is_key_kept)
-        changes = shape_changes(known, relation, TYPES, computed=computed, renamed=renamed)
-        for change in (*names, *changes):
+        for change in self._changes(record, relation, computed):
             self.policies.check(change.kind, change.what, table=str(table.name))
+        aside = names_in_the_way(
+            record, relation, keeps_dropped=self.policies.keeps(ChangeKind.DROP_COLUMN)
+        )
+        if self.policies.keeps(ChangeKind.RENAME_COLUMN):
+            aside = {}
+        record = with_names(record, aside)
+        names = column_renames(record, relation)
+        known = self._under_new_names(record, names)
+        changes = shape_changes(known, relation, TYPES, computed=computed)
         alterer = Alterer(
             record=record,
             relation=relation,
@@ -79,6 +84,9 @@ class Reshaping:
         )
         schema_drift = SchemaDrift.of(record)
         schema_drift.kept &= {column.name for column in table.columns}
+        if aside:
+            self._execute_all(alterer.set_aside(aside), table.name)
+            alterer = self._looked_again(alterer)
         for change in names:
             if not schema_drift.never_there(change):
                 self._one(change, alterer, schema_drift)
@@ -92,7 +100,19 @@ class Reshaping:
             if place:  # columns were dropped and added
                 alterer = self._looked_again(alterer)
             self._one(change, alterer, schema_drift)
-        return schema_drift.record(record, relation)
+        return schema_drift.record(record, relation, log_id=self.log_id)
+
+    def _changes(
+        self, record: TableRecord, relation: Relation, computed: Sequence[str]
+    ) -> list[ShapeChange]:
+        """Return all changes under the names that columns have at the source, for messages."""
+        names = column_renames(record, relation)
+        known = self._under_new_names(record, names)
+        return [*names, *shape_changes(known, relation, TYPES, computed=computed)]
+
+    def _under_new_names(self, record: TableRecord, names: Sequence[ShapeChange]) -> TableRecord:
+        is_key_kept = not self.policies.keeps(ChangeKind.RENAME_COLUMN)
+        return under_new_names(record, names, is_key_kept=is_key_kept)
 
     def _looked_again(self, alterer: Alterer) -> Alterer:
         found = read_target_tables(self.connection, [alterer.table.name])
@@ -118,7 +138,8 @@ class Reshaping:
             with self.connection.transaction():
                 self._execute_all(alterer.evolve(change), name)
         except PenstockError as error:
-            is_key = change.keeps_rows and change.name in (alterer.record.key or ())
+            is_renamed = change.kind is ChangeKind.RENAME_COLUMN
+            is_key = is_renamed and change.name in (alterer.record.key or ())
             if error.retry == "backoff" or is_key:
                 raise
             note = schema_drift.note(change, error.message)

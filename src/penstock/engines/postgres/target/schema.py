@@ -35,7 +35,7 @@ from penstock.ports.refusals import (
     TargetShapeDiffers,
     TargetTypeMissing,
 )
-from penstock.ports.target import TableRecord, target_name
+from penstock.ports.target import TableRecord, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 
@@ -95,14 +95,17 @@ def _record(
         target = targets[definition.name]
         name = progress.merge_name(target, taken)
         taken[name] = target
+        # Rows have no values for generated columns.
+        copied = [column for column in definition.columns if not column.generated]
         records.append(
             TableRecord(
                 source=definition.name,
                 target=target,
                 merge_name=name,
                 made=target in made,
-                # Rows have no values for generated columns.
-                columns=tuple((c.name, c.type_text) for c in definition.columns if not c.generated),
+                columns=tuple((column.name, column.type_text) for column in copied),
+                ids=copied_ids(copied),
+                source_id=definition.source_id,
             )
         )
     progress.write_tables(connection, records)

@@ -163,6 +163,7 @@ class PostgresTarget:
         """See `SqlTarget`."""
         with server_errors("reading the applied position"):
             progress.ensure_tables(self.connection)
+            self._target.log_id = log_id
             return progress.bind_log(self.connection, log_id)
 
     def need(self, names: Iterable[TableName]) -> None:

@@ -1,0 +1,240 @@
+"""The columns of a table along the binlog, with identities that statements carry on. Pure.
+
+A name cannot tell a column that was dropped and added again from one that stayed. So each column
+gets a number when it is first seen, and every statement of the binlog says what became of it. What
+statements do not say is kept as a doubt: the rows before it are then not known in the new shape,
+and the table is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.codec.mysql.retyping import keeps_values
+from penstock.codec.mysql.types import parse_type
+from penstock.engines.mysql.source.ddl_text import ALL_COLUMNS, Effect
+from penstock.model import Column, Relation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownColumn:
+    """A column at a place of the binlog.
+
+    Attributes:
+        id: identity, from 1, never used again in this table.
+        missing: text of the value that rows written before it have; None is NULL.
+        redefined: how many statements gave it another definition since the last relation.
+    """
+
+    id: int
+    name: str
+    missing: str | None = None
+    redefined: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownColumns:
+    """All columns of a table at a place of the binlog.
+
+    Attributes:
+        doubt: why rows written before are not known in this shape; empty if they are.
+        is_loose: a session that was not strict changed the table since the last relation.
+        conversion: a clause since the last relation that converts text to a character set.
+    """
+
+    columns: tuple[KnownColumn, ...]
+    doubt: str = ""
+    is_loose: bool = False
+    conversion: str = ""
+
+    def by_name(self) -> dict[str, KnownColumn]:
+        """Return the columns, keyed by name in lower case: the servers ignore the case."""
+        return {column.name.lower(): column for column in self.columns}
+
+    def doubted(self, why: str) -> KnownColumns:
+        """Return the same columns with a doubt; the first doubt stays."""
+        return self if self.doubt else replace(self, doubt=why)
+
+
+def number_columns(names: Iterable[str], *, last_id: int) -> KnownColumns:
+    """Give columns the identities after last_id, in order."""
+    return KnownColumns(
+        columns=tuple(
+            KnownColumn(id=number, name=name) for number, name in enumerate(names, last_id + 1)
+        )
+    )
+
+
+def alter_columns(
+    before: KnownColumns, effect: Effect, values: Mapping[str, str | None], *, last_id: int
+) -> KnownColumns:
+    """Return the columns after an ALTER TABLE.
+
+    Args:
+        before: the columns before it.
+        effect: the ALTER; all its clauses refer to the names before it.
+        values: of added columns, the value that existing rows got, keyed by name.
+        last_id: the highest identity that any column of the table has had.
+    """
+    known = before.by_name()
+    doubt = before.doubt
+    for name in effect.dropped:
+        known.pop(name.lower(), None)
+    pairs = [(known.pop(old.lower(), None), new) for old, new in effect.columns]
+    renamed = [replace(column, name=new) for column, new in pairs if column is not None]
+    redefined = {name.lower() for name in effect.redefined}
+    columns = [
+        replace(column, redefined=column.redefined + 1)
+        if redefined & {column.name.lower(), ALL_COLUMNS}
+        else column
+        for column in (*known.values(), *renamed)
+    ]
+    columns.sort(key=lambda column: column.id)
+    there = {column.name.lower() for column in columns}
+    for added in effect.added:
+        if added.name.lower() in there:
+            continue  # ADD COLUMN IF NOT EXISTS
+        last_id += 1
+        if added.name in values:
+            columns.append(KnownColumn(id=last_id, name=added.name, missing=values[added.name]))
+        else:
+            columns.append(KnownColumn(id=last_id, name=added.name))
+            why = added.unclear or "the server does not tell the value of existing rows"
+            doubt = doubt or f"column {added.name} was added, and {why}"
+    return replace(
+        before,
+        columns=tuple(columns),
+        doubt=doubt,
+        conversion=before.conversion or effect.converts,
+    )
+
+
+def identify(
+    known: KnownColumns, relation: Relation, last: Relation | None, *, last_id: int
+) -> tuple[KnownColumns, Relation]:
+    """Give a relation's columns their identities, and say whether existing rows are known in it.
+
+    Args:
+        known: the columns that statements led to.
+        relation: the shape that the rows have from here on.
+        last: the relation before it, None if there was none.
+        last_id: the highest identity that any column of the table has had.
+    """
+    by_name = known.by_name()
+    doubt = known.doubt
+    names = {column.name.lower() for column in relation.columns}
+    found, columns = [], []
+    for column in relation.columns:
+        one = by_name.get(column.name.lower())
+        if one is None:
+            last_id += 1
+            one = KnownColumn(id=last_id, name=column.name)
+            doubt = doubt or f"no statement in the binlog added column {column.name}"
+        columns.append(replace(column, id=one.id, missing=one.missing))
+        found.append(one)
+    gone = [one.name for name, one in by_name.items() if name not in names]
+    if gone and not doubt:
+        doubt = f"no statement in the binlog dropped column {gone[0]}"
+    if last is not None:
+        before = {column.id: column for column in last.columns}
+        for place, (column, one) in enumerate(zip(columns, found, strict=True)):
+            old = before.get(column.id)
+            if old is None:
+                continue
+            doubt = doubt or _doubt_of(old, column, one, known)
+            columns[place] = _continue(old, column)
+    settled = KnownColumns(
+        columns=tuple(
+            replace(one, name=column.name, redefined=0)
+            for one, column in zip(found, columns, strict=True)
+        ),
+        doubt=doubt,
+    )
+    unique = relation.unique
+    if unique is None and last is not None and last.unique is not None:
+        unique = _rename_keys(last, columns)
+    relation = replace(relation, columns=tuple(columns), unique=unique, awaits_reload=doubt)
+    return settled, relation
+
+
+def _rename_keys(last: Relation, columns: Sequence[Column]) -> tuple[tuple[str, ...], ...]:
+    """Return the unique keys of the last shape under the names that their columns have now."""
+    now = {column.id: column.name for column in columns}
+    names = {column.name: now.get(column.id) for column in last.columns}
+    renamed = [[names[name] for name in key] for key in last.unique or ()]
+    return tuple(
+        tuple(name for name in key if name is not None) for key in renamed if None not in key
+    )
+
+
+def _continue(old: Column, new: Column) -> Column:
+    """Return a column with what only its last version knows.
+
+    The binlog names no collations, and prints some types otherwise than the catalogue.
+    """
+    before, after = old.base_type or old.source_type, new.base_type or new.source_type
+    is_same = keeps_values(before, after, strict=False) and keeps_values(
+        after, before, strict=False
+    )
+    if is_same and old.nullable == new.nullable and not new.collation:
+        new = replace(new, source_type=old.source_type, base_type=old.base_type)
+    if not new.collation:
+        new = replace(new, collation=old.collation)
+    if old.neutral == "string" and old.source_type == new.source_type:
+        return new.as_text()
+    return new
+
+
+def _doubt_of(old: Column, new: Column, one: KnownColumn, known: KnownColumns) -> str:
+    """Return why values of a column may have changed with its definition; empty if they cannot."""
+    is_strict = not known.is_loose
+    if one.redefined > 1:
+        # The values may have changed with the definitions in between.
+        return f"column {new.name} was redefined {one.redefined} times"
+    if _is_converted(old, new, known.conversion, is_strict=is_strict):
+        return f"a statement did: {known.conversion or 'convert its text'}"
+    before, after = old.base_type or old.source_type, new.base_type or new.source_type
+    if not keeps_values(before, after, strict=is_strict):
+        return f"column {new.name} became {new.source_type}, it was {old.source_type}"
+    if old.nullable and not new.nullable and not is_strict:
+        return f"column {new.name} became not null"
+    return ""
+
+
+def _is_converted(old: Column, new: Column, conversion: str, *, is_strict: bool) -> bool:
+    """Return whether a column's text may have lost characters to another character set."""
+    kind = parse_type(old.base_type or old.source_type)
+    if kind is None or kind.base not in _TEXTS:
+        return False
+    if not old.collation or not new.collation:
+        return bool(conversion)
+    before, after = charset_of_collation(old.collation), charset_of_collation(new.collation)
+    if before in (after, "ascii"):
+        return False
+    return not (after == "utf8mb4" or (after == "utf8mb3" and is_strict and before != "binary"))
+
+
+def charset_of_collation(collation: str) -> str:
+    """Return the character set that a collation is of; its name begins with it."""
+    name = collation.partition("_")[0]
+    return "utf8mb3" if name == "utf8" else name
+
+
+_TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set"))
+
+
+def number_by_name(
+    relation: Relation, before: Relation | KnownColumns | None, *, last_id: int
+) -> tuple[KnownColumns, Relation]:
+    """Give a relation identities where no row is left of before: equal names are one column."""
+    ids = {column.name.lower(): column.id for column in (before.columns if before else ())}
+    found, columns = [], []
+    for column in relation.columns:
+        number = ids.get(column.name.lower(), 0)
+        if not number:
+            last_id += 1
+            number = last_id
+        found.append(KnownColumn(id=number, name=column.name))
+        columns.append(replace(column, id=number))
+    return KnownColumns(columns=tuple(found)), replace(relation, columns=tuple(columns))
