@@ -316,19 +316,54 @@ def test_a_column_is_there_from_the_first_log_to_the_last() -> None:
     assert not again.apply("s2", narrow)
 
 
+def numbered_columns(relation: Relation) -> Relation:
+    """The relation with identities from 1."""
+    columns = [replace(one, id=number) for number, one in enumerate(relation.columns, 1)]
+    return replace(relation, columns=tuple(columns))
+
+
+def test_a_column_renamed_at_one_server_is_renamed_for_all() -> None:
+    """By its identity; one that is dropped and added again is another one."""
+    shapes = Shapes()
+    first = numbered_columns(ITEM)
+    shapes.apply("s1", first)
+    (before,) = shapes.merged.values()
+    title = replace(first.columns[1], name="title")
+    assert shapes.apply("s1", replace(first, columns=(first.columns[0], title), version=2))
+    (renamed,) = shapes.merged.values()
+    assert [one.name for one in renamed.columns] == ["id", "title"]
+    assert [one.id for one in renamed.columns] == [one.id for one in before.columns]
+    again = replace(title, id=9)
+    assert shapes.apply("s1", replace(first, columns=(first.columns[0], again), version=3))
+    (remade,) = shapes.merged.values()
+    assert remade.columns[1].id not in [one.id for one in before.columns]
+    kept = Shapes.of(shapes.state(7))
+    assert kept.numbered("s1", first) == shapes.numbered("s1", first)
+
+
+def test_the_first_shape_of_a_log_is_news_after_its_base() -> None:
+    """The base's shape has no version: a log counts its own from 1."""
+    shapes = Shapes()
+    shapes.apply("s1", replace(ITEM, version=0))
+    assert shapes.apply("s1", replace(ITEM_2, version=1))
+    (merged,) = shapes.merged.values()
+    assert [one.name for one in merged.columns] == ["id", "note", "price"]
+
+
 def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:
     """An update does not have it; an insert has what rows have that were there before."""
     made = Column(
-        name="price", source_type="numeric(12,2)", neutral="decimal(12,2)", missing="1.50"
+        name="price", source_type="numeric(12,2)", neutral="decimal(12,2)", missing="1.50", id=3
     )
-    into = replace(ITEM_2, columns=(*ITEM.columns, made))
+    known = numbered_columns(ITEM)
+    into = replace(ITEM_2, columns=(*known.columns, made))
     batch = rows_batch(
         ITEM,
         Change(relation=ITEM, op=Op.INSERT, after=(1, "a")),
         Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
         Change(relation=ITEM, op=Op.DELETE, after=None, before=(1,)),
     )
-    found = converted(batch, ITEM, into).to_pylist()
+    found = converted(batch, known, into).to_pylist()
     assert [row["absent"] for row in found] == [None, b"\x06", None]
     assert [str(row["after"] and row["after"]["price"]) for row in found] == [
         "1.50",
@@ -347,7 +382,8 @@ def test_a_column_that_is_text_in_one_log_is_text_for_all() -> None:
     into = next(iter(shapes.merged.values()))
     assert into.columns[0].neutral == "string"
     batch = rows_batch(ITEM, Change(relation=ITEM, op=Op.DELETE, after=None, before=(7,)))
-    assert converted(batch, ITEM, into).to_pylist()[0]["before"] == {"id": "7"}
+    own = shapes.numbered("s1", ITEM)
+    assert converted(batch, own, into).to_pylist()[0]["before"] == {"id": "7"}
     wide = replace(ITEM, columns=(replace(ITEM.columns[0], neutral="int64"), ITEM.columns[1]))
     other = Shapes()
     other.apply("s1", ITEM)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import structlog
 
-from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation
-from penstock.engines.mysql.source.added_columns import Added
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
 from penstock.engines.mysql.source.ddl_losses import Limit
 from penstock.engines.mysql.source.ddl_text import Doing, Effect
@@ -38,6 +36,7 @@ from penstock.engines.mysql.source.relations import (
     with_whole_before,
 )
 from penstock.engines.mysql.source.stored_values import ValueUnknown
+from penstock.engines.mysql.source.stream_place import Bound, Catalogue, StreamPlace
 from penstock.engines.mysql.source.table_notes import AllNotes, AlterNote, LimitNote, TableNotes
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
@@ -53,38 +52,6 @@ Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tab
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
 _CRASH_SAFE = frozenset(("innodb", "ndbcluster", "rocksdb"))
 _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamPlace:
-    """Where the stream is. since: the open transaction's position. behind: of the last event."""
-
-    since: int
-    behind: BinlogPosition
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What a TABLE_MAP's rows are; relation None: not captured. charsets: per column."""
-
-    relation: Relation | None
-    charsets: tuple[str | None, ...] = ()
-
-
-class Catalogue(Protocol):
-    """The server's catalogue; see `live_tables.LiveTables`."""
-
-    def read(self, name: TableName) -> TableDefinition | None:
-        """A table's definition now; None when there is none."""
-        ...
-
-    def read_at(self, name: TableName, behind: BinlogPosition) -> TableDefinition | None:
-        """A table's definition as it was at a place of the stream; None when not known."""
-        ...
-
-    def added_value(self, name: TableName, added: Added, query: Query) -> str | None:
-        """The value that existing rows got in an added column. Raises ValueUnknown."""
-        ...
 
 
 class SchemaHistory:

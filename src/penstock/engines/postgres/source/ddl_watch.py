@@ -104,7 +104,6 @@ class StopPipeline(Action):
     """A change that cannot be replicated: make the log durable up to here, call done(), raise
     error.
 
-    After done() and a new start the operator is assumed to have fixed it.
     """
 
     error: PenstockError
@@ -114,8 +113,8 @@ class StopPipeline(Action):
 class WatchState:
     """What survives a restart (a state file). position: of the last look that is settled.
 
-    gone: captured tables that were dropped, and not made again since. renamed: tables with the new
-    names that stopped the pipeline: the operator has either followed or undone that.
+    gone: captured tables that were dropped, and not created again since. renamed: tables with the
+    new names that stopped the pipeline.
     """
 
     shapes: tuple[TableShape, ...] = ()
@@ -314,7 +313,7 @@ class DdlWatch:
                 digests = self._query(list(self._ids.values()), list(self._ids))
                 found = self._changed_names(digests)
                 count = self._examine(found) if found else self._nothing_found()
-            except (psycopg.errors.LockNotAvailable, psycopg.errors.InternalError_) as error:
+            except psycopg.Error as error:
                 if not is_table_in_motion(error):
                     raise
                 logger.info("a table is being altered, looking again later")
@@ -441,7 +440,7 @@ class DdlWatch:
         if last is not None:
             return None
         as_is = self._takes_as_is or shape.name in self._as_is
-        self._as_is.discard(shape.name)  # made anew later, it is read like any other
+        self._as_is.discard(shape.name)
         return ShapeDifference(reload=None if as_is else ReloadReason.NEW)
 
     def _is_wanted(
@@ -478,10 +477,9 @@ class DdlWatch:
         return None
 
     def _read_position(self) -> int:
-        """A position behind all commits that have been visible so far.
+        """Return a position after all commits that have been visible so far.
 
-        Just behind a page's head nothing was written yet: the stream's position stays at the end
-        of the page before, and would never pass that one while the server is idle.
+        After a page's head nothing was written yet: an idle stream stays at the page before.
         """
         row = self.connection.execute(POSITION).fetchone()
         if row is None or row[0] is None:
