@@ -153,9 +153,8 @@ class _Pending:
 class DdlWatch:
     """Looks at the catalogue and queues what must be done. One thread.
 
-    connection: from `open_catalog`, used by nobody else; may be replaced after a reconnect. With
-    a state from an earlier run, what changed meanwhile is noticed by the first poll, also tables
-    that were not captured then; without one the first poll takes things as they are.
+    connection: from `open_catalog`, of its own. With a state from an earlier run, the first poll
+    notices what changed meanwhile; without one it takes things as they are.
     """
 
     def __init__(
@@ -272,7 +271,7 @@ class DdlWatch:
         )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
-        """Note a TRUNCATE in the stream: partitions with new files are then explained."""
+        """Note a TRUNCATE in the stream: it explains new files of partitions."""
         self._truncated[table] = max(position, self._truncated.get(table, 0))
 
     def due(self, position: int) -> Action | None:
