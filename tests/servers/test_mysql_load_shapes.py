@@ -79,7 +79,9 @@ def test_a_change_without_rows(my_start: MyStart, log: LogMaker) -> None:
     """A column that nobody has written yet comes with the value that old rows have."""
     target = begun(my_start, log)
     added = Column(name="n", source_type="integer", neutral="int32", nullable=False, missing="7")
-    log.transaction(insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added))])
+    log.transaction(
+        insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added), version=2)]
+    )
     log.close_segment()
     while target.applied.segment < 1:
         target.batch()
@@ -240,7 +242,9 @@ def test_new_columns_with_values_of_old_rows(
     chosen = {"not a number": "null", "dates out of range": "null"}
     target = begun(my_start, log, choices=parse_choices(chosen, Engine.POSTGRESQL))
     added = Column(name="n", source_type=source, neutral=neutral, missing=missing)
-    log.transaction(insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added))])
+    log.transaction(
+        insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added), version=2)]
+    )
     log.close_segment()
     if place:
         with armed(f"{place}:1:error"):
@@ -259,7 +263,7 @@ def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> 
     """A new column that may lose something is not begun; with a choice it is."""
     target = begun(my_start, log)
     added = Column(name="n", source_type="real", neutral="float32")
-    new = replace(OLD, columns=(*OLD.columns, added))
+    new = replace(OLD, columns=(*OLD.columns, added), version=2)
     log.transaction(insert(new, 2, "b", float("nan")))
     log.close_segment()
     with pytest.raises(ShapeNotApplicable) as caught:
