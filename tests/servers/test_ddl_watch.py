@@ -61,6 +61,7 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t alter v type text", RELATION),
     ("alter table public.t alter n type numeric(9,2)", RELATION),
     ("alter table public.t alter v set not null", RELATION),
+    ("alter table public.t rename v to w", RELATION),
     ("alter table public.t replica identity full", RELATION),
     ("alter table public.t replica identity nothing", RELATION),
     ("alter table public.root replica identity nothing", RELATION),
@@ -73,7 +74,6 @@ CASES: list[tuple[str, list[tuple[str, str]]]] = [
     ("alter table public.t alter n type numeric(6,1)", read_again(ReloadReason.REWRITTEN)),
     ("alter table public.t alter v type varchar(2)", read_again(ReloadReason.REWRITTEN)),
     ("alter table public.root alter w type int using w + 1", read_again(ReloadReason.REWRITTEN)),
-    ("alter table public.t rename v to w", read_again(ReloadReason.COLUMN_RENAMED)),
     (
         "begin; alter table public.t drop d; alter table public.t add d int; commit",
         read_again(ReloadReason.COLUMN_REMADE),

@@ -70,8 +70,7 @@ PAGE_HEAD_BYTES, SEGMENT_HEAD_BYTES = 24, 40
 class Action:
     """Something to do when the stream has passed position (an LSN).
 
-    table: the captured name. shape: what is known once the action is done; None:
-    the table is gone.
+    table: the captured name. shape: what is known once it is done; None: the table is gone.
     """
 
     position: int
