@@ -21,11 +21,11 @@ from typing import Any, Protocol
 import psycopg
 import pymysql
 
-from fix_ddl_child import Child
+from fix_ddl_child import PASSWORD, Child
 from fix_ddl_histories import Author
 from fix_ddl_model import FEATURES
 from fix_ddl_script import Script, Statement, Step
-from fix_ddl_sides import MySQLSide, PostgresSide, Side, differences
+from fix_ddl_sides import MySQLSide, PostgresSide, ServedLog, Side, base_differences, differences
 from fix_ddl_types import POSTGRES
 from fix_kills import make_server
 from fix_mysql import MySQLServer
@@ -41,6 +41,13 @@ EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 120.0
 UNCHANGED_S = 12.0  # as long as two looks for new tables take
 CURE_S = 30.0
+SERVED = """
+[serve]
+listen = "127.0.0.1:0"
+users = { repl = "${SERVE_PASSWORD}" }
+[serve.publications.p]
+tables = ["*.*"]
+"""
 POLL_S = 0.1
 RESTARTS_MAX = 60
 FENCE = "fence"
@@ -210,12 +217,15 @@ class Arena:
         tell: Tell = lambda _: None,
         patience_s: float = UNCHANGED_S,
         cures: bool = False,
+        has_base: bool = False,
     ) -> None:
         """pair: kinds of source and target. given: the histories. seed: of kills and waits.
 
         patience_s: for how long a difference must stay as it is. cures: whether refused tables
-        are copied again, as their hint says.
+        are copied again, as their hint says. has_base: whether the log has a base, whose fold at
+        the end is compared, too.
         """
+        self._has_base = has_base
         self._tell, self._patience_s, self._cures = tell, patience_s, cures
         self._servers, self._folder, self._pair = servers, folder, pair
         self._dice = random.Random(seed)
@@ -249,8 +259,8 @@ class Arena:
                     self._cure(outcomes)
                 return outcomes
             finally:
-                self.extract.kill()
-                self.load.kill()
+                for child in (self.extract, self.load, self.serve):
+                    child.kill()
 
     def _note(self, what: str) -> None:
         self._tell(f"({time.monotonic() - self._began_s:.1f} s: {what})")
@@ -279,9 +289,12 @@ class Arena:
                 "changeLoader": {"onTableError": "isolate"},
             },
         )
+        if self._has_base:
+            file.write_text(file.read_text() + SERVED)
         self._config = load_config(file)
         self.extract, self.load = Child("extract", file), Child("load", file)
         self._config.layout.run.mkdir(parents=True, exist_ok=True)
+        self.serve = Child("serve", file)
         self.extract.start()
         self.load.start()
 
@@ -376,7 +389,24 @@ class Arena:
             now = self._wrong()
             if now != wrong:
                 wrong, since = now, time.monotonic()
+        if self._has_base:
+            for number, lines in self._wrong_in_base().items():
+                wrong.setdefault(number, []).extend(lines)
         return [self._outcome(one, wrong.get(one.number, [])) for one in self.histories]
+
+    def _wrong_in_base(self) -> dict[int, list[str]]:
+        """How the fold of the log differs from the source, by history."""
+        self.serve.start()
+        self._until(lambda: self.serve.last("address"), "the log is served")
+        served = ServedLog(int(self.serve.last("address")["address"].rpartition(":")[2]), PASSWORD)
+        found: dict[int, list[str]] = {}
+        for one in self.histories:
+            for table in self._source.tables(one.schema) if one.stopped is None else ():
+                lines = base_differences(self._source, served, one.schema, table)
+                if lines:
+                    found.setdefault(one.number, []).extend(lines)
+        served.close()
+        return found
 
     def _wrong(self) -> dict[int, list[str]]:
         """How histories differ that neither stopped nor are refused."""

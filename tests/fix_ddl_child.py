@@ -29,6 +29,11 @@ for package in (penstock.engines.mysql, penstock.engines.postgres):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
+for name in ("pandas", "pyspark.sql"):  # which would be imported in each process
+    importlib.import_module(name)
+
+PASSWORD = "s3cret"
+os.environ["SERVE_PASSWORD"] = PASSWORD
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload([__name__])
 PR_SET_PDEATHSIG = 1
@@ -137,10 +142,16 @@ class Child:
     @property
     def error(self) -> dict[str, Any]:
         """The error that it printed last."""
-        text = self._out.read_text(errors="replace") if self._out.exists() else ""
-        for line in reversed(text.splitlines()):
+        return self.last("code", "error") or {"code": "?", "error": self._text()[-500:]}
+
+    def last(self, *keys: str) -> dict[str, Any]:
+        """The last object with these keys that it printed; empty if there is none."""
+        for line in reversed(self._text().splitlines()):
             with suppress(ValueError):
                 found = json.loads(line)
-                if isinstance(found, dict) and {"code", "error"} <= found.keys():
+                if isinstance(found, dict) and set(keys) <= found.keys():
                     return found
-        return {"code": "?", "error": text[-500:]}
+        return {}
+
+    def _text(self) -> str:
+        return self._out.read_text(errors="replace") if self._out.exists() else ""

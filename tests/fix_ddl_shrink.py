@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -66,8 +67,10 @@ def sign(outcome: Outcome) -> tuple[str, str]:
     """What must stay: the end with its error, or the way in which the sides differ first."""
     if outcome.end != DIFFERENT:
         return outcome.end, outcome.code
-    words = outcome.lines[0].rpartition(": ")[2].split()
-    return outcome.end, words[0]
+    found = re.match(
+        r"(base: )?.*?: (lacks|has|columns|key|NOT NULL|no such|error)", outcome.lines[0]
+    )
+    return outcome.end, " ".join(filter(None, found.groups())) if found else ""
 
 
 @dataclass(slots=True)

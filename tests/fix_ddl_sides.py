@@ -177,6 +177,41 @@ class MySQLSide:
         return f"convert(cast({quoted} as char) using utf8mb4)"
 
 
+class ServedLog:
+    """The tables of a log, as `penstock serve` folds them: from the base and what came since."""
+
+    def __init__(self, port: int, password: str) -> None:
+        self._connection = psycopg.connect(
+            host="127.0.0.1",
+            port=port,
+            user="repl",
+            password=password,
+            dbname="shop",
+            autocommit=True,
+        )
+
+    def rows(self, schema: str, table: str) -> tuple[list[str], list[Row]]:
+        """The names of the columns of a table, and its rows as text. Raises psycopg.Error."""
+        query = f'select * from "{schema}".{_quoted(table)}'
+        result = self._connection.pgconn.exec_(query.encode())
+        if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        places = range(result.nfields)
+        rows = [
+            tuple(_decoded(result.get_value(row, place)) for place in places)
+            for row in range(result.ntuples)
+        ]
+        return [(result.fname(place) or b"").decode() for place in places], rows
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _decoded(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
 def _literal(name: str) -> str:
     return name.replace("'", "''")
 
@@ -295,14 +330,35 @@ def differences(
     if ours.nullable - theirs.nullable:
         found.append(f"{table}: NOT NULL in the target only: {ours.nullable - theirs.nullable}")
     kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
-    if not kinds:
-        return found
-    mine = _counted(source.texts(schema, table, kinds), kinds)
-    copied = _counted(target.texts(target_schema, table, kinds), kinds)
-    names = list(kinds)
+    if kinds:
+        mine = source.texts(schema, table, kinds)
+        found += _row_differences(table, kinds, mine, target.texts(target_schema, table, kinds))
+    return found
+
+
+def base_differences(source: Side, served: ServedLog, schema: str, table: str) -> list[str]:
+    """How the fold of the log differs from the source; empty when it is equal."""
+    ours = source.facts(schema, table)
+    if ours is None or not ours.types:
+        return []
+    try:
+        names, rows = served.rows(schema, table)
+    except psycopg.Error as error:
+        return [f"base: {table}: error {error}"]
+    if set(names) != set(ours.types):
+        return [f"base: {table}: columns {sorted(ours.types)} became {sorted(names)}"]
+    kinds = {name: kind_of_value(source.kind, ours.types[name]) for name in names}
+    return _row_differences(f"base: {table}", kinds, source.texts(schema, table, kinds), rows)
+
+
+def _row_differences(
+    table: str, kinds: Mapping[str, str], ours: list[Row], theirs: list[Row]
+) -> list[str]:
+    mine, copied = _counted(ours, kinds), _counted(theirs, kinds)
+    found = []
     for word, rows in (("lacks", mine - copied), ("has", copied - mine)):
         for row in list(rows.elements())[:4]:
-            shown = ", ".join(f"{n}={v!r:.40}" for n, v in zip(names, row, strict=True))
+            shown = ", ".join(f"{n}={v!r:.40}" for n, v in zip(kinds, row, strict=True))
             found.append(f"{table}: {word} {shown}")
     return found
 

@@ -91,6 +91,7 @@ class Fuzzing:
     def _play(self, given: Given, seed: int, **more: Any) -> list[Outcome]:
         if self._flags.verbose:
             more["tell"] = lambda text: say(f"    {text}")
+        more["has_base"] = self._flags.base
         return run_histories(self._servers, self._folder, self._pair, given, seed, **more)
 
 
@@ -107,6 +108,7 @@ def read_flags() -> argparse.Namespace:
     add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")
     add("--only", default="", help="one history by its number, such as 1.17")
     add("--shrink", nargs="?", const="differences", choices=("differences", "refusals"))
+    add("--base", action="store_true", help="compare the fold of the log, too")
     add("--keep", type=Path, help="a folder for the pipelines' files")
     add("--verbose", action="store_true")
     flags = parser.parse_args()
