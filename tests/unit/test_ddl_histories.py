@@ -15,7 +15,7 @@ from fix_ddl_histories import Author
 from fix_ddl_model import ALTERS, FEATURES, ROWS, WHOLE
 from fix_ddl_script import Script, Statement, Step
 from fix_ddl_shrink import atoms_of, shrink, sign, without
-from fix_ddl_sides import Facts, Row, differences, kind_of_value, neutral
+from fix_ddl_sides import Facts, Row, base_differences, differences, kind_of_value, neutral
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
@@ -131,7 +131,9 @@ def test_ways_to_differ_are_told_apart() -> None:
     """A script that loses rows does not shrink to one that loses a column."""
     lacks = Outcome(DIFFERENT, SCRIPT, lines=["or der: lacks a='x: y'"])
     columns = Outcome(DIFFERENT, SCRIPT, lines=["t: columns ['a'] became []"])
-    assert sign(lacks) != sign(columns)
+    folded = Outcome(DIFFERENT, SCRIPT, lines=["base: or der: lacks a='x: y'"])
+    assert len({sign(lacks), sign(columns), sign(folded)}) == 3
+    assert sign(lacks) == sign(Outcome(DIFFERENT, SCRIPT, lines=["t: lacks b='1'"]))
     assert sign(Outcome(REFUSED, SCRIPT, code="TG32")) != sign(
         Outcome(REFUSED, SCRIPT, code="TG20")
     )
@@ -226,6 +228,34 @@ def test_a_column_that_takes_no_null_any_more() -> None:
     target: Any = FakeSide({"v": "text"}, [])
     assert "NOT NULL in the target only" in differences(source, target, "h0", "t0", "t")[0]
     assert not differences(target, source, "h0", "t0", "t")
+
+
+class FakeServed:
+    """A served log with one table."""
+
+    def __init__(self, names: list[str], rows: list[Row]) -> None:
+        self._answer = names, rows
+
+    def rows(self, schema: str, table: str) -> tuple[list[str], list[Row]]:
+        if schema == "gone":
+            raise psycopg.OperationalError("no such table")
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("schema", "served", "said"),
+    [
+        ("h0", FakeServed(["id"], [("2",), ("1",)]), ""),
+        ("h0", FakeServed(["id"], [("1",), ("3",)]), "base: t: lacks id='2'"),
+        ("h0", FakeServed(["id", "v"], []), "base: t: columns ['id'] became ['id', 'v']"),
+        ("gone", FakeServed([], []), "base: t: error no such table"),
+    ],
+)
+def test_how_the_fold_of_the_log_differs(schema: str, served: Any, said: str) -> None:
+    """By columns and rows; what the server answers is told."""
+    source: Any = ONE
+    found = base_differences(source, served, schema, "t")
+    assert (found[0] if found else "") == said
 
 
 class Refusing:
