@@ -38,9 +38,9 @@ from penstock.model import TableName
 from penstock.model.table_requests import Capture
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
-SETTLE_S = 120.0
+SETTLE_S = 300.0
 UNCHANGED_S = 12.0  # as long as two looks for new tables take
-CURE_S = 30.0
+CURE_S = 90.0
 SERVED = """
 [serve]
 listen = "127.0.0.1:0"
