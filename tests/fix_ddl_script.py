@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+STARTED = "-- the pipeline is started"
+SOURCES = "-- sources:"
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -43,7 +46,7 @@ class Script:
     def text(self) -> str:
         """The script as a person reads and types it."""
         lines = [f"{one.sql};" for one in self.setup]
-        lines.append("-- the pipeline is started")
+        lines.append(STARTED)
         for step in self.steps:
             if step.pause:
                 lines.append(f"-- a pause of {step.pause}")
@@ -59,3 +62,36 @@ class Script:
         listed = [*self.setup, *(one for step in self.steps for one in step.statements)]
         parts = sum(max(1, len(one.actions)) for one in listed)
         return parts + sum(step.pause for step in self.steps)
+
+
+def read_script(text: str, source: str) -> Script | None:
+    """A script as `Script.text` has it, one statement on each line; None if not for this source.
+
+    A first line `-- sources: mysql mariadb` says for which kinds of servers it is written.
+    """
+    setup: list[Statement] = []
+    steps: list[Step] = []
+    into: list[Statement] | None = None
+    is_started = False
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith(SOURCES):
+            if source not in line.removeprefix(SOURCES).split():
+                return None
+        elif line == STARTED:
+            is_started = True
+        elif line.startswith("-- a pause of "):
+            steps.append(Step(pause=int(line.rpartition(" ")[2])))
+        elif line == "begin;":
+            into = []
+        elif line == "commit;":
+            steps.append(Step(tuple(into or ())))
+            into = None
+        elif not line.startswith("--"):
+            statement = Statement(line.removesuffix(";"))
+            if not is_started:
+                setup.append(statement)
+            elif into is not None:
+                into.append(statement)
+            else:
+                steps.append(Step((statement,)))
+    return Script(source, tuple(setup), tuple(steps))

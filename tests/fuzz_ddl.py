@@ -21,7 +21,7 @@ from typing import Any
 from fix_ddl_arena import DIFFERENT, EQUAL, Outcome, Servers, authors, run_histories
 from fix_ddl_histories import Author
 from fix_ddl_model import FEATURES
-from fix_ddl_script import Script
+from fix_ddl_script import Script, read_script
 from fix_ddl_shrink import shrink
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
 
@@ -76,6 +76,16 @@ class Fuzzing:
                 show(f"{seed}.{n}", one, self._pair)
         return outcomes
 
+    def play(self, files: Sequence[Path]) -> list[Outcome]:
+        """Play the scripts of these files that are for this source; print what is not equal."""
+        read = {one: read_script(one.read_text(), self._pair[0]) for one in files}
+        scripts = {one.stem: script for one, script in read.items() if script is not None}
+        outcomes = self._play(lambda: list(scripts.values()), 0, cures=True) if scripts else []
+        for name, one in zip(scripts, outcomes, strict=True):
+            if one.end != EQUAL:
+                show(name, one, self._pair)
+        return outcomes
+
     def _shrink(self, bad: dict[int, Outcome], wanted: Sequence[int], seed: int) -> None:
         """Shorten the wanted ones in place."""
         for n in wanted:
@@ -108,6 +118,7 @@ def read_flags() -> argparse.Namespace:
     add("--without", type=lambda text: text.split(","), default=[], help="features, by comma")
     add("--only", default="", help="one history by its number, such as 1.17")
     add("--shrink", nargs="?", const="differences", choices=("differences", "refusals"))
+    add("--play", type=Path, nargs="+", help="files of scripts, in place of random histories")
     add("--base", action="store_true", help="compare the fold of the log, too")
     add("--keep", type=Path, help="a folder for the pipelines' files")
     add("--verbose", action="store_true")
@@ -127,6 +138,9 @@ def main() -> int:
         place.mkdir(exist_ok=True)
         for pair in [(s, t) for s in flags.source or KINDS for t in flags.target or KINDS]:
             fuzzing, done, seed = Fuzzing(servers, place, pair, flags), 0, flags.seed
+            if flags.play:
+                counts.update(one.kind for one in fuzzing.play(flags.play))
+                continue
             while done < flags.histories:
                 count = min(flags.at_once, flags.histories - done)
                 outcomes = fuzzing.run(seed, count)

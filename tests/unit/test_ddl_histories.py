@@ -13,7 +13,7 @@ import pytest
 from fix_ddl_arena import DIFFERENT, EQUAL, REFUSED, Outcome, Running
 from fix_ddl_histories import Author
 from fix_ddl_model import ALTERS, FEATURES, ROWS, WHOLE
-from fix_ddl_script import Script, Statement, Step
+from fix_ddl_script import Script, Statement, Step, read_script
 from fix_ddl_shrink import atoms_of, shrink, sign, without
 from fix_ddl_sides import Facts, Row, base_differences, differences, kind_of_value, neutral
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
@@ -97,6 +97,14 @@ def test_a_script_is_text_to_type() -> None:
         "delete from t;",
         "commit;",
     ]
+
+
+def test_a_script_is_read_from_its_text() -> None:
+    """Statements, transactions and pauses; actions of an ALTER are one text then."""
+    read = read_script(f"-- sources: mysql mariadb\n{SCRIPT.text}", MYSQL)
+    assert read is not None
+    assert read.text == SCRIPT.text
+    assert read_script(f"-- sources: mysql mariadb\n{SCRIPT.text}", POSTGRES) is None
 
 
 def test_what_is_left_out_of_a_script() -> None:

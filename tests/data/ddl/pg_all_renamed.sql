@@ -1,0 +1,7 @@
+-- sources: postgres
+create table t (id int primary key, a int);
+insert into t values (1, 1);
+-- the pipeline is started
+alter table t rename column id to x;
+alter table t rename column a to y;
+insert into t values (2, 2);
