@@ -176,11 +176,7 @@ class Author(Actions):
     def _insert(self, table: Table) -> Statement:
         rows = []
         names = [
-            one
-            for one in table.columns
-            if one.name == table.id
-            or not (one.has_default or one.nullable)
-            or self._dice.random() < 0.8
+            one for one in table.columns if not one.is_generated and self._is_inserted(table, one)
         ]
         for _ in range(self._dice.choice((1, 1, 2, 3))):
             table.counter += 1
@@ -192,6 +188,15 @@ class Author(Actions):
             rows.append(f"({', '.join(values)})")
         listed = ", ".join(self._q(one.name) for one in names)
         return Statement(f"insert into {self._q(table.name)} ({listed}) values {', '.join(rows)}")
+
+    def _is_inserted(self, table: Table, column: Made) -> bool:
+        must = column.name == table.id or not (column.has_default or column.nullable)
+        return must or self._dice.random() < 0.8
+
+    def _written(self, table: Table) -> Made:
+        if not table.written:
+            raise NothingToDo
+        return self._dice.choice(table.written)
 
     def _id_literal(self, table: Table, number: int) -> str:
         is_text = table.column(table.id).type.family == "text"
@@ -209,12 +214,12 @@ class Author(Actions):
         return f"where {self._q(table.id)} = {self._id_literal(table, number)}"
 
     def _update(self, table: Table) -> Statement:
-        column = self._other(table)
+        column = self._written(table)
         text = f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
         return Statement(f"{text} {self._where(table)}")
 
     def _update_all(self, table: Table) -> Statement:
-        column = self._other(table)
+        column = self._written(table)
         return Statement(
             f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
         )
@@ -279,6 +284,35 @@ class Author(Actions):
                 else [Statement(f"drop temporary table {name}")]
             ),
         ]
+
+    def _table_swap(self, table: Table) -> list[Statement]:
+        """As gh-ost does it: a copy that is altered, filled, and takes the table's name."""
+        name, ghost = self._q(table.name), self._q(f"_{table.name}_gho")
+        old = self._q(f"_{table.name}_del")
+        kept = ", ".join(self._q(one.name) for one in table.columns if not one.is_generated)
+        kind, needed = self._add_column(table, self._new_name(table))
+        default = self._dice.choice(kind.defaults) if kind.defaults else ""
+        return [
+            *needed,
+            Statement(f"create table {ghost} like {name}"),
+            Statement(f"alter table {ghost}", (self._declare(table, default=default),)),
+            Statement(f"insert ignore into {ghost} ({kept}) select {kept} from {name}"),
+            Statement(f"rename table {name} to {old}, {ghost} to {name}"),
+            Statement(f"drop table {old}"),
+        ]
+
+    def _replace_table(self, table: Table) -> list[Statement]:
+        if self._source != MARIADB:
+            raise NothingToDo
+        _, *created = self._drop_and_create(table)
+        last = created[-1].head.replace("create table", "create or replace table", 1)
+        return [*created[:-1], Statement(last)]
+
+    def _rename_table(self, table: Table) -> list[Statement]:
+        name = self._table_name()
+        statement = Statement(f"alter table {self._q(table.name)} rename to {self._q(name)}")
+        table.name = name
+        return [statement]
 
     def _comment(self, table: Table) -> list[Statement]:
         if self._is_pg:

@@ -32,6 +32,8 @@ ALTERS = {
     "collation": 1,
     "labels": 1,
     "auto_increment": 1,
+    "generated": 1,
+    "identity": 1,
 }
 WHOLE = {
     "swap": 2,
@@ -45,11 +47,15 @@ WHOLE = {
     "replica_identity": 1,
     "temporary": 1,
     "comment": 1,
+    "table_swap": 1,
+    "rename_table": 1,
+    "replace_table": 1,
 }
 OTHER = ("session", "keyless", "several_actions", "several_per_transaction", "odd_names", "pause")
 FEATURES = (*ROWS, *ALTERS, *WHOLE, *OTHER)
-MY_ONLY = {"modify_case", "collation", "convert", "auto_increment"}
-PG_ONLY = {"using", "enum_value", "enum_rename", "replica_identity"}
+MY_ONLY = {"modify_case", "collation", "convert", "auto_increment", "table_swap", "temporary"}
+MY_ONLY |= {"labels", "replace_table"}
+PG_ONLY = {"using", "enum_value", "enum_rename", "replica_identity", "identity", "rename_table"}
 MY_SESSIONS = (
     "set time_zone = '+05:00'",
     "set time_zone = '-08:30'",
@@ -79,6 +85,7 @@ class Made:
     type: ColumnType
     nullable: bool = True
     has_default: bool = False
+    is_generated: bool = False
 
 
 @dataclass(slots=True)
@@ -96,6 +103,11 @@ class Table:
     def column(self, name: str) -> Made:
         """The column of this name."""
         return next(one for one in self.columns if one.name == name)
+
+    @property
+    def written(self) -> list[Made]:
+        """The columns that an update may set: not the one that identifies rows."""
+        return [one for one in self.others if not one.is_generated]
 
     @property
     def others(self) -> list[Made]:
