@@ -218,13 +218,16 @@ class Arena:
         patience_s: float = UNCHANGED_S,
         cures: bool = False,
         has_base: bool = False,
+        begins_at_once: bool | None = None,
     ) -> None:
         """pair: kinds of source and target. given: the histories. seed: of kills and waits.
 
         patience_s: for how long a difference must stay as it is. cures: whether refused tables
         are copied again, as their hint says. has_base: whether the log has a base, whose fold at
-        the end is compared, too.
+        the end is compared, too. begins_at_once: whether histories run while the bulk load does;
+        None leaves that to the seed.
         """
+        self._begins_at_once = begins_at_once
         self._has_base = has_base
         self._tell, self._patience_s, self._cures = tell, patience_s, cures
         self._servers, self._folder, self._pair = servers, folder, pair
@@ -299,7 +302,8 @@ class Arena:
         self.load.start()
 
     def _play(self) -> None:
-        if self._dice.random() < 0.6:
+        is_drawn = self._dice.random() < 0.4
+        if not (is_drawn if self._begins_at_once is None else self._begins_at_once):
             self._settle()
         else:
             self._until(

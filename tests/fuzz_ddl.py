@@ -77,13 +77,17 @@ class Fuzzing:
         return outcomes
 
     def play(self, files: Sequence[Path]) -> list[Outcome]:
-        """Play the scripts of these files that are for this source; print what is not equal."""
+        """Play the scripts of these files, twice; print what is not equal."""
         read = {one: read_script(one.read_text(), self._pair[0]) for one in files}
         scripts = {one.stem: script for one, script in read.items() if script is not None}
-        outcomes = self._play(lambda: list(scripts.values()), 0, cures=True) if scripts else []
-        for name, one in zip(scripts, outcomes, strict=True):
-            if one.end != EQUAL:
-                show(name, one, self._pair)
+        outcomes: list[Outcome] = []
+        for at_once in (False, True) if scripts else ():
+            played = self._play(lambda: list(scripts.values()), 0, begins_at_once=at_once)
+            for name, one in zip(scripts, played, strict=True):
+                if one.end != EQUAL:
+                    when = "while the bulk load runs" if at_once else "behind the bulk load"
+                    show(f"{name} ({when})", one, self._pair)
+            outcomes += played
         return outcomes
 
     def _shrink(self, bad: dict[int, Outcome], wanted: Sequence[int], seed: int) -> None:
