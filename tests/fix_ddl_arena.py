@@ -39,7 +39,7 @@ from penstock.model.table_requests import Capture
 
 EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 300.0
-UNCHANGED_S = 12.0  # as long as two looks for new tables take
+UNCHANGED_S = 20.0  # as long as a few looks for new tables and definitions take
 CURE_S = 90.0
 SERVED = """
 [serve]

@@ -18,7 +18,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fix_ddl_arena import DIFFERENT, EQUAL, Outcome, Servers, authors, run_histories
+from fix_ddl_arena import (
+    DIFFERENT,
+    EQUAL,
+    UNCHANGED_S,
+    Outcome,
+    Servers,
+    authors,
+    run_histories,
+)
 from fix_ddl_histories import Author
 from fix_ddl_model import FEATURES
 from fix_ddl_script import Script, read_script
@@ -105,6 +113,7 @@ class Fuzzing:
     def _play(self, given: Given, seed: int, **more: Any) -> list[Outcome]:
         if self._flags.verbose:
             more["tell"] = lambda text: say(f"    {text}")
+        more.setdefault("patience_s", self._flags.patience)
         more["has_base"] = self._flags.base
         return run_histories(self._servers, self._folder, self._pair, given, seed, **more)
 
@@ -123,6 +132,7 @@ def read_flags() -> argparse.Namespace:
     add("--only", default="", help="one history by its number, such as 1.17")
     add("--shrink", nargs="?", const="differences", choices=("differences", "refusals"))
     add("--play", type=Path, nargs="+", help="files of scripts, in place of random histories")
+    add("--patience", type=float, default=UNCHANGED_S, help="seconds that a difference must stay")
     add("--base", action="store_true", help="compare the fold of the log, too")
     add("--keep", type=Path, help="a folder for the pipelines' files")
     add("--verbose", action="store_true")
