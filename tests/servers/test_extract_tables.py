@@ -8,7 +8,16 @@ from typing import Any
 
 import psycopg
 
-from fix_extract import QUICK, Stop, extractor_of, running, segments_of, set_up, until
+from fix_extract import (
+    QUICK,
+    Stop,
+    extractor_of,
+    log_changes,
+    running,
+    segments_of,
+    set_up,
+    until,
+)
 from fix_stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.model import Marker, MarkerKind, Run
@@ -159,3 +168,78 @@ def test_reload_of_an_emptied_table_is_a_marker_alone(source_url: str, tmp_path:
         outcome = extractor_of(source_url, tmp_path).run()
     assert _contents(tmp_path, "t") == []
     assert outcome.end.gsn == 2
+
+
+def test_a_captured_table_that_is_created_again_is_read_again(
+    source_url: str, tmp_path: Path
+) -> None:
+    """Its publication went with the old one: it is published again, and all of its rows come."""
+    set_up(source_url, "create table t (id int primary key, a int)")
+    stop = Stop()
+    extractor = extractor_of(source_url, tmp_path, options=WATCHFUL, stop=stop)
+    with connect(source_url, application_name="test") as sql, running(extractor):
+        sql.execute("insert into t values (1, 1)")
+        until(lambda: extractor.progress.segment_count >= 1)
+        sql.execute("drop table t; create table t (id int primary key, b text)")
+        sql.execute("insert into t values (5, 'five')")
+        until(lambda: any(c.after == {"id": 5, "b": "five"} for c in log_changes(tmp_path)))
+        stop.asked.set()
+    with segments_of(tmp_path) as segments:
+        relations = [relation for segment in segments for _, relation in segment.relations()]
+        kinds = [marker.kind for segment in segments for marker in segment.markers()]
+    assert kinds[-1] is MarkerKind.RELOAD
+    assert relations[-1].awaits_reload == ""
+    assert [column.name for column in relations[-1].columns] == ["id", "b"]
+
+
+def test_columns_keep_their_identities_under_other_names(source_url: str, tmp_path: Path) -> None:
+    """Renamed, swapped, dropped and added again: told by number, with rows and without."""
+    set_up(source_url, "create table t (id int primary key, a int, b int)")
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "insert into t values (1, 10, 20)")
+        extractor_of(source_url, tmp_path).run()
+        run_sql(sql, "alter table t rename a to c;; insert into t values (2, 11, 21)")
+        extractor_of(source_url, tmp_path).run()
+        for old, new in (("c", "x"), ("b", "c"), ("x", "b")):
+            run_sql(sql, f"alter table t rename {old} to {new}")
+        run_sql(sql, "insert into t values (3, 12, 22)")
+        extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        found = [relation for segment in segments for _, relation in segment.relations()]
+    shapes = [[(column.name, column.id) for column in relation.columns] for relation in found]
+    assert shapes[0] == [("id", 1), ("a", 2), ("b", 3)]
+    assert [("id", 1), ("c", 2), ("b", 3)] in shapes
+    assert shapes[-1] == [("id", 1), ("b", 2), ("c", 3)]
+    assert not any(relation.awaits_reload for relation in found)
+
+
+def test_rows_of_a_recast_column_wait_for_the_reload(source_url: str, tmp_path: Path) -> None:
+    """ALTER TYPE ... USING may have computed anything: the rows behind it say that they wait."""
+    set_up(source_url, "create table t (id int primary key, a int)")
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "insert into t values (1, 10)")
+        extractor_of(source_url, tmp_path).run()
+        run_sql(sql, "alter table t alter a type text using 'n' || a")
+        run_sql(sql, "insert into t values (2, 'x')")
+        extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        found = [relation for segment in segments for _, relation in segment.relations()]
+        markers = [marker for segment in segments for marker in segment.markers()]
+    assert [bool(relation.awaits_reload) for relation in found] == [False, True, False]
+    rows = [c.after for c in log_changes(tmp_path) if c.gsn > markers[-1].gsn]
+    assert rows == [{"id": 1, "a": "n10"}, {"id": 2, "a": "x"}]
+
+
+def test_a_dropped_unique_key_is_told_before_rows_that_need_it_gone(
+    source_url: str, tmp_path: Path
+) -> None:
+    """The server sends the same message again; the shape has the key no more."""
+    set_up(source_url, "create table t (id int primary key, a int unique)")
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, "insert into t values (1, 10)")
+        extractor_of(source_url, tmp_path).run()
+        run_sql(sql, "alter table t drop constraint t_a_key;; insert into t values (2, 10)")
+        extractor_of(source_url, tmp_path).run()
+    with segments_of(tmp_path) as segments:
+        found = [relation for segment in segments for _, relation in segment.relations()]
+    assert [relation.unique for relation in found] == [(("a",),), ()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from fix_changes import relation
 from fix_loader import LogMaker
 from fix_merge import delete, insert, update
-from fix_mysql_loader import MyApplying, MyStart
+from fix_mysql_loader import MyApplying, MyStart, Target
 from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.types import same_type
 from penstock.host.faults import FaultInjected, armed
@@ -276,3 +277,63 @@ def test_a_loss_that_nobody_has_chosen_for(my_start: MyStart, log: LogMaker) -> 
     finally:
         again.close()
     assert target.rows("select * from t order by id") == [(1, "a", None), (2, "b", None)]
+
+
+@pytest.mark.parametrize("name", ["m", "t", "penstock"])
+def test_a_table_may_be_called_as_our_statements_call_things(
+    my_start: MyStart, log: LogMaker, name: str
+) -> None:
+    """An alias of a statement does not stand for the target's table."""
+    target = my_start(f"create table {name} (id int primary key, v int)")
+    shape_of = relation(("id", "integer", "int32"), ("v", "integer", "int32"), name=name)
+    log.transaction(insert(shape_of, 1, 1), insert(shape_of, 2, 2))
+    log.transaction(update(shape_of, 1, 3), delete(shape_of, 2, None))
+    log.close_segment()
+    while target.applied.segment < 0:
+        target.batch()
+    log.transaction(update(shape_of, 1, 4))
+    log.close_segment()
+    target.batch()
+    assert target.rows(f"select * from {name}") == [(1, 4)]
+
+
+def test_a_collation_follows_the_source(my_target: Target, tmp_path: Path) -> None:
+    """Rows that differ in case alone are two rows from then on."""
+    log = LogMaker(tmp_path / "log", engine="mysql")
+    kind = "varchar(9) character set latin1 collate latin1_swedish_ci"
+    my_target.execute(f"create table t (v {kind} primary key)")
+    target = MyApplying(my_target, log.directory)
+    name = Column(
+        name="v",
+        source_type="varchar(9)",
+        neutral="string",
+        nullable=False,
+        id=1,
+        collation="latin1_swedish_ci",
+    )
+    first = replace(relation(("v", "varchar(9)", "string")), columns=(name,))
+    log.transaction(insert(first, "a"))
+    log.close_segment()
+    target.batch()
+    other = replace(name, collation="utf8mb4_bin")
+    log.transaction(insert(replace(first, columns=(other,), version=2), "A"))
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select v from t order by v") == [("A",), ("a",)]
+    target.close()
+    log.writer.close()
+
+
+def test_a_unique_key_that_the_source_dropped_is_dropped(my_start: MyStart, log: LogMaker) -> None:
+    """Before the first rows that are equal in it."""
+    target = my_start("create table t (id int primary key, v int, unique key k (v))")
+    first = relation(("id", "integer", "int32"), ("v", "integer", "int32"))
+    log.transaction(insert(replace(first, unique=(("v",),)), 1, 7))
+    log.close_segment()
+    target.batch()
+    log.transaction(insert(replace(first, unique=(), version=2), 2, 7))
+    log.close_segment()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select * from t order by id") == [(1, 7), (2, 7)]

@@ -313,6 +313,8 @@ class MySQLTarget:
             return self._tables[name]
 
         faults.point("load.alter.before")
+        # Some clauses need a current database, although the table is named with its own.
+        self.connection.select_db(name.schema)
         record = self._reshaping(source).carry_out(changes, alterer, look_again, self._records.put)
         del self._tables[name]
         faults.point("load.alter.between")

@@ -133,7 +133,7 @@ class MergeLayout:
         """The columns that are staged as FLOAT, and so refuse a text that is slightly more."""
         return tuple(name for name, sql in self.sql_columns if sql == "float")
 
-    def reference(self, index: int, alias: str = "m") -> str:
+    def reference(self, index: int, alias: str = "penstock_m") -> str:
         """The relation's column of this index, quoted."""
         return f"{alias}.{quoted(self.relation.columns[index].name)}"
 

@@ -186,19 +186,19 @@ class MergeSql:
         return self._on_key(self.layout.reference(index) for index in self.key)
 
     def _match_origin(self) -> str:
-        return self._on_key(f"m.{quoted(name)}" for name in self.layout.origin)
+        return self._on_key(f"penstock_m.{quoted(name)}" for name in self.layout.origin)
 
     def _joined(self, match: str) -> str:
         """Both tables, the merge table first: its rows are looked up by key in the other."""
-        return f"{self.staging} as m straight_join {self.table.sql_name} as t on {match}"
+        return f"{self.staging} as penstock_m straight_join {self.table.sql_name} as t on {match}"
 
     @property
     def _n(self) -> str:
-        return f"m.{quoted(self.layout.count)}"
+        return f"penstock_m.{quoted(self.layout.count)}"
 
     @property
     def _absent(self) -> str:
-        return f"m.{quoted(self.layout.absent)}"
+        return f"penstock_m.{quoted(self.layout.absent)}"
 
     def _is_absent(self, index: int) -> str:
         return f"ord(substring({self._absent}, {index // 8 + 1}, 1)) & {1 << index % 8}"
@@ -207,7 +207,7 @@ class MergeSql:
     def _stays(self) -> str:
         """Whether a row with unsent columns keeps its key."""
         pairs = (
-            f"{self.layout.reference(index)} = m.{quoted(origin)}"
+            f"{self.layout.reference(index)} = penstock_m.{quoted(origin)}"
             for index, origin in zip(self.key, self.layout.origin, strict=True)
         )
         return f"({self._absent} is not null and " + " and ".join(pairs) + ")"
@@ -263,7 +263,7 @@ class MergeSql:
         stays = self._stays if self._in_place else "false"
         return (
             f"select coalesce(sum(not {stays}), 0) as filled, coalesce(sum({stays}), 0) as placed"
-            f" from {self.staging} as m where {self._absent} is not null"
+            f" from {self.staging} as penstock_m where {self._absent} is not null"
         )
 
     def update_in_place(self) -> str | None:
@@ -286,7 +286,9 @@ class MergeSql:
 
     def delete_others(self) -> str:
         """Delete the rows whose keys the merge table does not bring: it holds the whole table."""
-        brought = f"select 1 from {self.staging} as m where {self._n} > 0 and {self._match()}"
+        brought = (
+            f"select 1 from {self.staging} as penstock_m where {self._n} > 0 and {self._match()}"
+        )
         return f"delete t from {self.table.sql_name} as t\n where not exists ({brought})"
 
     def delete_affected(self) -> str:
@@ -327,7 +329,7 @@ class MergeSql:
         return (
             f"insert into {self.table.sql_name} ({', '.join(self._name(i) for i in written)})"
             f"\nselect {', '.join(self._value(i) for i in written)}"
-            f"\n  from {self.staging} as m\n where {only}"
+            f"\n  from {self.staging} as penstock_m\n where {only}"
         )
 
     @property
@@ -340,8 +342,8 @@ class MergeSql:
     def surplus(self) -> str:
         """COUNT: the numbers of the rows to delete copies of, and how many of each."""
         return (
-            f"select m.{quoted(self.layout.number)} as number, -{self._n} as copies"
-            f" from {self.staging} as m where {self._n} < 0"
+            f"select penstock_m.{quoted(self.layout.number)} as number, -{self._n} as copies"
+            f" from {self.staging} as penstock_m where {self._n} < 0"
         )
 
     def delete_copies(self, number: int, copies: int) -> str:
@@ -355,8 +357,8 @@ class MergeSql:
         staged = self._written_as(self.layout.reference(index), index)
         value = _compared_whole(staged, target, is_text=is_text)
         row = (
-            f"(select {value} from {self.staging} as m"
-            f" where m.{quoted(self.layout.number)} = {number})"
+            f"(select {value} from {self.staging} as penstock_m"
+            f" where penstock_m.{quoted(self.layout.number)} = {number})"
         )
         return f"{_comparable(own, target)} <=> {row}"
 
@@ -365,7 +367,7 @@ class MergeSql:
         n = self._n
         return (
             f"select coalesce(max({n}), 0) as most, coalesce(sum({n}), 0) as every"
-            f" from {self.staging} as m where {n} > 0"
+            f" from {self.staging} as penstock_m where {n} > 0"
         )
 
     def insert_copies(self, number: int) -> str:

@@ -140,7 +140,7 @@ class Captures:
                 continue
             if request.capture is Capture.ADDED and request.table in left:
                 try:
-                    error = self._try(lambda name=request.table: self._publish(name))  # type: ignore[misc]
+                    error = self._try(lambda name=request.table: self.publish(name))  # type: ignore[misc]
                 except StatementInterrupted as locked:
                     self._later(request, locked)
                 else:
@@ -237,7 +237,7 @@ class Captures:
         def look() -> None:
             with self._open() as catalog, server_errors(f"looking at {request.table}"):
                 found.extend(captured_tables(catalog, [as_pattern(request.table)]))
-            self._publish(request.table)
+            self.publish(request.table)
             actions.watch.admit(request.table, found[0].source_id)
 
         faults.point("extract.capture.before")
@@ -312,7 +312,8 @@ class Captures:
         settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
         return connect(self._url, application_name="penstock catalog", options=settings)
 
-    def _publish(self, table: TableName) -> None:
+    def publish(self, table: TableName) -> None:
+        """Add a table to the publication unless it is in it. Raises what the server refuses."""
         name = self._publication
         statement = f"alter publication {quoted(name)} add table {published([table])}"
         with (

@@ -557,10 +557,12 @@ def _has_columns(message: RelationMessage, relation: Relation) -> bool:
 def _told_keys(
     definition: TableDefinition, live: TableDefinition | None, *, last: Relation | None
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Return the unique keys that certainly hold; None: those of the last shape."""
-    if live is not None:
-        return UniqueKey.columns_of(live.unique_keys)
-    return UniqueKey.columns_of(definition.unique_keys) if last is None else None
+    """Return the unique keys that hold; to miss one loses nothing. None: not told."""
+    told = UniqueKey.columns_of((live or definition).unique_keys)
+    if live is not None or last is None or last.unique is None:
+        return told
+    there = {frozenset(key) for key in told}
+    return tuple(key for key in last.unique if frozenset(key) in there)
 
 
 def _first_with(

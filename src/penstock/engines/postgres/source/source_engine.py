@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg
+import structlog
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as slots
@@ -14,7 +15,12 @@ from penstock.engines.postgres.source.catalog import RelationResolver, open_cata
 from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
 from penstock.engines.postgres.source.catchup import CatchUp
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.ddl_watch import DdlWatch, WatchState
+from penstock.engines.postgres.source.ddl_watch import (
+    Action,
+    DdlWatch,
+    StopPipeline,
+    WatchState,
+)
 from penstock.engines.postgres.source.heartbeat import Heartbeats
 from penstock.engines.postgres.source.relations import dropped_definitions
 from penstock.engines.postgres.source.resends import Resends
@@ -26,6 +32,7 @@ from penstock.engines.postgres.source.source_identity import (
 )
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.engines.postgres.source.table_actions import TableActions, is_begun_only
+from penstock.engines.postgres.source.table_shape import TableNotPublished
 from penstock.host.socket import is_near
 from penstock.model import FlushPoint, PenstockError, Relation, Run, TableDefinition, TableName
 from penstock.ports.extract_options import BEHIND_BYTES, ExtractOptions
@@ -39,6 +46,7 @@ from penstock.ports.source import (
     SourceStream,
 )
 
+logger = structlog.get_logger()
 WATCH_FILE = "tables.json"
 STREAM_FILE = "stream.json"
 
@@ -302,6 +310,9 @@ class PostgresEngine:
             return
         while (action := actions.next_due(log_access.durable)) is not None:
             log_access.flush()
+            if self._is_published_again(action):
+                actions.settle(action)
+                continue
             relation = actions.carry_out(action, stream)
             if relation is not None and self._shapes is not None:
                 self._shapes.keep()
@@ -312,6 +323,28 @@ class PostgresEngine:
             if is_begun_only(action):
                 return
             actions.settle(action)
+
+    def _is_published_again(self, action: Action) -> bool:
+        """Publish a captured table that was dropped and created again; return whether that helped.
+
+        Its publication is gone with the old one. The next look finds it published and has it read
+        again. A table that was taken out of the publication itself is left to its operator.
+        """
+        if not isinstance(action, StopPipeline) or not isinstance(action.error, TableNotPublished):
+            return False
+        if action.shape is None or self._resolver is None:
+            return False
+        if self._resolver.is_captured(action.shape.source_id):
+            return False
+        try:
+            self._taken_captures().publish(action.table)
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            logger.warning("table is not published again", error=error.message)
+            return False
+        logger.info("captured table is published again", table=str(action.table))
+        return True
 
     def is_loss(self, error: PenstockError) -> bool:
         """Whether the slot, or what it kept, is gone."""
