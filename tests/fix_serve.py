@@ -319,17 +319,24 @@ def holder(root: Path) -> Holder:
 
 def write_base(root: Path, rows: Mapping[Relation, Sequence[tuple[Any, ...]]], log_id: str) -> None:
     """A base of tables with these rows, in front of the whole log."""
-    directory = root / "base"
-    directory.mkdir(exist_ok=True)
-    tables = []
+    tables = {}
     for relation, some in rows.items():
         names = [column.name for column in relation.columns]
         found = [dict(zip(names, row, strict=True)) for row in some]
-        batches = pa.Table.from_pylist(found, schema=columns_schema(relation)).to_batches()
-        files = tuple(write_files(directory, relation, batches))
+        tables[relation] = pa.Table.from_pylist(found, schema=columns_schema(relation))
+    write_base_tables(root, tables, log_id)
+
+
+def write_base_tables(root: Path, tables: Mapping[Relation, pa.Table], log_id: str) -> None:
+    """The same of Arrow's tables."""
+    directory = root / "base"
+    directory.mkdir(exist_ok=True)
+    kept = []
+    for relation, table in tables.items():
+        files = tuple(write_files(directory, relation, table.to_batches()))
         name = {"schema": relation.schema, "name": relation.name}
-        tables.append(BaseTable(**name, relations=(relation,), files=files))
-    manifest = Manifest(log_id=log_id, number=1, segment=0, gsn=0, tables=tuple(tables))
+        kept.append(BaseTable(**name, relations=(relation,), files=files))
+    manifest = Manifest(log_id=log_id, number=1, segment=0, gsn=0, tables=tuple(kept))
     save_manifest(directory, manifest)
 
 

@@ -275,7 +275,7 @@ def test_what_it_does_not_have_is_refused(asked: Asked) -> None:
         "select c from pg_class c",
         "with recursive a as (select 1 union all select * from a) select * from a",
         "select 1 from pg_class c full join pg_type t on c.oid = t.typrelid",
-        "select extract(epoch from now())",
+        "select extract(julian from now())",
         "select array_agg(distinct relname order by relname) from pg_class",
         "select oid from pg_class for update",
         "select interval '1 day'",
@@ -482,3 +482,42 @@ def test_quotes_and_comments(asked: Asked) -> None:
         'oid from (select 1) as "oid"(oid)'
     )
     assert rows == [("it's", "a\nb", "a\\nb", "x'y", "1")]
+
+
+def test_differences_and_parts_of_times(asked: Asked) -> None:
+    """As monitors ask: how long ago something was, and in which hour."""
+    later, earlier = (
+        "timestamptz '2024-03-01 01:30:00+00'",
+        "timestamptz '2024-02-28 23:00:00.5+00'",
+    )
+    assert asked(f"select {later} - {earlier}, {earlier} - {later}, {later} - {later}") == [
+        ("1 day 02:29:59.5", "-1 days -02:29:59.5", "00:00:00")
+    ]
+    assert asked(f"select extract(epoch from {later} - {earlier}) as lag") == [("95399.5",)]
+    assert asked(f"select extract(epoch from {earlier} - {later})") == [("-95399.5",)]
+    assert asked(f"select extract(epoch from {earlier}), date_part('hour', {later})") == [
+        ("1709161200.5", "1")
+    ]
+    assert asked(f"select date_trunc('day', {later}), date_trunc('quarter', {later})") == [
+        ("2024-03-01 00:00:00+00", "2024-01-01 00:00:00+00")
+    ]
+    assert asked(f"select date_trunc('week', {later}), date_trunc('minute', {earlier})") == [
+        ("2024-02-26 00:00:00+00", "2024-02-28 23:00:00+00")
+    ]
+    assert float(asked("select extract(epoch from now() - now())")[0][0] or 1) < 1
+    assert asked.refused("select extract(epoch from timestamptz 'yesterday')") == "22007"
+    assert asked.refused("select extract(century from now())") == "0A000"
+    assert asked.refused(f"select {later} + {later}") == "0A000"
+    assert asked.refused(f"select {later} - {earlier} > {earlier} - {later}") == "0A000"
+    assert asked.refused(
+        f"select {later} - backend_start as x from pg_stat_activity order by x"
+    ) == ("0A000")
+
+
+def test_the_checkpoint_is_the_end_of_the_log(asked: Asked) -> None:
+    """With a timeline, as replication tools ask for it."""
+    query = "select checkpoint_lsn, timeline_id, redo_wal_file from pg_control_checkpoint()"
+    assert asked(query) == [("0/1000028", "1", "000000010000000000000001")]
+    assert asked("select checkpoint_lsn = pg_current_wal_lsn() from pg_control_checkpoint()") == [
+        ("t",)
+    ]

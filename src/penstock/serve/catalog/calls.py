@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog import functions_catalog, functions_session, functions_text
+from penstock.serve.catalog import (
+    functions_catalog,
+    functions_session,
+    functions_text,
+    functions_time,
+)
 from penstock.serve.catalog.functions import Chosen, choose
 from penstock.serve.catalog.grammar import name_of, only, unsupported
-from penstock.serve.catalog.scope import Bound, Scope
+from penstock.serve.catalog.scope import Bound, Scope, literal
 from penstock.serve.catalog.types import (
     ANYELEMENT,
     BOOL,
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.serve.catalog.expressions import Expressions
 
 # Importing them declares their functions.
-DECLARED = (functions_catalog, functions_session, functions_text)
+DECLARED = (functions_catalog, functions_session, functions_text, functions_time)
 
 _SUMS = {INT2: INT8, INT4: INT8, INT8: NUMERIC}
 _WINDOW_ONLY = {"row_number": INT8, "rank": INT8, "dense_rank": INT8}
@@ -234,6 +239,12 @@ class Calls:
         only(node, "this", "start", "length")
         parts = [node.args[name] for name in ("this", "start", "length") if node.args.get(name)]
         return self.named("substring", [self._all.bind(part, scope) for part in parts], scope)
+
+    def extract(self, node: exp.Extract, scope: Scope) -> Bound:
+        """Bind `extract(field from time)`."""
+        only(node, "this", "expression")
+        parts = (literal(str(node.this.this)), self._all.bind(node.expression, scope))
+        return self.named("extract", parts, scope)
 
     def trim(self, node: exp.Trim, scope: Scope) -> Bound:
         """`trim(both a from b)`."""

@@ -13,6 +13,7 @@ from penstock.serve.catalog.types import (
     BPCHAR,
     CHAR,
     INTEGERS,
+    INTERVAL,
     NAME,
     NUMBERS,
     NUMERIC,
@@ -23,6 +24,8 @@ from penstock.serve.catalog.types import (
     TEXT,
     TEXTS,
     TIMES,
+    TIMESTAMP,
+    TIMESTAMPTZ,
     UNKNOWN,
     VARCHAR,
     VECTORS,
@@ -146,6 +149,8 @@ class Coercions:
 
     def comparable(self, one: int, other: int) -> bool:
         """Whether values of two types are compared as they are."""
+        if INTERVAL in (one, other):  # whose texts do not sort as they do
+            raise unsupported("a comparison of intervals")
         if one == other:
             return True
         groups: Sequence[frozenset[int]] = (
@@ -192,6 +197,9 @@ class Coercions:
         if other == UNKNOWN and one in NUMBERS:
             right, other = self.to(right, one), one
         if one not in NUMBERS or other not in NUMBERS:
+            if operator == "-" and one == other and one in (TIMESTAMP, TIMESTAMPTZ):
+                call = f"pg_time_difference({left.sql}, {right.sql})"
+                return Bound(sql=call, type=INTERVAL)
             if one in TIMES or other in TIMES:
                 raise unsupported("arithmetic of times")
             raise self.no_operator(operator, one, other)

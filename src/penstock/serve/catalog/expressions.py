@@ -115,6 +115,7 @@ class Expressions:
             exp.StrPosition: self.calls.position,
             exp.Substring: self.calls.substring,
             exp.Trim: self.calls.trim,
+            exp.Extract: self.calls.extract,
             **dict.fromkeys(_COMPARISONS, self._comparison),
             **dict.fromkeys(_ARITHMETIC, self._arithmetic),
             **dict.fromkeys(_PATTERNS, self._pattern),

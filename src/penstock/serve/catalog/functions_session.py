@@ -137,6 +137,21 @@ def _distance(_: Context, one: int, other: int) -> int:
     return one - other
 
 
+@function(
+    "pg_control_checkpoint() -> setof (checkpoint_lsn pg_lsn, redo_lsn pg_lsn, redo_wal_file text, "
+    "timeline_id int4, prev_timeline_id int4, full_page_writes bool, next_xid text, next_oid oid, "
+    "next_multixact_id xid, next_multi_offset xid, oldest_xid xid, oldest_xid_dbid oid, "
+    "oldest_active_xid xid, oldest_multi_xid xid, oldest_multi_dbid oid, "
+    "oldest_commit_ts_xid xid, newest_commit_ts_xid xid, checkpoint_time timestamptz)"
+)
+def _checkpoint(context: Context) -> list[list[Any]]:
+    """Return the end of what is durable; NULL for what a log does not have."""
+    position = context.state.position()
+    file = f"{1:08X}{position >> 32:08X}{(position & 0xFFFFFFFF) >> 24:08X}"
+    next_xid = f"0:{context.state.transaction_id()}"
+    return [[position, position, file, 1, 1, 1, next_xid, *[None] * 10, _now(context)]]
+
+
 @function("yb_get_current_hybrid_time_lsn() -> int8")
 def _hybrid_time(context: Context) -> int:
     if context.dialect != YUGABYTE:

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.functions import REGISTRY, Context, Function
+from penstock.serve.catalog.functions_time import time_difference
 from penstock.serve.catalog.names import print_reg, read_reg
 from penstock.serve.catalog.patterns import is_match
 from penstock.serve.catalog.types import (
@@ -151,6 +152,7 @@ class Store:
             "pg_calculate": self._calculate,
             "pg_array_cast": self._array_cast,
             "pg_record": self._record,
+            "pg_time_difference": time_difference,
             "pg_subscript": _subscript,
             "pg_array_lower": lambda array, one, first: (
                 first if one == 1 and _size(array) else None
