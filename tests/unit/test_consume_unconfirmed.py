@@ -1,0 +1,95 @@
+"""What a consumer has not confirmed comes again, whatever stands between its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fix_consumer import Feed, Noting
+from fix_log import truncate
+from penstock.consume.position import ConsumerState, Position
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    """A log with a registered consumer that begins at its start."""
+    made = Feed(tmp_path)
+    made.register()
+    yield made
+    made.close()
+
+
+def saved(feed: Feed) -> Position | None:
+    """The consumer's saved position."""
+    return ConsumerState(feed.directory).load()
+
+
+def test_a_marker_does_not_confirm_the_events_before_it(feed: Feed) -> None:
+    """False, then on_truncate: the events come again after a restart, and the marker with them."""
+    feed.write(2, markers=(truncate(2, 1, "item"),))
+    before = saved(feed)
+    noting = Noting(answer=lambda _: False)
+    feed.run(noting)
+    assert noting.seen == ["start", 1, 2, ("truncate", "public.item"), "stop"]
+    assert saved(feed) == before
+    again = Noting()
+    feed.run(again)
+    assert again.seen == noting.seen
+
+
+def test_a_marker_alone_is_saved(feed: Feed) -> None:
+    """Nothing is unconfirmed before it: it does not come again."""
+    feed.write(2)
+    feed.run(Noting())
+    feed.write(1, markers=(truncate(2, 2, "item"),))
+    failing = Noting(answer=lambda _: False)
+    feed.run(failing)
+    assert ("truncate", "public.item") in failing.seen
+    again = Noting()
+    feed.run(again)
+    assert again.seen == ["start", 3, "stop"]
+
+
+def test_a_move_over_other_rows_does_not_confirm_the_events_before_it(feed: Feed) -> None:
+    """At the end of the work, too, where a position that has moved alone is saved."""
+    feed.write(1)
+    feed.write(1, rotate=False)
+    before = saved(feed)
+    feed.run(Noting(answer=lambda _: False))
+    assert saved(feed) == before
+    assert feed.links() == ["0.ckt"]
+
+
+def test_the_last_true_confirms_all_events_before_it(feed: Feed) -> None:
+    """False, then True: links of confirmed segments go, and nothing comes again."""
+    for _ in range(3):
+        feed.write(1)
+    answers = iter([False, False, True])
+    first = Noting(answer=lambda _: next(answers))
+    feed.run(first)
+    assert first.gsns == [1, 2, 3]
+    assert feed.links() == ["2.ckt"]
+    again = Noting()
+    feed.run(again)
+    assert again.gsns == []
+
+
+def test_a_link_goes_only_once_its_segment_is_confirmed(feed: Feed) -> None:
+    """Each True releases what is before its segment, and nothing of it."""
+    for _ in range(3):
+        feed.write(1)
+    held: list[list[str]] = []
+
+    class Looking(Noting):
+        def on_events(self, events: Iterator[object]) -> bool:
+            held.append(feed.links())
+            return super().on_events(events)  # type: ignore[arg-type]
+
+    feed.run(Looking())
+    assert held == [
+        ["0.ckt", "1.ckt", "2.ckt"],
+        ["0.ckt", "1.ckt", "2.ckt"],
+        ["1.ckt", "2.ckt"],
+    ]

@@ -1,0 +1,296 @@
+"""Row images of FlexCDC: numbers, units, whole rows, and where a walk goes on after a stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fix_flexcdc_memory import MemoryFlex
+from fix_log import Change, Row, announced_batch, end_point, numbered, run_of, truncate
+from penstock.consume.flexcdc.images import ImageIncomplete
+from penstock.consume.flexcdc.state import StateMoved
+from penstock.log import links
+from penstock.model import Column, Marker, Op, Relation, Run
+from penstock.ports.flexcdc_settings import ChangelogNames
+
+COLUMNS = (
+    Column(name="id", source_type="integer", neutral="int32"),
+    Column(name="note", source_type="text", neutral="string"),
+)
+ITEM = Relation(schema="public", name="item", columns=COLUMNS, key=(0,), before=(0, 1), source_id=1)
+KEY_ONLY = Relation(
+    schema="public", name="item", columns=COLUMNS, key=(0,), before=(0,), source_id=1
+)
+IMAGES = 'dml_type, uow_id, "fv$gsn", id, note'
+
+
+def insert(number: int, note: str | None = "a", relation: Relation = ITEM) -> Change:
+    """A new row."""
+    return Change(relation=relation, op=Op.INSERT, after=(number, note))
+
+
+def update(number: int, old: str | None, new: str | None, absent: bytes | None = None) -> Change:
+    """A row with another note; both images whole but for what is absent."""
+    return Change(
+        relation=ITEM, op=Op.UPDATE, after=(number, new), before=(number, old), absent=absent
+    )
+
+
+def delete(number: int, old: str | None = "a") -> Change:
+    """A row that is gone."""
+    return Change(relation=ITEM, op=Op.DELETE, after=None, before=(number, old))
+
+
+@pytest.fixture
+def flex(tmp_path: Path) -> Iterator[MemoryFlex]:
+    """FlexCDC with links of its own, and changelogs called schema_table."""
+    made = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN)
+    links.enable(made.links)
+    yield made
+    made.feed.close()
+
+
+def write(
+    flex: MemoryFlex,
+    *transactions: list[Change],
+    markers: tuple[Marker, ...] = (),
+    rotate: bool = True,
+) -> None:
+    """Append transactions to the log, one run each."""
+    for changes in transactions:
+        end = flex.feed.writer.end
+        rows = [
+            Row(
+                gsn=end.gsn + row.gsn,
+                trx=end.trx + 1,
+                position=(end.trx + 1) * 100,
+                change=row.change,
+            )
+            for row in numbered([changes])[0]
+        ]
+        flex.feed.writer.write(run_of(rows, markers=markers))
+    flex.feed.writer.rotate() if rotate else flex.feed.writer.flush()
+
+
+def images(flex: MemoryFlex) -> list[tuple[Any, ...]]:
+    """All row images, in the order of their numbers."""
+    return flex.rows("public_item", IMAGES)
+
+
+def test_an_update_is_its_old_row_then_its_new_one(flex: MemoryFlex) -> None:
+    """Each change of a transaction has its unit; numbers go on over transactions."""
+    write(flex, [insert(1), insert(2, None)], [update(1, "a", "b")], [delete(2, None)])
+    flex.run()
+    assert images(flex) == [
+        (1, 2, 2, 1, "a"),
+        (1, 2, 3, 2, None),
+        (-1, 3, 4, 1, "a"),
+        (1, 3, 5, 1, "b"),
+        (-1, 4, 6, 2, None),
+    ]
+    units = flex.rows("mview_uow", "uow_id, gsn_hwm")
+    assert units == [(1, 1), (2, 3), (3, 5), (4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"mark_updates": True}, [(1, 2, 2), (-2, 3, 3), (2, 3, 4)]),
+        ({"skip_before_update": True}, [(1, 2, 2), (1, 3, 3)]),
+        ({"mark_updates": True, "skip_before_update": True}, [(1, 2, 2), (2, 3, 3)]),
+        ({"bulk_insert": False}, [(1, 2, 2), (-1, 3, 3), (1, 3, 4)]),
+    ],
+)
+def test_updates_as_the_settings_want_them(
+    tmp_path: Path, settings: dict[str, bool], expected: list[tuple[int, int, int]]
+) -> None:
+    """mark_updates, skip_before_update, bulk_insert."""
+    flex = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN, **settings)
+    write(flex, [insert(1)], [update(1, "a", "b")])
+    flex.run()
+    assert [row[:3] for row in images(flex)] == expected
+    flex.feed.close()
+
+
+def test_what_an_update_did_not_send_is_taken_from_the_old_row(flex: MemoryFlex) -> None:
+    """It was not changed; a NULL that was sent stays NULL."""
+    write(flex, [insert(1, "kept")], [update(1, "kept", None, absent=b"\x02")])
+    write(flex, [update(1, "kept", None)])
+    flex.run()
+    assert [row[-1] for row in images(flex)] == ["kept", "kept", "kept", "kept", None]
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_an_unsent_value_without_an_old_row_is_an_error_and_never_null(
+    tmp_path: Path, skips: bool
+) -> None:
+    """Nothing of its transaction is kept; the ones before are."""
+    flex = MemoryFlex(tmp_path, changelog_names=ChangelogNames.PLAIN, skip_before_update=skips)
+    lacking = Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02")
+    write(flex, [insert(1)], [insert(2), lacking])
+    with pytest.raises(ImageIncomplete, match=r"public\.item lacks column") as caught:
+        flex.run()
+    assert "fullBeforeImages = true" in caught.value.hint
+    assert all(row[3] != 1 or row[4] == "a" for row in images(flex))
+    flex.feed.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(relation=KEY_ONLY, op=Op.DELETE, after=None, before=(1,)),
+        Change(relation=KEY_ONLY, op=Op.UPDATE, after=(1, "b"), before=(1,)),
+        Change(relation=ITEM, op=Op.UPDATE, after=(1, "b")),
+        Change(relation=KEY_ONLY, op=Op.UPDATE, after=(1, None), before=(1,), absent=b"\x02"),
+    ],
+)
+def test_an_old_row_that_is_not_whole_is_an_error(flex: MemoryFlex, change: Change) -> None:
+    """The changelog would have NULL for what nobody sent."""
+    write(flex, [insert(1)], [change])
+    with pytest.raises(ImageIncomplete):
+        flex.run()
+
+
+def test_a_table_that_is_emptied_has_its_row_in_its_place(flex: MemoryFlex) -> None:
+    """Behind the rows before it, in front of those after it; with a warning where it is wanted."""
+    flex.settings = replace(flex.settings, raise_warnings=True)
+    write(flex, [insert(1), insert(2)], markers=(truncate(1, 1, "item"),))
+    write(flex, [insert(3)])
+    flex.feed.writer.write(
+        Run(
+            markers=(truncate(3, 3, "item"),),
+            transactions=announced_batch([3]),
+            end=end_point(3, 3),
+        )
+    )
+    flex.feed.writer.rotate()
+    flex.run()
+    assert [row[0] for row in images(flex)] == [1, 0, 1, 1, 0]
+    assert [row[1] for row in images(flex)] == [2, 2, 2, 3, 4]
+    assert len(flex.warnings) == 2
+
+
+def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) -> None:
+    """Nothing is written behind a place that somebody else has moved."""
+    write(flex, [insert(1)])
+    flex.run()
+    write(flex, [insert(2)], rotate=False)
+    moved: list[bool] = []
+
+    def stop() -> bool:
+        if not moved:
+            moved.append(True)
+            flex.session.driver.execute('update "flexviews.penstock_place" set trx = 9')
+        return False
+
+    instance = flex.flexcdc()
+    settled = instance._settled
+
+    def settle_first(state: Any) -> Any:
+        found = settled(state)
+        stop()
+        return found
+
+    instance._settled = settle_first  # type: ignore[method-assign]
+    with pytest.raises(StateMoved):
+        instance.run(lambda: False, on_place=lambda _: None)
+    assert len(images(flex)) == 1
+
+
+def test_a_segment_without_anything_captured_moves_the_place(tmp_path: Path) -> None:
+    """Its transactions are units without images."""
+    flex = MemoryFlex(tmp_path, auto_changelog=False)
+    write(flex, [insert(1)], [insert(2)])
+    place = flex.run()
+    assert (place.segment, place.trx) == (0, 2)
+    assert flex.rows("mview_uow", "uow_id, gsn_hwm") == [(1, 1), (2, 1), (3, 1)]
+    flex.feed.close()
+
+
+# -- where it goes on ------------------------------------------------------------------------
+
+KEYS = st.integers(1, 3)
+CHANGES = st.one_of(
+    st.builds(insert, KEYS),
+    st.builds(update, KEYS, st.just("a"), st.just("b")),
+    st.builds(delete, KEYS),
+)
+LOGS = st.lists(st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, max_size=4),
+                min_size=1, max_size=3)  # fmt: skip
+
+
+@given(
+    log=LOGS,
+    images_max=st.integers(1, 5),
+    stops=st.lists(st.integers(1, 6), max_size=6),
+    bulk=st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_every_image_comes_once_wherever_a_run_ends(
+    tmp_path_factory: pytest.TempPathFactory,
+    log: list[list[list[Change]]],
+    images_max: int,
+    stops: list[int],
+    bulk: bool,
+) -> None:
+    """Runs that are stopped after some looks, or that fail while they write, then a whole one."""
+    whole = _filled(tmp_path_factory.mktemp("whole"), log, bulk)
+    whole.run()
+    parts = _filled(tmp_path_factory.mktemp("parts"), log, bulk)
+    for count in stops:
+        _run_partly(parts, images_max, count)
+    parts.run()
+    assert images(parts) == images(whole)
+    assert parts.rows("mview_uow", "uow_id, gsn_hwm") == whole.rows("mview_uow", "uow_id, gsn_hwm")
+    place, other = parts.state.place(), whole.state.place()
+    assert (place.segment, place.trx) == (other.segment, other.trx)
+
+
+def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool) -> MemoryFlex:
+    """A log of these segments; the last one is open."""
+    flex = MemoryFlex(folder, changelog_names=ChangelogNames.PLAIN, bulk_insert=bulk)
+    links.enable(flex.links)
+    for segment in log[:-1]:
+        write(flex, *segment)
+    write(flex, *log[-1], rotate=False)
+    flex.feed.close()
+    return flex
+
+
+class Cut(Exception):
+    """The destination goes away."""
+
+
+def _run_partly(flex: MemoryFlex, images_max: int, count: int) -> None:
+    """Run until so many appends were made; then the destination goes away."""
+    left = iter(range(count))
+    append, session = flex.session.append, flex.session
+
+    def cut(table: Any, found: Any) -> None:
+        if next(left, None) is None:
+            raise Cut
+        append(table, found)
+
+    instance = flex.flexcdc()
+    make_sink = instance._sink
+
+    def small(*given: Any) -> Any:
+        sink = make_sink(*given)
+        sink.images_max = images_max
+        return sink
+
+    instance._sink = small  # type: ignore[method-assign]
+    session.append = cut  # type: ignore[method-assign]
+    seen: list[Any] = []
+    try:
+        instance.run(lambda: len(seen) > 1 and seen[-1] == seen[-2], on_place=seen.append)
+    except Cut:
+        pass
+    finally:
+        session.append = append  # type: ignore[method-assign]
