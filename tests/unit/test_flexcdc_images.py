@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from fix_examples import examples
 from fix_flexcdc_memory import MemoryFlex
 from fix_log import Change, Row, announced_batch, end_point, numbered, run_of, truncate
 from penstock.consume.flexcdc.images import ImageIncomplete
@@ -61,18 +62,20 @@ def write(
     *transactions: list[Change],
     markers: tuple[Marker, ...] = (),
     rotate: bool = True,
+    together: bool = False,
 ) -> None:
-    """Append transactions to the log, one run each."""
-    for changes in transactions:
+    """Append transactions to the log, one run each, or all of them in one frame for each table."""
+    for group in [transactions] if together else [(changes,) for changes in transactions]:
         end = flex.feed.writer.end
         rows = [
             Row(
                 gsn=end.gsn + row.gsn,
-                trx=end.trx + 1,
-                position=(end.trx + 1) * 100,
+                trx=end.trx + row.trx,
+                position=(end.trx + row.trx) * 100,
                 change=row.change,
             )
-            for row in numbered([changes])[0]
+            for rows in numbered(group)
+            for row in rows
         ]
         flex.feed.writer.write(run_of(rows, markers=markers))
     flex.feed.writer.rotate() if rotate else flex.feed.writer.flush()
@@ -230,19 +233,21 @@ LOGS = st.lists(st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, 
     images_max=st.integers(1, 5),
     stops=st.lists(st.integers(1, 6), max_size=6),
     bulk=st.booleans(),
+    together=st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(0.25)
 def test_every_image_comes_once_wherever_a_run_ends(
     tmp_path_factory: pytest.TempPathFactory,
     log: list[list[list[Change]]],
     images_max: int,
     stops: list[int],
     bulk: bool,
+    together: bool,
 ) -> None:
     """Runs that are stopped after some looks, or that fail while they write, then a whole one."""
-    whole = _filled(tmp_path_factory.mktemp("whole"), log, bulk)
+    whole = _filled(tmp_path_factory.mktemp("whole"), log, bulk, together)
     whole.run()
-    parts = _filled(tmp_path_factory.mktemp("parts"), log, bulk)
+    parts = _filled(tmp_path_factory.mktemp("parts"), log, bulk, together)
     for count in stops:
         _run_partly(parts, images_max, count)
     parts.run()
@@ -252,13 +257,13 @@ def test_every_image_comes_once_wherever_a_run_ends(
     assert (place.segment, place.trx) == (other.segment, other.trx)
 
 
-def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool) -> MemoryFlex:
+def _filled(folder: Path, log: list[list[list[Change]]], bulk: bool, together: bool) -> MemoryFlex:
     """A log of these segments; the last one is open."""
     flex = MemoryFlex(folder, changelog_names=ChangelogNames.PLAIN, bulk_insert=bulk)
     links.enable(flex.links)
     for segment in log[:-1]:
-        write(flex, *segment)
-    write(flex, *log[-1], rotate=False)
+        write(flex, *segment, together=together)
+    write(flex, *log[-1], rotate=False, together=together)
     flex.feed.close()
     return flex
 
