@@ -79,10 +79,13 @@ def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
     assert (noting.gsns, feed.links()) == ([], ["0.ckt"])
 
 
-def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed) -> None:
+@pytest.mark.parametrize("has_state", [True, False])
+def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed, has_state: bool) -> None:
     """Its first segments have numbers that the consumer is past, so none of them would come."""
     for _ in range(2):
         feed.write(1)
+    if not has_state:
+        ConsumerState(feed.directory).drop()
     created = []
 
     class Creating(Noting):
@@ -95,7 +98,7 @@ def test_a_log_that_is_created_anew_stops_a_consumer_at_work(feed: Feed) -> None
             return True
 
     with pytest.raises(ConsumerOfOtherLog):
-        feed.run(Creating(), stop=lambda: False)
+        feed.run(Creating(answer=lambda _: has_state), stop=lambda: False)
     assert created
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fix_consumer import Feed, Noting
-from fix_log import truncate
+from fix_log import SOURCE, inserts, numbered, run_of, truncate
+from penstock.consume.api import CdcConsumer
+from penstock.consume.calls import ConsumerFailed
 from penstock.consume.position import ConsumerState, Position
+from penstock.consume.snapshot import Made, Snapshot
+from penstock.log import Writer
 
 
 @pytest.fixture
@@ -93,3 +99,52 @@ def test_a_link_goes_only_once_its_segment_is_confirmed(feed: Feed) -> None:
         ["0.ckt", "1.ckt", "2.ckt"],
         ["1.ckt", "2.ckt"],
     ]
+
+
+def test_parts_of_events_are_not_taken_for_parts_of_batches(feed: Feed) -> None:
+    """A class that was rewritten gets what was half read once more."""
+    feed.write(2)
+    position = saved(feed)
+    assert position is not None
+    half = replace(position, entries=9, unit="on_events")
+    ConsumerState(feed.directory).save(half)
+    gsns: list[int] = []
+
+    class Batched(CdcConsumer):
+        def on_batches(self, batches: Iterator[Any]) -> bool:
+            gsns.extend(gsn for one in batches for gsn in one.batch.column("gsn").to_pylist())
+            return True
+
+    feed.run(Batched())
+    assert gsns == [1, 2]
+
+
+def test_a_snapshot_stays_until_the_consumer_is_past_it(feed: Feed) -> None:
+    """Its numbers are not those of the links: none of them goes, and a restart goes on in it."""
+    for _ in range(3):
+        feed.write(1)
+    snapshot = Snapshot(feed.directory)
+    snapshot.want()
+    with Writer.open(snapshot.folder, log_id=None, source=SOURCE) as writer:
+        for trx in numbered([inserts(1), inserts(1)]):
+            writer.write(run_of(trx))
+            writer.rotate()
+        rows_log = writer.log_id
+    position = saved(feed)
+    assert position is not None
+    snapshot.begin(Made(log_id=rows_log, ordinal="1", begin=replace(position, segment=2, gsn=2)))
+
+    class Once(Noting):
+        def on_events(self, events: Iterator[Any]) -> bool:
+            if self.gsns:
+                raise RuntimeError("enough")
+            return super().on_events(events)
+
+    with pytest.raises(ConsumerFailed, match="enough"):
+        feed.run(Once())
+    assert feed.links() == ["0.ckt", "1.ckt", "2.ckt"]
+    assert list(snapshot.folder.glob("*.ckt"))
+    again = Noting()
+    feed.run(again)
+    assert again.gsns == [2, 3]
+    assert feed.links() == ["2.ckt"]
