@@ -179,6 +179,17 @@ def test_a_table_that_is_emptied_has_its_row_in_its_place(flex: MemoryFlex) -> N
     assert len(flex.warnings) == 2
 
 
+def test_a_table_that_is_emptied_once_is_noted_once(flex: MemoryFlex) -> None:
+    """The rest of its segment is read later, or after a restart."""
+    write(flex, [insert(1)], markers=(truncate(1, 1, "item"),), rotate=False)
+    flex.run()
+    write(flex, [insert(2)], rotate=False)
+    flex.run()
+    write(flex, [insert(3)])
+    flex.run()
+    assert [(row[0], row[3]) for row in images(flex)] == [(1, 1), (0, None), (1, 2), (1, 3)]
+
+
 def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) -> None:
     """Nothing is written behind a place that somebody else has moved."""
     write(flex, [insert(1)])
