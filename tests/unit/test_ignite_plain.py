@@ -38,7 +38,7 @@ def item(type_id: int, value: int) -> bytes:
     return head + struct.pack("<Bi", 3, value) + b"\x18"
 
 
-def maker_of(*declared: DeclaredColumn, backups: bool = False) -> RowMaker:
+def maker_of(*declared: DeclaredColumn, backups: bool) -> RowMaker:
     """Makes rows; what it finds out is kept nowhere."""
     files: Any = SimpleNamespace(save=lambda *_: None)
     shapes = Shapes(files, declared=lambda _: declared)
@@ -59,7 +59,7 @@ def changes_in(*entries: bytes) -> Changes:
 
 def check_alike(*batches: list[bytes], declared: tuple[DeclaredColumn, ...] = ()) -> list[Any]:
     """Make rows of some batches in both ways; the rows. Both may refuse a key."""
-    fast, slow = maker_of(*declared), maker_of(*declared)
+    fast, slow = (maker_of(*declared, backups=True) for _ in "ab")
     slow._plain.of = lambda *_: None  # type: ignore[method-assign]
     rows: list[Any] = []
     for batch in batches:
@@ -82,6 +82,7 @@ def check_alike(*batches: list[bytes], declared: tuple[DeclaredColumn, ...] = ()
 INT = number(5)
 LONG = struct.pack("<Bq", 4, 1 << 40)
 DATE = struct.pack("<Bq", 11, 1_767_323_045_678)
+LATE = struct.pack("<Bq", 11, 1 << 60)  # no year that Python has
 
 
 @pytest.mark.parametrize("pure", ["0", "1"])
@@ -99,6 +100,8 @@ DATE = struct.pack("<Bq", 11, 1_767_323_045_678)
         [{"value": INT}] * 2 + [{"value": INT, "expires": 9_000}, {"value": INT}] * 2,
         [{"value": INT}] * 2 + [{"value": None, "op": 3}] * 2 + [{"value": INT}],
         [{"value": DATE}] * 3 + [{"value": text("x")}] * 2,
+        [{"value": DATE}] * 3 + [{"value": LATE}] * 2 + [{"value": DATE}],
+        [{"value": INT}] * 3 + [{"value": INT, "flags": 0}] * 2,
     ],
 )  # fmt: skip
 def test_what_is_new_is_left_to_the_decoder(
