@@ -195,25 +195,18 @@ def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) ->
     write(flex, [insert(1)])
     flex.run()
     write(flex, [insert(2)], rotate=False)
-    moved: list[bool] = []
-
-    def stop() -> bool:
-        if not moved:
-            moved.append(True)
-            flex.session.driver.execute('update "flexviews.penstock_place" set trx = 9')
-        return False
-
     instance = flex.flexcdc()
     settled = instance._settled
+    seen: list[Any] = []
 
     def settle_first(state: Any) -> Any:
         found = settled(state)
-        stop()
+        flex.session.driver.execute('update "flexviews.penstock_place" set trx = 9')
         return found
 
     instance._settled = settle_first  # type: ignore[method-assign]
     with pytest.raises(StateMoved):
-        instance.run(lambda: False, on_place=lambda _: None)
+        instance.run(lambda: len(seen) > 1, on_place=seen.append)
     assert len(images(flex)) == 1
 
 
