@@ -105,7 +105,10 @@ class FakeRowTarget:
 
     # -- positions
 
-    def locked_position(self, log_id: str) -> Applied:
+    def read_position(self, log_id: str) -> Applied:
+        return self.positions.setdefault(log_id, Applied())
+
+    def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
         return self.positions.get(log_id, Applied())
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:

@@ -16,13 +16,19 @@ from penstock.model.hlc import Hlc
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode
-from penstock.ports.staging import Mutation, Staged, StagedTable, batch_of
+from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_of
 from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import TakenOver, take_over
+from penstock.stage.consistent.beginning import take_over
+from penstock.stage.position import TakenOver
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script, load_script
+
+
+def log_id_of(group: Group) -> str:
+    """Name the log that instances of a target schema share."""
+    return f"{SHARED_LOG}test/{'.'.join(group)}"
 
 
 @dataclass
@@ -45,6 +51,7 @@ class Stage:
         self.sequencer = RowSequencer(
             sessions,
             metrics=ApplyMetrics(self.registry),
+            log_id=log_id_of,
             script=self.script,
             options=SequencerOptions(mode=self.mode, **self.more),
         )
@@ -59,7 +66,7 @@ class Stage:
             self.table(name): batch_of(some if isinstance(some, list) else [some])
             for name, some in mutations.items()
         }
-        found = self.sequencer.accept(self.staging, self.group, batches)
+        found = self.sequencer.accept(self.staging, self.group, batches, "p")
         return {table.name: _counts(one) for table, one in found.items()}
 
     def resolve(self, time: int) -> None:
@@ -68,9 +75,8 @@ class Stage:
 
     def take_over(self) -> TakenOver:
         """Be the one who may apply windows from now on."""
-        log_id = f"{SHARED_LOG}test/{'.'.join(self.group)}"
         with closing(open_shared_progress(self.rows.url, application_name="test")) as progress:
-            self.holder = take_over(log_id, progress)
+            self.holder = take_over(log_id_of(self.group), progress)
         return self.holder
 
     def round(self, holder: TakenOver | None = None) -> StageMode:
@@ -80,7 +86,9 @@ class Stage:
 
     def sweep(self) -> Hlc:
         """One round of best effort."""
-        return self.sequencer.sweep(self.staging, self.group)
+        return self.sequencer.sweep(
+            self.staging, self.group, lambda: self.holder or self.take_over()
+        )
 
     def waiting(self, name: str) -> list[tuple[int, str]]:
         """The staged mutations of a table that are not applied."""

@@ -15,12 +15,15 @@ from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.checks import Finding
 from penstock.ports.staging import (
+    STUB,
+    FeedState,
     Group,
     GroupState,
     Holder,
     Keys,
     Lease,
     Mutation,
+    RowState,
     Slice,
     Staged,
     StagedRows,
@@ -31,8 +34,14 @@ from penstock.ports.staging import (
     key_empty,
     mutations_of,
 )
+from penstock.ports.staging_errors import checkpoint_moved
 
 RowKey = tuple[Hlc, str]
+FIRST = Hlc(1, 1)
+
+
+def _time_of(mark: tuple[str, Hlc, bool]) -> Hlc:
+    return mark[1]
 
 
 class WentBack(PenstockError):
@@ -55,6 +64,7 @@ class FakeStaging:
 
     tables: dict[StagedTable, dict[RowKey, Row]] = field(default_factory=dict)
     checkpoints: dict[str, list[tuple[str, Hlc, bool]]] = field(default_factory=dict)
+    joined: dict[tuple[str, str], Hlc] = field(default_factory=dict)
     leases: dict[str, Lease] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     applied_at: dict[str, datetime] = field(default_factory=dict)
@@ -68,7 +78,7 @@ class FakeStaging:
 
     # -- the database
 
-    def create(self) -> None:
+    def create(self, *, database: bool = True) -> None:
         """Nothing to do."""
 
     @contextmanager
@@ -86,9 +96,12 @@ class FakeStaging:
         for table in tables:
             self.tables.setdefault(table, {})
 
-    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
+    def stage(
+        self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
+    ) -> dict[StagedTable, Staged]:
         with self.lock:
             self.calls += 1
+            self._check_unresolved(batches, partition)
             if self.hold is not None:
                 self.hold.wait(30)
             if self.fail is not None:
@@ -107,7 +120,32 @@ class FakeStaging:
         kept.update((place, Row(one)) for place, one in new.items())
         return Staged(added=len(new), duplicates=len(rows) - len(new))
 
-    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _check_unresolved(
+        self, batches: Mapping[StagedTable, pa.RecordBatch], partition: str
+    ) -> None:
+        times = [one.time for batch in batches.values() for one in mutations_of(batch)]
+        if partition and times:
+            group = next(iter(batches)).group
+            if min(times) <= self.feed_state(group, partition).resolved:
+                raise checkpoint_moved(partition)
+
+    def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
+        kept = self.tables.get(table, {})
+        return [self._state(kept, one) for one in mutations_of(batch)]
+
+    def _state(self, kept: Mapping[RowKey, Row], one: Mutation) -> RowState:
+        found = kept.get((one.time, one.key))
+        if found is not None:
+            return RowState.APPLIED if found.applied else RowState.WAITING
+        is_old = any(
+            row.applied and key == one.key and time > one.time for (time, key), row in kept.items()
+        )
+        return RowState.SUPERSEDED if is_old else RowState.NEW
+
+    def stage_if_exists(
+        self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
+    ) -> pa.RecordBatch:
+        self._check_unresolved({table: batch}, partition)
         kept = self.tables.get(table, {})
         waiting = {one.mutation.key for one in kept.values() if not one.applied}
         rows = list(mutations_of(batch))
@@ -122,11 +160,13 @@ class FakeStaging:
             if (one.time, one.key) not in kept or not kept[one.time, one.key].applied
         )
 
-    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+    def mark_applied(
+        self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
+    ) -> None:
         kept = self.tables.setdefault(table, {})
         for one in mutations_of(batch):
-            stub = Row(Mutation(time=one.time, key=one.key, after=b'{"__stub__":true}'))
-            kept.setdefault((one.time, one.key), stub).applied = True
+            new = one if keep else Mutation(time=one.time, key=one.key, after=STUB)
+            kept.setdefault((one.time, one.key), Row(new)).applied = True
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
@@ -218,34 +258,81 @@ class FakeStaging:
     def group_names(self) -> tuple[str, ...]:
         return tuple(sorted(self.checkpoints))
 
-    def advance(self, group: Group, partition: str, time: Hlc) -> None:
-        marks = self.checkpoints.setdefault(group_name(group), [])
-        last = max((one for name, one, _ in marks if name == partition), default=ZERO)
-        if time < last:
-            raise WentBack(
-                f"proposed checkpoint timestamp for group={group_name(group)}, "
-                f"partition={partition} is going backwards: {time}; verify changefeed cursor or "
-                "remove already-applied checkpoint timestamp entries",
-                hint="As it says.",
-            )
-        if time > last:
-            marks.append((partition, time, False))
+    def feed_state(self, group: Group, partition: str) -> FeedState:
+        window, name = self.window(group), group_name(group)
+        marks = self.checkpoints.setdefault(name, [])
+        if not any(known == partition for known, _, _ in marks):
+            joined = max(FIRST, window.proposed)
+            self.joined[name, partition] = joined
+            marks.extend((partition, time, True) for time in sorted({FIRST, joined}))
+        resolved = max(time for known, time, _ in marks if known == partition)
+        is_joining = self.joined.get((name, partition)) == resolved
+        resolved = ZERO if resolved == FIRST else resolved
+        return FeedState(resolved=resolved, is_joining=is_joining, window=self.window(group))
 
-    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
-        marks = self.checkpoints.setdefault(group_name(group), [])
-        for partition in set(partitions) - {name for name, _, _ in marks}:
-            marks.append((partition, Hlc(1, 1), True))
+    def advance(self, group: Group, partition: str, time: Hlc) -> None:
+        with self.lock:
+            state = self.feed_state(group, partition)
+            if time < state.resolved and not state.is_joining:
+                raise WentBack(
+                    f"proposed checkpoint timestamp for group={group_name(group)}, "
+                    f"partition={partition} is going backwards: {time}; verify changefeed cursor "
+                    "or remove already-applied checkpoint timestamp entries",
+                    hint="As it says.",
+                )
+            if time > state.resolved:
+                self.checkpoints[group_name(group)].append((partition, time, False))
 
     def window(self, group: Group) -> Window:
         marks = self.checkpoints.get(group_name(group), [])
-        committed = max((time for _, time, applied in marks if applied), default=ZERO)
-        proposed = max((time for _, time, _ in marks), default=ZERO)
-        return Window(committed=committed, proposed=proposed)
+        partitions = {name for name, _, _ in marks}
+        ends = [
+            Window(
+                committed=max((t for name, t, done in marks if name == one and done), default=ZERO),
+                proposed=max(t for name, t, _ in marks if name == one),
+            )
+            for one in partitions
+        ]
+        committed = min((one.committed for one in ends), default=ZERO)
+        proposed = min((one.proposed for one in ends), default=ZERO)
+        return Window(
+            committed=ZERO if committed == FIRST else committed,
+            proposed=ZERO if proposed == FIRST else proposed,
+        )
 
     def commit(self, group: Group, through: Hlc) -> None:
         marks = self.checkpoints.get(group_name(group), [])
         marks[:] = [(name, time, applied or time <= through) for name, time, applied in marks]
+        partitions = {name for name, _, _ in marks}
+        ahead = {name for name, time, _ in marks if time > through}
+        for partition in ahead if len(partitions) > 1 else ():
+            if (partition, through, True) not in marks:
+                marks.append((partition, through, True))
         self.applied_at[group_name(group)] = datetime.now(UTC)
+
+    def forget_checkpoints(self, group: Group, before: Hlc) -> int:
+        marks = self.checkpoints.get(group_name(group), [])
+        last = {name: time for name, time, applied in sorted(marks, key=_time_of) if applied}
+        old = [
+            one for one in marks
+            if one[2] and FIRST < one[1] < before and one[1] != last[one[0]]
+        ]  # fmt: skip
+        marks[:] = [one for one in marks if one not in old]
+        return len(old)
+
+    def rewind(self, group: Group, time: Hlc) -> None:
+        name = group_name(group)
+        marks = self.checkpoints.get(name, [])
+        partitions = {one for one, _, _ in marks}
+        marks[:] = [one for one in marks if one[1] < time]
+        marks += [(one, time, True) for one in sorted(partitions)]
+        for table in self.staged_tables(group):
+            kept = self.tables[table]
+            for place in [one for one in kept if one[0] > time]:
+                if kept[place].mutation.after == STUB:
+                    del kept[place]
+                else:
+                    kept[place].applied = False
 
     # -- leases, memo, keys
 

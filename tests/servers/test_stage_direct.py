@@ -16,9 +16,10 @@ from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
 from penstock.ports.stage_config import StageMode
+from penstock.stage.apply.admission import MutationLate
 from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
 from penstock.stage.apply.tables import ConflictUnmerged, TableNotThere
-from penstock.stage.consistent.lease import LeaseLost
+from penstock.stage.position import LeaseLost
 from penstock.stage.script import UserModuleFailed
 
 Make = Callable[..., Stage]
@@ -179,7 +180,7 @@ def test_before_any_checkpoint_what_is_a_minute_old_is_swept(make: Make, target:
     stage.sweep()
     assert target.rows("select id from p") == [(1,)]
     assert stage.waiting("p") == [(future, "[2]")]
-    assert stage.staging.checkpoints == {}
+    assert stage.staging.window(stage.group).committed == ZERO
 
 
 def test_keys_that_wait_hold_up_only_themselves(
@@ -198,7 +199,8 @@ def test_keys_that_wait_hold_up_only_themselves(
         assert target.rows("select id from c") == []
         assert stage.waiting("c") == [(3, "[5]"), (4, "[5]")]
         assert stage.staging.window(stage.group).committed == Hlc(2)
-    stage.post(p=[row(2, 2, v=1)])
+    with pytest.raises(MutationLate):  # no row can bring the parent any more
+        stage.post(p=[row(2, 2, v=1)])
     target.run("insert into p values (2, 1)")
     assert stage.sweep() == Hlc(6)
     assert target.rows("select * from c") == [(5, 1)]

@@ -32,8 +32,9 @@ from penstock.ports.staging import Group, StagedTable
 from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import TakenOver, take_over
+from penstock.stage.consistent.beginning import take_over
 from penstock.stage.metrics import Metrics
+from penstock.stage.position import TakenOver
 from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver
 from penstock.stage.receiver.sessions import Sessions

@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from fix_postgres import Server
 from fix_staging_database import GROUP, ORDERS, at, batch, change, rows
+from penstock.engines.postgres.staging.checkpoints import Checkpoints
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.host.errors import ConnectFailed, ConnectionLost
-from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import Lease, Window
-from penstock.ports.staging_errors import CheckpointGoesBack
+from penstock.model.hlc import ZERO
+from penstock.ports.staging import STUB, FeedState, Lease, RowState, Window
+from penstock.ports.staging_errors import CheckpointGoesBack, CheckpointMoved
 
 NAMES = ("sequtil.Lease.shop.public.a", "sequtil.Lease.shop.public.b")
 NOW = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -135,26 +137,152 @@ def test_partitions_wait_for_the_slowest(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
     """The end is the least of their ends, and what is committed is so for all of them."""
-    session.ensure_partitions(GROUP, ["a", "b"])
-    session.ensure_partitions(GROUP, ["a", "b"])
-    first = Hlc(1, 1)
-    assert session.window(GROUP) == Window(committed=first, proposed=first)
+    for name in ("a", "b", "a"):
+        state = session.feed_state(GROUP, name)
+        assert state == FeedState(resolved=ZERO, is_joining=True, window=Window(
+            committed=ZERO, proposed=ZERO))  # fmt: skip
     session.advance(GROUP, "a", at(10))
     session.advance(GROUP, "a", at(20))
-    assert session.window(GROUP) == Window(committed=first, proposed=first)
+    assert session.window(GROUP) == Window(committed=ZERO, proposed=ZERO)
     session.advance(GROUP, "b", at(12))
-    assert session.window(GROUP) == Window(committed=first, proposed=at(12))
+    assert session.window(GROUP) == Window(committed=ZERO, proposed=at(12))
     session.commit(GROUP, at(12))
     for one in (session, other):
         assert one.window(GROUP) == Window(committed=at(12), proposed=at(12))
-    # A partition that comes later is behind: what it brings is applied before the others go on.
-    other.advance(GROUP, "c", at(5))
-    assert session.window(GROUP) == Window(committed=ZERO, proposed=at(5))
-    session.commit(GROUP, at(5))
-    other.advance(GROUP, "c", at(15))
-    assert session.window(GROUP) == Window(committed=at(5), proposed=at(12))
+
+
+def test_a_feed_that_joins_holds_the_window_where_it_is(
+    session: PostgresStagingSession, other: PostgresStagingSession
+) -> None:
+    """What it resolves before that changes nothing, until it resolves something later."""
+    session.advance(GROUP, "a", at(12))
     session.commit(GROUP, at(12))
-    assert session.window(GROUP) == Window(committed=at(12), proposed=at(12))
+    session.advance(GROUP, "a", at(14))
+    state = other.feed_state(GROUP, "c")
+    window = Window(committed=at(12), proposed=at(14))
+    assert state == FeedState(resolved=at(14), is_joining=True, window=window)
+    other.advance(GROUP, "c", at(5))
+    session.advance(GROUP, "a", at(30))
+    for one in (session, other):
+        assert one.window(GROUP) == window
+    session.commit(GROUP, at(14))
+    other.advance(GROUP, "c", at(20))
+    for one in (session, other):
+        assert one.window(GROUP) == Window(committed=at(14), proposed=at(20))
+        assert not one.feed_state(GROUP, "c").is_joining
+    with pytest.raises(CheckpointGoesBack):
+        other.advance(GROUP, "c", at(19))
+    session.commit(GROUP, at(20))
+    assert not session.feed_state(GROUP, "a").is_joining
+    assert session.window(GROUP) == Window(committed=at(20), proposed=at(20))
+
+
+def test_a_window_that_is_proposed_gets_no_more_rows(
+    session: PostgresStagingSession, other: PostgresStagingSession
+) -> None:
+    """Whoever stages rows of a feed sees what the feed has resolved; other feeds are apart."""
+    session.feed_state(GROUP, "p")
+    session.stage({ORDERS: batch(change(3))}, partition="p")
+    other.advance(GROUP, "p", at(3))
+    with pytest.raises(CheckpointMoved):
+        session.stage({ORDERS: batch(change(4), change(3, 2))}, partition="p")
+    with pytest.raises(CheckpointMoved):
+        session.stage_if_exists(ORDERS, batch(change(3, 2)), partition="p")
+    with pytest.raises(CheckpointMoved):
+        session.stage({ORDERS: batch(change(9))}, partition="unknown")
+    assert rows_of(session, 9) == 1
+    session.stage({ORDERS: batch(change(4))}, partition="p")
+    session.stage({ORDERS: batch(change(2, 5))})
+    assert rows_of(session, 9) == 3
+
+
+def rows_of(session: PostgresStagingSession, number: int) -> int:
+    """How many rows are staged up to a time."""
+    slices = session.read([ORDERS], ZERO, at(number), limit=100)
+    return sum(one.num_rows for part in slices for one in part.rows.values())
+
+
+def test_a_feed_that_resolves_waits_for_rows_that_are_being_staged(
+    session: PostgresStagingSession, url: str
+) -> None:
+    """So that they are in the window."""
+    session.feed_state(GROUP, "p")
+    with psycopg.connect(url) as staging, PostgresStaging(url).opened() as other:
+        Checkpoints().check_unresolved(staging, "shop.public", "p", at(3))
+        thread = threading.Thread(target=other.advance, args=(GROUP, "p", at(3)))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert session.window(GROUP).proposed == ZERO
+        staging.commit()
+        thread.join()
+    assert session.window(GROUP).proposed == at(3)
+
+
+def test_old_checkpoints_are_forgotten(
+    session: PostgresStagingSession, other: PostgresStagingSession, url: str
+) -> None:
+    """All applied ones but the last of each partition, and the one that it begins with."""
+    for number in range(1, 6):
+        session.advance(GROUP, "a", at(number))
+    session.advance(GROUP, "b", at(4))
+    session.commit(GROUP, at(4))
+    window = session.window(GROUP)
+    assert session.forget_checkpoints(GROUP, at(4)) == 3
+    assert session.forget_checkpoints(GROUP, at(9)) == 0
+    assert session.window(GROUP) == other.window(GROUP) == window
+    query = "select partition, source_nanos from public.checkpoints order by 1, 2"
+    kept = [(one, number) for one, number in rows(url, query) if number > 1]
+    assert kept == [("a", at(4).nanos), ("a", at(5).nanos), ("b", at(4).nanos)]
+
+
+def test_a_group_goes_back(
+    session: PostgresStagingSession, other: PostgresStagingSession, url: str
+) -> None:
+    """What is later is unapplied, stubs are gone, and each feed goes on from there."""
+    session.stage({ORDERS: batch(change(1), change(3), change(5, 2))})
+    session.mark_applied(ORDERS, batch(change(4, 3)))
+    session.mark_applied(ORDERS, batch(change(2, 4)))
+    for name, number in (("a", 4), ("a", 6), ("b", 5)):
+        session.advance(GROUP, name, at(number))
+    session.mark_applied_through([ORDERS], at(5))
+    session.commit(GROUP, at(5))
+    session.rewind(GROUP, at(2))
+    for one in (session, other):
+        assert one.window(GROUP) == Window(committed=at(2), proposed=at(2))
+        assert not one.feed_state(GROUP, "a").is_joining
+    name = "_shop_public_orders"
+    query = f"select nanos, applied, applied_at is null from public.{name} order by nanos"
+    assert rows(url, query) == [
+        (at(1).nanos, True, False),
+        (at(2).nanos, True, False),
+        (at(3).nanos, False, True),
+        (at(5).nanos, False, True),
+    ]
+    session.advance(GROUP, "a", at(3))
+    other.advance(GROUP, "b", at(9))
+    assert session.window(GROUP) == Window(committed=at(2), proposed=at(3))
+
+
+def test_a_late_mutation_has_a_state(session: PostgresStagingSession) -> None:
+    """In the order of the batch."""
+    session.stage({ORDERS: batch(change(1), change(2, 2), change(5, 3))})
+    session.mark_applied(ORDERS, batch(change(2, 2), change(5, 3)))
+    proposed = batch(
+        change(4, 3), change(1), change(2, 2), change(1, 2), change(9, 3), change(1, 7)
+    )
+    assert session.states_of(ORDERS, proposed) == [
+        RowState.SUPERSEDED, RowState.WAITING, RowState.APPLIED, RowState.SUPERSEDED,
+        RowState.NEW, RowState.NEW,
+    ]  # fmt: skip
+
+
+def test_what_is_marked_may_be_kept_whole(session: PostgresStagingSession) -> None:
+    """Else it is a stub."""
+    session.mark_applied(ORDERS, batch(change(1)), keep=True)
+    session.mark_applied(ORDERS, batch(change(2)))
+    (one,) = session.read([ORDERS], ZERO, at(9), limit=9, with_applied=True)
+    assert one.rows[ORDERS].column("after").to_pylist() == [change(1).after, STUB]
 
 
 def test_marks_that_an_operator_has_deleted_are_forgotten(

@@ -13,7 +13,8 @@ import pytest
 
 from penstock.ports.staging import Lease
 from penstock.ports.staging_errors import StagingUnusable
-from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
+from penstock.stage.consistent.lease import HeldLease, held
+from penstock.stage.position import LeaseLost
 
 LIFETIME_S = 0.4
 LEASE = Lease(names=("sequtil.Lease.shop",), nonce=uuid.UUID(int=1), expires=datetime.now(UTC))

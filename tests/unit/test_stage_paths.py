@@ -37,7 +37,12 @@ MARKER = "202011221122335555555556666666666.RESOLVED"
         ),
         (
             f"/db/public/other/2020-04-04/{MARKER}",
-            Place(group=SHOP, kind=Kind.RESOLVED, time=Hlc(1606044153_555555555, 6666666666)),
+            Place(
+                group=SHOP,
+                kind=Kind.RESOLVED,
+                table="other",
+                time=Hlc(1606044153_555555555, 6666666666),
+            ),
         ),
     ],
 )

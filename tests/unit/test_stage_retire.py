@@ -10,7 +10,7 @@ from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import StagedTable
-from penstock.stage.consistent.lease import lease_lost
+from penstock.stage.position import lease_lost
 from penstock.stage.retire import AGAIN_S, FROM_START_S, INTERVAL_S, REST, Retiring
 
 DAY_S = 86_400

@@ -21,8 +21,8 @@ from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Mutation, StagedTable, batch_of
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
-from penstock.stage.consistent.beginning import TakenOver, take_over
-from penstock.stage.consistent.lease import LeaseLost
+from penstock.stage.consistent.beginning import take_over
+from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.receiver.sessions import Sessions
 
 LOG = "stage/test/shop.public"
@@ -40,7 +40,7 @@ class Stage:
     def post(self, **mutations: list[Mutation]) -> None:
         """One request."""
         batches = {StagedTable(GROUP, name): batch_of(some) for name, some in mutations.items()}
-        self.sequencer.accept(self.staging, GROUP, batches)
+        self.sequencer.accept(self.staging, GROUP, batches, "p")
 
     def resolve(self, time: int) -> None:
         """A resolved timestamp comes."""
@@ -50,6 +50,11 @@ class Stage:
         """The times of a table's staged mutations that are not applied."""
         kept = self.staging.tables.get(StagedTable(GROUP, name), {})
         return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
+
+    def sweep(self) -> Hlc:
+        """Take over, and make one round of best effort."""
+        holder = take_over(LOG, self.target)
+        return self.sequencer.sweep(self.staging, GROUP, lambda: holder)
 
     def round(self, holder: TakenOver) -> None:
         """What the holder of the lease does again and again."""
@@ -63,6 +68,7 @@ def stage_of(mode: StageMode) -> Iterator[Stage]:
         sequencer = RowSequencer(
             sessions,  # type: ignore[arg-type]
             metrics=ApplyMetrics(CollectorRegistry()),
+            log_id=lambda _group: LOG,
             options=SequencerOptions(mode=mode),
         )
         yield Stage(sequencer, target, FakeStaging())
@@ -141,7 +147,7 @@ def test_what_was_applied_while_a_sweep_reads_is_left_out(
 
     monkeypatch.setattr(sweeps.staging, "read", late)
     sweeps.resolve(5)
-    sweeps.sequencer.sweep(sweeps.staging, GROUP)
+    sweeps.sweep()
     assert sweeps.target.counts == {}
 
 
@@ -152,7 +158,7 @@ def test_a_key_that_waits_keeps_its_order(sweeps: Stage) -> None:
     sweeps.post(t=[row(2, 1, v=1), row(3, 2, v=1)])
     assert list(sweeps.target.rows["t"]) == ["[2]"]
     sweeps.resolve(4)
-    sweeps.sequencer.sweep(sweeps.staging, GROUP)
+    sweeps.sweep()
     assert sweeps.target.rows["t"]["[1]"] == ROW
     assert sweeps.waiting("t") == []
 
@@ -162,13 +168,13 @@ def test_a_row_without_its_parent_holds_up_its_key_and_the_checkpoints(sweeps: S
     sweeps.post(p=[row(1, 1), row(5, 3)], c=[row(3, 5, p=2), row(4, 5, p=1)])
     for time in (2, 3, 4, 6):
         sweeps.resolve(time)
-    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(2, 10**10 - 1)
+    assert sweeps.sweep() == Hlc(2, 10**10 - 1)
     assert list(sweeps.target.rows["p"]) == ["[1]", "[3]"]
     assert sweeps.target.rows["c"] == {}
     assert sweeps.waiting("c") == [3, 4]
     assert sweeps.staging.window(GROUP).committed == Hlc(2)
     sweeps.target.rows["p"]["[2]"] = {"id": 2}
-    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(6)
+    assert sweeps.sweep() == Hlc(6)
     assert sweeps.target.rows["c"] == {"[5]": {"id": 5, "p": 1}}
     assert sweeps.staging.window(GROUP).committed == Hlc(6)
 
@@ -178,5 +184,5 @@ def test_children_are_deleted_in_front_of_their_parents(sweeps: Stage) -> None:
     sweeps.post(p=[row(1, 1)], c=[row(1, 5, p=1)])
     sweeps.post(p=[gone(2, 1)], c=[gone(2, 5)])
     sweeps.resolve(3)
-    assert sweeps.sequencer.sweep(sweeps.staging, GROUP) == Hlc(3)
+    assert sweeps.sweep() == Hlc(3)
     assert sweeps.target.rows["p"] == sweeps.target.rows["c"] == {}

@@ -13,7 +13,9 @@ from penstock.cli.output import say, say_json
 
 @click.command()
 @pipeline_file
-@click.option("--create", is_flag=True, help="Make the staging database and its tables first.")
+@click.option(
+    "--create", is_flag=True, help="Create the staging database first; its tables always are."
+)
 @click.option("--half", type=click.Choice(["load", "extract", "feed"]), hidden=True)
 @click.option("--group", default="", hidden=True, help="With --half: which target schema.")
 @common

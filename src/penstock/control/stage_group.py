@@ -30,11 +30,12 @@ from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.progress import SharedProgress, open_shared_progress
 from penstock.ports.stage_config import StageMode, seconds
-from penstock.ports.stage_groups import group_config, lease_of, log_id_of, source_identity
+from penstock.ports.stage_groups import group_config, leases_of, log_id_of, source_identity
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
-from penstock.stage.consistent.beginning import TakenOver, begin_log, forget_log, take_over
-from penstock.stage.consistent.lease import HeldLease, LeaseLost, held
+from penstock.stage.consistent.beginning import begin_log, forget_log, take_over
+from penstock.stage.consistent.lease import HeldLease, held
 from penstock.stage.consistent.marks import Marking
+from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.retire import Retiring
 
 if TYPE_CHECKING:
@@ -119,9 +120,8 @@ class GroupWorker:
 
     def _tenure(self) -> None:
         lifetime_s = self._section.lease_seconds
-        with held(
-            self._database, [lease_of(self.group)], lifetime_s, socket.gethostname()
-        ) as lease:
+        names = leases_of(self.group, self._sequencer.table_names(self.group))
+        with held(self._database, names, lifetime_s, socket.gethostname()) as lease:
             if isinstance(lease, datetime):
                 self.state = "idle"
                 self._stop.wait(LEASE_POLL_S)
@@ -139,6 +139,7 @@ class GroupWorker:
                     lease.check()
                     if self._goes_through_log(session):
                         self._follow(lease, session)
+                        holder = cache(self._taken_over)  # the log has moved the fence
                     else:
                         # What the log has is not to be loaded behind rows that are written now.
                         forget_log(self._config.layout)
@@ -157,7 +158,7 @@ class GroupWorker:
         return mode is StageMode.CONSISTENT and not self._sequencer.is_rowwise(self.group)
 
     def _taken_over(self) -> TakenOver:
-        """Let nobody else apply windows: called once in a tenure, when the first one is due."""
+        """Let nobody else write: called when rows are first to be written under this lease."""
         with closing(self._target()) as progress:
             return take_over(self._log_id, progress)
 

@@ -55,13 +55,12 @@ class StageNotInstalled(PenstockError):
 def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> None:
     """Receive changefeeds until a signal comes.
 
-    create: make the staging database and its tables where they are missing. on_served: is given the
-    address, once it answers. Raises StageSectionMissing, StageNotInstalled, and what the staging
-    database, the target and the socket raise.
+    Tables of the staging database that are missing are made. create: so is the database.
+    on_served: is given the address, once it answers. Raises StageSectionMissing, StageNotInstalled,
+    and what the staging database, the target and the socket raise.
     """
     section, database = _checked(config)
-    if create:
-        database.create()
+    database.create(database=create)
     stop = StopRequest()
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from penstock.ports.config import Config
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode, StageSection, seconds
-from penstock.ports.stage_groups import feeds
+from penstock.ports.stage_groups import feeds, log_id_of
 
 if TYPE_CHECKING:
     from penstock.stage.apply.sequencer import RowSequencer
@@ -88,5 +89,9 @@ def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[
     # A thread has one session while it writes and may ask for another to read the catalogue.
     with Sessions(row_target_at(config.target.url), 2 * THREADS + 2) as target:
         yield RowSequencer(
-            target, metrics=ApplyMetrics(metrics.registry), script=script, options=options
+            target,
+            metrics=ApplyMetrics(metrics.registry),
+            log_id=partial(log_id_of, config),
+            script=script,
+            options=options,
         )

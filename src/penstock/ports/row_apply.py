@@ -178,10 +178,17 @@ class RowSession(Protocol):
         """A transaction, for a with block: committed durably at its end."""
         ...
 
-    def locked_position(self, log_id: str) -> Applied:
-        """How far a shared log is applied (`ports.progress.SharedProgress`).
+    def read_position(self, log_id: str) -> Applied:
+        """Return how far a shared log is applied (`ports.progress.SharedProgress`).
 
-        Call it within `transaction`: nobody else moves it until that ends.
+        The log gets a row for it if it has none. Call it outside of `transaction`.
+        """
+        ...
+
+    def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
+        """Return how far a shared log is applied; nobody moves that until the transaction ends.
+
+        is_shared: other sessions may lock it in the same way, but not to move it.
         """
         ...
 

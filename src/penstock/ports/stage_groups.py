@@ -7,6 +7,7 @@ far the target is. Not here: who works on a group (`penstock.control.stage_group
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
@@ -14,7 +15,7 @@ from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.config import Config, SourceSection, TargetSection
 from penstock.ports.progress import progress_beside
 from penstock.ports.registry import types_at
-from penstock.ports.staging import Group, group_name
+from penstock.ports.staging import Group, StagedTable, group_name
 from penstock.ports.target import SHARED_LOG
 
 _SCHEME = "staged-"  # and whose types the rows have: those of the target
@@ -40,8 +41,17 @@ def log_id_of(config: Config, group: Group) -> str:
 
 
 def lease_of(group: Group) -> str:
-    """The name of the lease under which an instance works on a group."""
+    """Return the name of the lease under which an instance works on a group."""
     return f"sequtil.Lease.{group_name(group)}"
+
+
+def leases_of(group: Group, tables: Iterable[str]) -> list[str]:
+    """Return the names of all leases that an instance holds while it works on a group.
+
+    Those of the group's tables are Replicator's, so that it and penstock never work at once.
+    """
+    names = [f"sequtil.Lease.{str(StagedTable(group, table)).lower()}" for table in tables]
+    return [lease_of(group), *sorted(names)]
 
 
 def source_identity(url: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from enum import Enum
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -114,6 +115,39 @@ class Window:
 
     committed: Hlc
     proposed: Hlc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedState:
+    """Progress of one feed into a target schema, which is a partition of the table checkpoints.
+
+    Attributes:
+        resolved: Time up to which the feed has sent everything.
+        is_joining: Whether the feed has resolved nothing yet. `resolved` is then the time up to
+            which the schema's other feeds were resolved when this one began, and rows up to there
+            are still to come.
+        window: Window of the schema, over all of its feeds.
+    """
+
+    resolved: Hlc
+    is_joining: bool
+    window: Window
+
+
+class RowState(Enum):
+    """State of a proposed mutation in the staging database.
+
+    Attributes:
+        NEW: It is not staged.
+        WAITING: It is staged and not applied.
+        APPLIED: It is marked applied.
+        SUPERSEDED: It is not staged, and a later mutation of its key is marked applied.
+    """
+
+    NEW = "new"
+    WAITING = "waiting"
+    APPLIED = "applied"
+    SUPERSEDED = "superseded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,24 +273,49 @@ class StagingSession(Protocol):
         """The tables of a target schema that mutation tables were made for, in order."""
         ...
 
-    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
-        """Insert them all or none; redelivered ones change nothing. Raises KeyEmpty.
+    def stage(
+        self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
+    ) -> dict[StagedTable, Staged]:
+        """Insert them all or none; redelivered ones change nothing.
 
         Of rows with one time and key in a batch the last one counts. When it returns, they are
         durable.
+
+        Args:
+            batches: Mutations of tables of one target schema.
+            partition: The feed that sends them, whose time must not have been resolved: a window
+                that is being applied never gets another row. Empty if no feed sends them.
+
+        Raises:
+            KeyEmpty: A mutation has no key.
+            CheckpointMoved: A mutation is not later than what the feed has resolved.
         """
         ...
 
-    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Stage those whose key has an unapplied row; returns the others, in their order."""
+    def stage_if_exists(
+        self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
+    ) -> pa.RecordBatch:
+        """Stage those whose key has an unapplied row; returns the others, in their order.
+
+        partition: see `stage`. Raises CheckpointMoved.
+        """
+        ...
+
+    def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
+        """Return the state of each mutation, in their order.
+
+        It may read all staged rows of a key, so it is for the few mutations that come late.
+        """
         ...
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those that are not marked applied, in their order."""
         ...
 
-    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
-        """Mark these applied now; what was never staged gets a stub."""
+    def mark_applied(
+        self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
+    ) -> None:
+        """Mark these applied now; rows that were never staged get a stub, or are kept whole."""
         ...
 
     def mark_applied_through(
@@ -331,20 +390,43 @@ class StagingSession(Protocol):
         """The names of all groups that have a checkpoint, in order."""
         ...
 
-    def advance(self, group: Group, partition: str, time: Hlc) -> None:
-        """A resolved timestamp has come. Equal is accepted. Raises CheckpointGoesBack."""
+    def feed_state(self, group: Group, partition: str) -> FeedState:
+        """Return the state of a feed, which joins the schema if it is new.
+
+        A feed that joins gets applied checkpoints: 1.0000000001, and the proposed time of the
+        window. So the window does not end later, and never begins earlier, because of it.
+        """
         ...
 
-    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
-        """An applied checkpoint 1.0000000001 for each that has none."""
+    def advance(self, group: Group, partition: str, time: Hlc) -> None:
+        """Add a resolved timestamp of a feed. An equal one is accepted.
+
+        An earlier one is accepted, and changes nothing, while the feed is joining. Raises
+        CheckpointGoesBack otherwise.
+        """
         ...
 
     def window(self, group: Group) -> Window:
-        """The window over all partitions: no partition may outrun another."""
+        """Return the window over all partitions: no partition may outrun another."""
         ...
 
     def commit(self, group: Group, through: Hlc) -> None:
-        """Everything at or before is in the target: set target_applied_at where it is null."""
+        """Mark the checkpoints at or before a time applied: all of it is in the target."""
+        ...
+
+    def forget_checkpoints(self, group: Group, before: Hlc) -> int:
+        """Delete applied checkpoints older than this; returns how many.
+
+        The last applied one of each partition stays.
+        """
+        ...
+
+    def rewind(self, group: Group, time: Hlc) -> None:
+        """Have everything later than a time applied again, in one transaction.
+
+        Later checkpoints are deleted, later mutations are unapplied again, and later stubs are
+        deleted: the feed sends them again. Every partition gets an applied checkpoint of this time.
+        """
         ...
 
     # -- leases ------------------------------------------------------------------------------
@@ -379,10 +461,11 @@ class StagingSession(Protocol):
 class StagingDatabase(Protocol):
     """An engine's part `staging`, for one URL."""
 
-    def create(self) -> None:
-        """Make database, schema and tables that are missing, or upgrade them.
+    def create(self, *, database: bool = True) -> None:
+        """Make tables that are missing, or upgrade them, and the database too if that is wanted.
 
-        Several instances may do so at once. Raises StagingUnusable.
+        Several instances may do so at once. Raises StagingUnusable, and StagingMissing if there is
+        no database.
         """
         ...
 

@@ -30,6 +30,22 @@ class CheckpointGoesBack(PenstockError):
     retry = "operator"
 
 
+class CheckpointMoved(PenstockError):
+    """A feed resolved the time of a mutation while the mutation was being staged."""
+
+    code = "ST27"
+    retry = "backoff"
+
+
+def checkpoint_moved(partition: str) -> CheckpointMoved:
+    """Return the error for a feed."""
+    return CheckpointMoved(
+        f"feed {partition} resolved a time while mutations of it were being staged",
+        hint="Nothing to do: penstock looks at them again.",
+        partition=partition,
+    )
+
+
 class KeyTooLong(PenstockError):
     """A mutation's key is longer than an index of the staging database takes."""
 

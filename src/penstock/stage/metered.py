@@ -152,9 +152,9 @@ class MeteredStaging:
     def __init__(self, database: StagingDatabase, metrics: StagingMetrics) -> None:
         self._database, self._metrics = database, metrics
 
-    def create(self) -> None:
+    def create(self, *, database: bool = True) -> None:
         """See `StagingDatabase`."""
-        self._database.create()
+        self._database.create(database=database)
 
     def examine(self) -> list[Finding]:
         """See `StagingDatabase`."""
@@ -183,10 +183,12 @@ class _Metered:
         self._metrics.filtered.labels(*_labels([table])).inc(count)
         return found
 
-    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+    def mark_applied(
+        self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
+    ) -> None:
         """See `StagingSession`."""
         with self._metrics.timed(self._metrics.mark_seconds, *_labels([table])):
-            self._session.mark_applied(table, batch)
+            self._session.mark_applied(table, batch, keep=keep)
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO

@@ -15,7 +15,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
-from penstock.stage.consistent.lease import LeaseLost
+from penstock.stage.position import LeaseLost
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.retire.step")
@@ -77,7 +77,7 @@ class Retiring:
         return False
 
     def step(self, session: StagingSession) -> float:
-        """Retire few rows of each table; how many seconds to rest."""
+        """Retire few rows of each table, or old checkpoints; how many seconds to rest."""
         self._check()
         began_s = self._clock.monotonic_s()
         committed = session.window(self._group).committed
@@ -87,6 +87,7 @@ class Retiring:
         self._count += count
         if count:
             return (self._clock.monotonic_s() - began_s) * REST
+        session.forget_checkpoints(self._group, before)
         if self._count:
             logger.info(
                 "applied mutations retired", group=group_name(self._group), rows=self._count

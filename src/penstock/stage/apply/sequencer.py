@@ -7,9 +7,11 @@ here: the consistent mode through log and Spark, leases, when to sweep (`penstoc
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -23,8 +25,10 @@ from penstock.model import PenstockError, TableDefinition
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.row_apply import ReferenceMissing, RowSession, SchemaDrift
 from penstock.ports.stage_config import StageMode
-from penstock.ports.stage_groups import position_behind, time_through
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, Window, group_name
+from penstock.ports.staging_errors import CheckpointMoved
+from penstock.ports.target import Applied
+from penstock.stage.apply.admission import FeedEarly, admit
 from penstock.stage.apply.dead_letters import DEFAULT_NAME
 from penstock.stage.apply.dispatching import Batches, dispatched
 from penstock.stage.apply.metrics import ApplyMetrics, labels
@@ -39,21 +43,32 @@ from penstock.stage.apply.order import (
 from penstock.stage.apply.sweep import FLUSH_ROWS, swept
 from penstock.stage.apply.switching import LOOK_AGAIN_S, first_mode, next_mode
 from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
-from penstock.stage.consistent.beginning import TakenOver
-from penstock.stage.consistent.lease import lease_lost
+from penstock.stage.position import (
+    LeaseLost,
+    PositionMoved,
+    TakenOver,
+    check_fence,
+    check_not_behind,
+    check_unmoved,
+    moved,
+    settle,
+    start_of,
+)
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.script import Script
 
 logger = structlog.get_logger()
 faults.declare(
+    "stage.direct.looked",
     "stage.direct.applied",
     "stage.sweep.applied",
+    "stage.sweep.moved",
     "stage.window.written",
     "stage.window.applied",
-    "stage.window.marked",
     "stage.window.committed",
 )
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 SHAPES_KEPT_S = 60.0
 UNRESOLVED_DELAY_S = 60
 """Before a group has a checkpoint, what is older than this is swept."""
@@ -97,10 +112,13 @@ class RowSequencer:
         target: Sessions[RowSession],
         *,
         metrics: ApplyMetrics,
+        log_id: Callable[[Group], str],
         script: Script | None = None,
         options: SequencerOptions | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
+        """log_id: names the shared log of a target schema, whose position is the schema's."""
+        self._log_id = log_id
         self._target, self._metrics, self._clock = target, metrics, clock
         self._script = script or Script()
         self._options = options or SequencerOptions()
@@ -138,6 +156,10 @@ class RowSequencer:
             self._modes[group] = _Mode(mode, now_s)
         return mode
 
+    def table_names(self, group: Group) -> list[str]:
+        """Return the names of the tables of a target schema. Raises what the target does."""
+        return sorted(self._shape(group).tables)
+
     def is_rowwise(self, group: Group) -> bool:
         """Whether the user's module has rules for tables of a group that only rows can follow."""
         return any(rules.is_rowwise and rules.may_be_of(group) for rules in self._script.tables)
@@ -145,100 +167,134 @@ class RowSequencer:
     # --- requests ---------------------------------------------------------------------------------
 
     def accept(
-        self, session: StagingSession, group: Group, batches: Batches
+        self, session: StagingSession, group: Group, batches: Batches, partition: str
     ) -> dict[StagedTable, Staged]:
         """Take the mutations of a request: when it returns, they are applied or staged, durably.
 
-        Raises what staging does, and in the mode immediate what applying does.
+        partition: the feed that sends them. Raises MutationLate, FeedEarly, what staging does, and
+        in the mode immediate what applying does.
         """
         batches = dispatched(
             group, batches, self._script, lambda table, why: self._table(group, table, why)
         )
         if not batches:
             return {}
-        mode = self.mode(session, group)
-        if mode is StageMode.IMMEDIATE:
-            return self._retried(group, lambda: self._immediately(session, group, batches))
-        if mode is StageMode.BEST_EFFORT:
-            return self._at_best(session, group, batches)
-        return session.stage(batches)
-
-    def _immediately(
-        self, session: StagingSession, group: Group, batches: Batches
-    ) -> dict[StagedTable, Staged]:
-        with self._applying(group, batches) as (rows, shape):
-            pending = {table: session.unapplied_of(table, one) for table, one in batches.items()}
-            self._write(rows, group, shape, pending)
-            self._mark_written(session, pending)
+        request = _Request(session, group, partition)
+        added = retrying(
+            lambda: self._accepted(request, batches),
+            backoff=ATTEMPTS,
+            may_retry=lambda error: isinstance(error, PositionMoved | CheckpointMoved),
+            sleep=self._clock.sleep,
+        )
         return {
-            table: Staged(
-                added=pending[table].num_rows, duplicates=one.num_rows - pending[table].num_rows
-            )
-            for table, one in batches.items()
+            table: Staged(added=added[table], duplicates=batch.num_rows - added[table])
+            for table, batch in batches.items()
         }
 
-    def _at_best(
-        self, session: StagingSession, group: Group, batches: Batches
-    ) -> dict[StagedTable, Staged]:
-        staged: dict[StagedTable, Staged] = {}
+    def _accepted(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
+        """Return how many mutations are new, by table."""
+        session, group = request.session, request.group
+        admitted = admit(session, group, request.partition, batches)
+        added: Counter[StagedTable] = Counter()
+        if admitted.joining:
+            self._check_consumers(group)
+            write = partial(self._written, request, admitted.joining, admitted.joined)
+            added += self._retried(group, write)
+        mode = self.mode(session, group)
+        if not admitted.on_time:
+            return added
+        if mode is StageMode.IMMEDIATE:
+            return added + self._retried(group, partial(self._written, request, admitted.on_time))
+        if mode is StageMode.BEST_EFFORT:
+            return added + self._at_best(request, admitted.on_time)
+        return added + self._staged(request, admitted.on_time)
+
+    def _check_consumers(self, group: Group) -> None:
+        """Raise FeedEarly if consumers would not get rows of a feed that joins."""
+        if self._options.stages_all:
+            raise FeedEarly(
+                f"consumers of {group_name(group)} have read further than a new feed has begun",
+                hint="Stop `penstock stage`, remove the folder feeds/ in the pipeline's directory "
+                "and [consumers] of its file until the feed has resolved something; then consumers "
+                "begin with what is still staged.",
+                group=group_name(group),
+            )
+
+    def _staged(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
+        staged = request.session.stage(batches, partition=request.partition)
+        return Counter({table: one.added for table, one in staged.items()})
+
+    def _at_best(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
+        added: Counter[StagedTable] = Counter()
         connected = {}
         for table, batch in batches.items():
-            done = self._directly(session, group, table, batch)
+            done = self._directly(request, table, batch)
             if done is None:
                 connected[table] = batch
             else:
-                staged[table] = done
-        return {**staged, **session.stage(connected)} if connected else staged
+                added += done
+        return added + self._staged(request, connected) if connected else added
 
     def _directly(
-        self, session: StagingSession, group: Group, table: StagedTable, batch: pa.RecordBatch
-    ) -> Staged | None:
-        """Apply a table's mutations without staging them; None: they are to be staged.
-
-        A key with staged mutations has its new ones staged behind them.
-        """
-        names = labels(table)
+        self, request: _Request, table: StagedTable, batch: pa.RecordBatch
+    ) -> Counter[StagedTable] | None:
+        """Apply a table's mutations without staging them; None: they are to be staged."""
         try:
-            shape = self._shape(group)
-            if len(shape.components.get(table, ())) != 1:
+            if len(self._shape(request.group).components.get(table, ())) != 1:
                 return None
-            with (
-                self._metrics.timed(self._metrics.direct_seconds, table),
-                self._applying(group, {table: batch}) as (rows, shape),
-            ):
-                free = session.stage_if_exists(table, batch)
-                self._metrics.direct_deferred.labels(*names).inc(batch.num_rows - free.num_rows)
-                pending = session.unapplied_of(table, free)
-                if pending.num_rows:
-                    self._write(rows, group, shape, {table: pending})
-                    faults.point("stage.direct.applied")
-                    self._mark_written(session, {table: pending})
+            with self._metrics.timed(self._metrics.direct_seconds, table):
+                return self._written(request, {table: batch})
         except Exception as error:
             # Of a bug in the user's module no less than of a lost server: the sweep tries again.
-            self._metrics.direct_errors.labels(*names).inc()
+            self._metrics.direct_errors.labels(*labels(table)).inc()
             logger.warning("not applied directly", table=str(table), error=str(error))
-            self._forget(group)
+            self._forget(request.group)
             return None
-        self._metrics.direct_applied.labels(*names).inc(pending.num_rows)
-        added = batch.num_rows - free.num_rows + pending.num_rows
-        return Staged(added=added, duplicates=batch.num_rows - added)
 
-    def _mark_written(self, session: StagingSession, pending: Batches) -> None:
-        """Mark what was written without having been staged."""
-        if self._options.stages_all:
-            session.stage(pending)
-        for table, batch in pending.items():
-            session.mark_applied(table, batch)
+    def _written(
+        self, request: _Request, batches: Batches, joined: Hlc | None = None
+    ) -> Counter[StagedTable]:
+        """Write mutations without staging them; returns how many are new, by table.
+
+        A key with staged mutations has its new ones staged behind them. joined: given for those of
+        a feed that joins, which are earlier than any staged one. Raises PositionMoved if what was
+        looked at may not hold any more.
+        """
+        session, group = request.session, request.group
+        added: Counter[StagedTable] = Counter()
+        with self._applying(group, batches) as (rows, shape):
+            seen = rows.read_position(self._log_id(group))
+            if joined is not None:
+                check_not_behind(group, seen, joined)
+            pending = {}
+            for table, batch in batches.items():
+                free = batch
+                if joined is None:
+                    free = session.stage_if_exists(table, batch, partition=request.partition)
+                pending[table] = session.unapplied_of(table, free)
+                deferred = batch.num_rows - free.num_rows
+                self._metrics.direct_deferred.labels(*labels(table)).inc(deferred)
+                added[table] = deferred + pending[table].num_rows
+            faults.point("stage.direct.looked")
+            self._write(
+                rows, group, shape, pending, lambda there: check_unmoved(group, there, seen)
+            )
+            faults.point("stage.direct.applied")
+            for table, batch in pending.items():
+                session.mark_applied(table, batch, keep=self._options.stages_all)
+                self._metrics.direct_applied.labels(*labels(table)).inc(batch.num_rows)
+        return added
 
     # --- sweeps -----------------------------------------------------------------------------------
 
-    def sweep(self, session: StagingSession, group: Group) -> Hlc:
-        """One round over what is staged, for the mode best effort; everything <= is applied.
+    def sweep(self, session: StagingSession, group: Group, holder: Callable[[], TakenOver]) -> Hlc:
+        """One round over what is staged, for the modes best effort and immediate.
 
-        Commits the checkpoints up to there. Call it with the lease of the group, again after
-        about ten seconds where something had to wait. Raises what applying does.
+        Moves the position to the returned time, up to which everything is applied. Call it with
+        the lease of the group, again after about ten seconds where something had to wait. Raises
+        what applying does, and LeaseLost.
         """
-        window = session.window(group)
+        window = settle(session, group, self._position(group))
         through = window.proposed
         if window.proposed == ZERO:
             now_s = self._clock.now_us() // 1_000_000
@@ -250,17 +306,31 @@ class RowSequencer:
         done = through
         for component in {components.get(one, frozenset({one})) for one in tables}:
             some = [table for table in tables if table in component]
-            waits_from = self._sweep(session, group, some, window.committed, through)
+            waits_from = self._sweep(session, group, some, window.committed, through, holder())
             if waits_from is not None:
-                done = min(done, waits_from)
-        if done == through and window.proposed != ZERO:
-            session.commit(group, through)
-        elif window.proposed != ZERO:
-            # Checkpoints in front of what waits; the one at or behind its time is not reached.
-            done = max(window.committed, _before(done))
-            session.commit(group, done)
+                # Everything before what waits is applied, and nothing at its time.
+                done = min(done, _before(waits_from))
+        if window.proposed != ZERO:
+            done = max(window.committed, done)
+            there = self._move(group, holder(), done)
+            faults.point("stage.sweep.moved")
+            settle(session, group, there)
         self.mode(session, group, look=True)
         return done
+
+    def _position(self, group: Group) -> Applied:
+        with self._target.session() as rows:
+            return rows.read_position(self._log_id(group))
+
+    def _move(self, group: Group, holder: TakenOver, through: Hlc) -> Applied:
+        """Move the position to a time, unless it is there already; returns it."""
+        with self._target.session() as rows, rows.transaction():
+            there = rows.locked_position(holder.log_id)
+            check_fence(group, there, holder)
+            after = moved(there, through)
+            if after != there:
+                rows.advance(holder.log_id, before=there, after=after)
+        return after
 
     def _sweep(
         self,
@@ -269,11 +339,12 @@ class RowSequencer:
         tables: list[StagedTable],
         after: Hlc,
         through: Hlc,
+        holder: TakenOver,
     ) -> Hlc | None:
         metrics, first = self._metrics, tables[0]
 
         def apply(batches: Batches) -> int:
-            return self._retried(group, lambda: self._apply_staged(session, group, batches))
+            return self._retried(group, lambda: self._apply_staged(session, group, batches, holder))
 
         for table in tables:
             metrics.sweep_active.labels(*labels(table)).set(1)
@@ -289,11 +360,15 @@ class RowSequencer:
                 metrics.sweep_success.labels(*labels(table)).set(self._clock.now_us() / 1e6)
         return done.waits_from
 
-    def _apply_staged(self, session: StagingSession, group: Group, batches: Batches) -> int:
+    def _apply_staged(
+        self, session: StagingSession, group: Group, batches: Batches, holder: TakenOver
+    ) -> int:
         """Apply a batch that is staged, and mark it."""
         with self._applying(group, batches) as (rows, shape):
             pending = {table: session.unapplied_of(table, one) for table, one in batches.items()}
-            self._write(rows, group, shape, pending)
+            self._write(
+                rows, group, shape, pending, lambda there: check_fence(group, there, holder)
+            )
             faults.point("stage.sweep.applied")
             for table, batch in pending.items():
                 session.mark_applied(table, batch)
@@ -305,11 +380,11 @@ class RowSequencer:
     ) -> StageMode:
         """Do what rows can do for a group now, and give its mode. Call it with the group's lease.
 
-        holder: asked where the mode is consistent, when a window is to be applied.
+        holder: asked when something is to be applied.
         """
         mode = self.mode(session, group)
         if mode is not StageMode.CONSISTENT:
-            self.sweep(session, group)
+            self.sweep(session, group, holder)
         else:
             window = session.window(group)
             if window.proposed > window.committed:
@@ -327,27 +402,25 @@ class RowSequencer:
         """
         tables = session.staged_tables(group)
 
-        def write(*, is_again: bool) -> None:
+        def write(*, is_again: bool) -> Applied:
             with self._applying(group, dict.fromkeys(tables)) as (rows, shape), rows.transaction():
-                before = rows.locked_position(holder.log_id)
-                if before.segment != holder.segment:
-                    raise lease_lost(group_name(group), "another instance has taken over")
-                after = max(window.committed, time_through(before.position))
+                there = rows.locked_position(holder.log_id)
+                check_fence(group, there, holder)
+                after = start_of(window, there)
                 if after >= window.proposed:
-                    return
+                    return there
                 writer = self._writer(group, shape)
                 slices = session.read(tables, after, window.proposed, limit=FLUSH_ROWS)
                 for step in _steps((one.rows for one in slices), shape.levels, is_net=is_again):
                     writer.write(rows, step)
-                position = position_behind(window.proposed)
-                rows.advance(holder.log_id, before=before, after=replace(before, position=position))
+                then = moved(there, window.proposed)
+                rows.advance(holder.log_id, before=there, after=then)
                 faults.point("stage.window.written")
+            return then
 
-        self._retried(group, lambda: _in_two_orders(write))
+        there = self._retried(group, lambda: _in_two_orders(write))
         faults.point("stage.window.applied")
-        session.mark_applied_through(tables, window.proposed, after=window.committed)
-        faults.point("stage.window.marked")
-        session.commit(group, window.proposed)
+        settle(session, group, there)
         faults.point("stage.window.committed")
 
     # --- the target -------------------------------------------------------------------------------
@@ -360,11 +433,22 @@ class RowSequencer:
         with self._target.session() as rows, rows.exclusive(tables.keys()):
             yield rows, self._shape(group, rows)
 
-    def _write(self, rows: RowSession, group: Group, shape: _Shape, batches: Batches) -> None:
+    def _write(
+        self,
+        rows: RowSession,
+        group: Group,
+        shape: _Shape,
+        batches: Batches,
+        check: Callable[[Applied], None],
+    ) -> None:
+        """Write mutations in one transaction. check: raises if the locked position forbids it."""
+        if not any(batch.num_rows for batch in batches.values()):
+            return
         writer = self._writer(group, shape)
 
         def write(*, is_again: bool) -> None:
             with rows.transaction():
+                check(rows.locked_position(self._log_id(group), is_shared=True))
                 for step in _steps([batches], shape.levels, is_net=is_again):
                     writer.write(rows, step)
 
@@ -431,10 +515,19 @@ class RowSequencer:
             self._shapes.pop(group, None)
 
 
-class _Write(Protocol):
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Request of a feed. partition: the feed, as in the table checkpoints."""
+
+    session: StagingSession
+    group: Group
+    partition: str
+
+
+class _Write(Protocol[T_co]):
     """Writes in a transaction. is_again: in the order of `net_steps_of`."""
 
-    def __call__(self, *, is_again: bool) -> None: ...
+    def __call__(self, *, is_again: bool) -> T_co: ...
 
 
 def _steps(
@@ -445,17 +538,26 @@ def _steps(
     return (step for one in slices for step in steps_of(one, levels))
 
 
-def _in_two_orders(write: _Write) -> None:
+def _in_two_orders(write: _Write[T]) -> T:
     """Write in the published order; where a foreign key objects, in the other one."""
     try:
-        write(is_again=False)
+        return write(is_again=False)
     except ReferenceMissing:
-        write(is_again=True)
+        return write(is_again=True)
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the same may succeed at once; a missing row that is referred to will not."""
-    return isinstance(error, PenstockError) and error.retry == "backoff" and error.code != "ST62"
+    """Return whether the same may succeed at once.
+
+    A missing row that is referred to will not be there, a lease that was lost will not come back,
+    and a position that has moved makes another look at the request necessary.
+    """
+    stays = (ReferenceMissing, LeaseLost, PositionMoved, CheckpointMoved)
+    return (
+        isinstance(error, PenstockError)
+        and error.retry == "backoff"
+        and not isinstance(error, stays)
+    )
 
 
 def _before(time: Hlc) -> Hlc:

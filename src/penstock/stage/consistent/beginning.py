@@ -12,7 +12,6 @@ import shutil
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import structlog
@@ -23,6 +22,7 @@ from penstock.log.state import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.layout import PipelineLayout
 from penstock.ports.progress import SharedProgress
+from penstock.stage.position import TakenOver
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.begin.taken_over", "stage.begin.emptied", "stage.begin.after")
@@ -34,13 +34,6 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The token by which this directory took the log over last."""
 
     token: str
-
-
-class TakenOver(NamedTuple):
-    """A shared log whose position only we move: no other holder of it has this segment number."""
-
-    log_id: str
-    segment: int
 
 
 def take_over(log_id: str, progress: SharedProgress) -> TakenOver:

@@ -18,28 +18,12 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 from penstock.ports.staging import Lease, StagingDatabase
+from penstock.stage.position import lease_lost
 
 logger = structlog.get_logger(__name__)
 faults.declare("stage.lease.acquired", "stage.lease.renew", "stage.lease.release")
 
 RETRY_S = 1.0
-
-
-class LeaseLost(PenstockError):
-    """The lease of a target schema was taken away, or could not be renewed in time."""
-
-    code = "ST43"
-    retry = "backoff"
-
-
-def lease_lost(names: str, why: str) -> LeaseLost:
-    """The error for a lease that is not ours any more."""
-    return LeaseLost(
-        f"lease {names} is not ours any more: {why}",
-        hint="Another instance goes on, or this one does as soon as it gets the lease; "
-        "look at the staging database: select * from leases;",
-        names=names,
-    )
 
 
 class HeldLease:

@@ -1,7 +1,6 @@
-"""From what the target has applied to what the staging database says is applied.
+"""Thread work that marks in the staging database what the target has applied.
 
-Rows first, then checkpoints, so that a checkpoint that is applied has all of its rows marked. Both
-may be repeated; so nothing is lost when this ends anywhere, and no commit has two phases.
+Not here: what is marked (`stage.position.settle`).
 """
 
 from __future__ import annotations
@@ -11,16 +10,15 @@ from contextlib import ExitStack
 
 import structlog
 
-from penstock.host import faults
 from penstock.host.retry import RECONNECT, Patience
 from penstock.model import PenstockError
-from penstock.model.hlc import ZERO, Hlc
+from penstock.model.hlc import Hlc
 from penstock.ports.progress import SharedProgress
-from penstock.ports.stage_groups import time_through
 from penstock.ports.staging import Group, StagedTable, StagingDatabase, StagingSession
+from penstock.ports.target import Applied
+from penstock.stage.position import check_not_ahead, settle
 
 logger = structlog.get_logger(__name__)
-faults.declare("stage.mark.rows", "stage.mark.checkpoint")
 
 OnMarked = Callable[[Mapping[StagedTable, int], Hlc], None]
 POLL_S = 0.1
@@ -47,7 +45,7 @@ class Marking:
         self._log_id = log_id
         self._target = target
         self._on_marked = on_marked
-        self._marked: Hlc | None = None
+        self._settled: Applied | None = None
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Until wait(seconds) says so; errors that may pass are tried again.
@@ -72,7 +70,6 @@ class Marking:
             session = stack.enter_context(self._database.opened())
             target = self._target()
             stack.callback(target.close)
-            self._marked = session.window(self._group).committed
             while True:
                 self.mark(session, target)
                 patience.worked()
@@ -81,15 +78,10 @@ class Marking:
                     return True
 
     def mark(self, session: StagingSession, target: SharedProgress) -> None:
-        """Mark what the target has by now."""
-        applied = time_through(target.read_shared(self._log_id).position)
-        marked = self._marked or ZERO
-        if applied <= marked:
-            return
-        tables = session.staged_tables(self._group)
-        found = session.mark_applied_through(tables, applied, after=marked)
-        self._on_marked(found, applied)
-        faults.point("stage.mark.rows")
-        session.commit(self._group, applied)
-        faults.point("stage.mark.checkpoint")
-        self._marked = applied
+        """Mark what the target has by now. Raises PositionAhead."""
+        there = target.read_shared(self._log_id)
+        if there == self._settled:
+            check_not_ahead(self._group, session.window(self._group), there)
+        else:
+            settle(session, self._group, there, self._on_marked)
+            self._settled = there

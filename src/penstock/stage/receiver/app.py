@@ -66,13 +66,19 @@ class RequestFailed(PenstockError):
 
 
 Accept = Callable[
-    [StagingSession, Group, Mapping[StagedTable, pa.RecordBatch]], Mapping[StagedTable, Staged]
+    [StagingSession, Group, Mapping[StagedTable, pa.RecordBatch], str], Mapping[StagedTable, Staged]
 ]
-"""Takes the mutations of a request, so that they are durable, and says what became of them."""
+"""Takes the mutations of a feed's request, so that they are durable; returns what became of them.
+
+The text names the feed, as the table checkpoints does.
+"""
 
 
 def _stage(
-    session: StagingSession, _group: Group, batches: Mapping[StagedTable, pa.RecordBatch]
+    session: StagingSession,
+    _group: Group,
+    batches: Mapping[StagedTable, pa.RecordBatch],
+    _partition: str,
 ) -> Mapping[StagedTable, Staged]:
     return session.stage(batches)
 
@@ -278,27 +284,28 @@ class Receiver:
             begun.add_done_callback(lambda _: ended.close())
         await asyncio.wrap_future(begun)
 
-    def work(self, place: Place, body: bytes) -> None:
+    def work(self, place: Place, body: bytes, *, partition: str = "") -> None:
         """Decode a body and stage it, or note that everything up to a time is here.
 
-        For any thread. Raises what decoding and the staging database do.
+        For any thread. partition: names the feed, unless its path does. Raises what decoding and
+        the staging database do.
         """
         request = self.decoder.decode(place, body)
-        name = group_name(place.group)
+        name, feed = group_name(place.group), partition or request.partition
         if request.resolved is not None:
             self._tables.check_group(place.group)
             with (
                 self._metrics.timed(self._metrics.advance_seconds.labels(name)),
                 self._sessions.session() as session,
             ):
-                session.advance(place.group, name, request.resolved)
+                session.advance(place.group, feed, request.resolved)
             faults.point("stage.request.resolved")
         elif request.batches:
             begun_s = REAL_CLOCK.monotonic_s()
             staged: Mapping[StagedTable, Staged] | None = None
             try:
                 with self._sessions.session() as session:
-                    staged = self._accept(session, place.group, request.batches)
+                    staged = self._accept(session, place.group, request.batches, feed)
                 faults.point("stage.request.staged")
             finally:
                 seconds = REAL_CLOCK.monotonic_s() - begun_s

@@ -33,7 +33,7 @@ from penstock.codec.changefeed import (
 )
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import MUTATIONS, Group, StagedTable, key_empty
+from penstock.ports.staging import MUTATIONS, Group, StagedTable, group_name, key_empty
 from penstock.stage.receiver.paths import Kind, Place
 from penstock.stage.receiver.targets import TargetTables
 
@@ -50,8 +50,13 @@ class PrimaryKeyMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a request says: mutations, or that everything up to a time has been sent, or nothing."""
+    """What a request says: mutations, or that everything up to a time has been sent, or nothing.
 
+    partition: the feed that says it. One with a query is named by its table, as a target schema may
+    have several; another one by the schema.
+    """
+
+    partition: str
     batches: Mapping[StagedTable, pa.RecordBatch] = field(default_factory=dict)
     resolved: Hlc | None = None
 
@@ -68,8 +73,9 @@ class Decoder:
 
     def decode(self, place: Place, body: bytes) -> Request:
         """Decode a body. Raises the errors of a feed that was made wrongly or was changed."""
+        partition = self._partition(place)
         if place.kind is Kind.RESOLVED:
-            return Request(resolved=place.time)
+            return Request(partition=partition, resolved=place.time)
         _check_utf8(body)
         is_file = place.kind in (Kind.LINES, Kind.QUERY_LINES)
         resolved: Hlc | None = None
@@ -84,10 +90,16 @@ class Decoder:
         except Refused as refused:
             raise refusal(refused, body, is_file=place.kind is not Kind.BATCH) from None
         if resolved is not None:
-            return Request(resolved=resolved)
+            return Request(partition=partition, resolved=resolved)
         if not len(rows):
-            return Request()
-        return Request(batches=self._batches(place, body, rows))
+            return Request(partition=partition)
+        return Request(partition=partition, batches=self._batches(place, body, rows))
+
+    def _partition(self, place: Place) -> str:
+        """Return the name of the feed. Raises TableUnknown."""
+        if place.table is None or place.kind is Kind.LINES:
+            return group_name(place.group)
+        return str(self._tables.named(place.group, place.table))
 
     def _batches(
         self, place: Place, body: bytes, rows: Rows

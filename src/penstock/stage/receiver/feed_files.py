@@ -221,7 +221,8 @@ class FeedFiles:
     def _stage(self, name: str) -> None:
         topic = topic_of_file(name.rpartition("/")[2])
         place = Place(group=self._group, kind=Kind.LINES, table=topic)
-        self._with_place(name, lambda body: self._receiver.work(place, body))
+        feed = self._store.name
+        self._with_place(name, lambda body: self._receiver.work(place, body, partition=feed))
 
     def _resolve(self, session: StagingSession, name: str) -> None:
         place = Place(group=self._group, kind=Kind.BATCH)

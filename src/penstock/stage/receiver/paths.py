@@ -47,7 +47,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a request goes. table: as the path has it. time: of a marker RESOLVED."""
+    """Where a request goes. table: as the path has it. time: of a marker RESOLVED.
+
+    A marker has a table where the feed has a query.
+    """
 
     group: Group
     kind: Kind
@@ -80,7 +83,7 @@ def place_of(path: str, *, group_parts: int) -> Place:
             return Place(group=group, kind=kind, table=table or topic)
         time = time_of_marker(rest[1])
         if time is not None:
-            return Place(group=group, kind=Kind.RESOLVED, time=time)
+            return Place(group=group, kind=Kind.RESOLVED, table=table, time=time)
     raise _unknown("path did not match any expected patterns")
 
 

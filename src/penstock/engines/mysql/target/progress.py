@@ -36,7 +36,7 @@ LOCK_WAIT_S = 30
 NOT_THERE = (1049, 1146)  # the database, the table
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - DATETIME columns have no time zone: UTC
 
-_OPTIONS = "engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin"
+OPTIONS = "engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin"
 # Two defaults are written out: without them older servers set start_time at every update.
 TABLES: Mapping[str, str] = {
     "wirekite_progress": f"""
@@ -51,12 +51,12 @@ TABLES: Mapping[str, str] = {
             finish_time  timestamp null default null,
             restarts     int default 0 not null,
             primary key (source, target)
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
     "wirekite_action": f"""
         create table if not exists {SCHEMA}.wirekite_action (
             action varchar(8) not null
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
     "wirekite_log": f"""
         create table if not exists {SCHEMA}.wirekite_log (
@@ -67,7 +67,7 @@ TABLES: Mapping[str, str] = {
             applied_trx      bigint not null default 0,
             applied_position decimal(39, 0) unsigned not null default 0,
             applied_commit   datetime(6) null
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
     "wirekite_table": f"""
         create table if not exists {SCHEMA}.wirekite_table (
@@ -79,7 +79,7 @@ TABLES: Mapping[str, str] = {
             made          boolean not null,
             columns       longtext null,
             primary key (source_schema, source_name)
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
     "wirekite_apart": f"""
         create table if not exists {SCHEMA}.wirekite_apart (
@@ -94,14 +94,14 @@ TABLES: Mapping[str, str] = {
             applied_position decimal(39, 0) unsigned not null,
             since            datetime(6) not null,
             primary key (source_schema, source_name)
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
     "wirekite_merge": f"""
         create table if not exists {SCHEMA}.wirekite_merge (
             merge_name varchar(64) not null primary key,
             stamp      bigint not null,
             shape      longtext not null
-        ) {_OPTIONS}
+        ) {OPTIONS}
     """,
 }
 FIRST_ACTION = (
@@ -175,7 +175,7 @@ def named_lock(connection: Connection) -> Iterator[None]:
 
 def read_action(connection: Connection) -> str:
     """The word in wirekite_action: RUN, PAUSE or STOP; RUN when there is no row or no table."""
-    found = _if_there(connection, f"select action from {SCHEMA}.wirekite_action limit 1")
+    found = read_if_there(connection, f"select action from {SCHEMA}.wirekite_action limit 1")
     word = "RUN" if not found else str(found[0]["action"]).strip().upper()
     if word not in ACTIONS:
         raise ActionUnknown(
@@ -197,7 +197,7 @@ def set_action(connection: Connection, action: str) -> None:
             run(connection, f"insert into {table} values (%s)", (action,), doing=doing)
 
 
-def _if_there(connection: Connection, sql: str, values: object = None) -> list[dict[str, Any]]:
+def read_if_there(connection: Connection, sql: str, values: object = None) -> list[dict[str, Any]]:
     """The rows of a query; none where its table does not exist."""
     try:
         return rows(connection, sql, values, doing="reading our tables")
@@ -209,47 +209,9 @@ def _if_there(connection: Connection, sql: str, values: object = None) -> list[d
 
 # --- the log this target follows, and shared ones -------------------------------------------------
 
-# A row for each log that instances share. It is made when one of them first takes it over.
-SHARED_TABLE = f"""
-    create table if not exists {SCHEMA}.wirekite_staged (
-        log_id           varchar(255) not null primary key,
-        applied_segment  bigint not null default -1,
-        applied_gsn      bigint not null default 0,
-        applied_trx      bigint not null default 0,
-        applied_position decimal(39, 0) unsigned not null default 0,
-        applied_commit   datetime(6) null,
-        holder           varchar(64) not null default '',
-        taken_over       datetime(6) null
-    ) {_OPTIONS}
-"""
-TAKE_OVER = f"""
-    insert into {SCHEMA}.wirekite_staged (log_id, holder, taken_over)
-    values (%s, %s, utc_timestamp(6))
-        on duplicate key update
-           applied_segment = applied_segment + 1,
-           holder = values(holder),
-           taken_over = values(taken_over)
-"""
-
 
 def _place_of(log_id: str) -> str:
     return f"{SCHEMA}.{'wirekite_staged' if is_shared(log_id) else 'wirekite_log'}"
-
-
-def take_over(connection: Connection, log_id: str, holder: str) -> Applied:
-    """See `SharedProgress`."""
-    ensure_tables(connection)
-    with named_lock(connection):
-        run(connection, SHARED_TABLE, doing=f"making table {SCHEMA}.wirekite_staged")
-    run(connection, TAKE_OVER, (log_id, holder), doing="taking over the applied position")
-    return read_applied(connection, log_id)
-
-
-def holder_of(connection: Connection, log_id: str) -> str:
-    """See `SharedProgress.holder`."""
-    query = f"select holder from {SCHEMA}.wirekite_staged where log_id = %s"
-    found = _if_there(connection, query, (log_id,))
-    return str(found[0]["holder"]) if found else ""
 
 
 def bind_log(connection: Connection, log_id: str) -> Applied:
@@ -284,18 +246,20 @@ def forget_log(connection: Connection) -> None:
             run(connection, f"delete from {SCHEMA}.{table}", doing="forgetting the log")
 
 
-def read_applied(connection: Connection, log_id: str = "", *, for_update: bool = False) -> Applied:
+def read_applied(
+    connection: Connection, log_id: str = "", *, for_update: bool = False, for_share: bool = False
+) -> Applied:
     """How far the log is applied; all zero when nothing is, or there is no table yet.
 
-    log_id: of a shared log; otherwise it is the one log that the target follows. for_update: lock
-    the row until the transaction ends.
+    log_id: of a shared log; otherwise it is the one log that the target follows. for_update,
+    for_share: lock the row until the transaction ends.
     """
-    found = _if_there(
+    found = read_if_there(
         connection,
         "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
         f"  from {_place_of(log_id)}"
         + (" where log_id = %s" if is_shared(log_id) else "")
-        + (" for update" if for_update else ""),
+        + (" for update" if for_update else " lock in share mode" if for_share else ""),
         (log_id,) if is_shared(log_id) else None,
     )
     if not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engines.mysql.connect import connect
-from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target import progress, shared_progress
 from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.host.errors import StatementFailed
 from penstock.model import TableName
@@ -41,11 +41,11 @@ class MySQLProgress:
 
     def take_over(self, log_id: str, holder: str) -> Applied:
         """See `SharedProgress`."""
-        return progress.take_over(self._connection, log_id, holder)
+        return shared_progress.take_over(self._connection, log_id, holder)
 
     def holder(self, log_id: str) -> str:
         """See `SharedProgress`."""
-        return progress.holder_of(self._connection, log_id)
+        return shared_progress.holder_of(self._connection, log_id) or ""
 
     def read_shared(self, log_id: str) -> Applied:
         """See `SharedProgress`."""

@@ -17,7 +17,7 @@ from pymysql.cursors import Cursor
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, run, server_errors, value
 from penstock.engines.mysql.source.catalog import captured_tables
-from penstock.engines.mysql.target import progress
+from penstock.engines.mysql.target import progress, shared_progress
 from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converter, data_type
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
@@ -118,9 +118,16 @@ class MySQLRowSession:
                     self._connection.rollback()
             raise
 
-    def locked_position(self, log_id: str) -> Applied:
+    def read_position(self, log_id: str) -> Applied:
         """See `RowSession`."""
-        return progress.read_applied(self._connection, log_id, for_update=True)
+        shared_progress.ensure_shared(self._connection, log_id)
+        return progress.read_applied(self._connection, log_id)
+
+    def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
+        """See `RowSession`."""
+        return progress.read_applied(
+            self._connection, log_id, for_update=not is_shared, for_share=is_shared
+        )
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """See `RowSession`."""

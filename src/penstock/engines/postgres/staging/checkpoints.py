@@ -5,22 +5,26 @@ Not here: what is applied when (`penstock.stage`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import psycopg
 
 from penstock.model.hlc import ZERO, Hlc
-from penstock.ports.staging import Window
-from penstock.ports.staging_errors import CheckpointGoesBack
+from penstock.ports.staging import FeedState, Window
+from penstock.ports.staging_errors import CheckpointGoesBack, checkpoint_moved
 
 FIRST: Final = Hlc(1, 1)
-"""The applied checkpoint of a partition that has none."""
+"""The applied checkpoint that each partition begins with."""
 
 # Two sessions that advance one partition take turns, so that the later one sees the other's row.
+# Sessions that stage rows share the lock: a window that is proposed never gets another row.
 _LOCK: Final = "select pg_advisory_xact_lock(hashtext('penstock checkpoints'), hashtext(%s))"
+_LOCK_SHARED: Final = (
+    "select pg_advisory_xact_lock_shared(hashtext('penstock checkpoints'), hashtext(%s))"
+)
+# A feed that joins has checkpoints that were never unapplied: its equal times tell them.
 _LAST: Final = """
-    select source_hlc
+    select source_hlc, coalesce(first_seen = target_applied_at, false)
       from public.checkpoints
      where group_name = %s and partition = %s
      order by source_hlc desc
@@ -31,13 +35,11 @@ _ADD: Final = """
     values (%s, %s, %s)
         on conflict do nothing
 """
-_ADD_FIRST: Final = """
-    insert into public.checkpoints (group_name, source_hlc, partition, target_applied_at)
-    select %(group)s, %(time)s, proposed, now()
-      from unnest(%(partitions)s::text[]) as proposed
-     where not exists (
-             select from public.checkpoints
-              where group_name = %(group)s and partition = proposed)
+_JOIN: Final = """
+    insert into public.checkpoints
+           (group_name, source_hlc, partition, first_seen, target_applied_at)
+    select %(group)s, joined, %(partition)s, now(), now()
+      from unnest(%(times)s::decimal[]) as joined
         on conflict do nothing
 """
 # A partition begins with a mark that is not applied, or with the first one: both are found by an
@@ -73,13 +75,34 @@ _COMMIT: Final = """
 # What a group has applied is the least that a partition has: so every one gets a mark there, but
 # those that have not come so far.
 _COMMIT_EACH: Final = """
-    insert into public.checkpoints (group_name, source_hlc, partition, target_applied_at)
-    select %(group)s, %(time)s, known, now()
+    insert into public.checkpoints
+           (group_name, source_hlc, partition, first_seen, target_applied_at)
+    select %(group)s, %(time)s, known, now() - interval '1 microsecond', now()
       from unnest(%(partitions)s::text[]) as known
      where %(time)s < (
              select max(source_hlc) from public.checkpoints
               where group_name = %(group)s and partition = known)
         on conflict do nothing
+"""
+_FORGET: Final = """
+    delete from public.checkpoints old
+     where group_name = %(group)s and source_hlc < %(before)s and source_hlc > %(first)s
+       and target_applied_at is not null
+       and exists (
+             select from public.checkpoints later
+              where later.group_name = old.group_name and later.partition = old.partition
+                and later.source_hlc > old.source_hlc and later.target_applied_at is not null)
+"""
+_DELETE_LATER: Final = """
+    delete from public.checkpoints where group_name = %(group)s and source_hlc > %(time)s
+"""
+_REWIND: Final = """
+    insert into public.checkpoints
+           (group_name, source_hlc, partition, first_seen, target_applied_at)
+    select %(group)s, %(time)s, known, now() - interval '1 microsecond', now()
+      from unnest(%(partitions)s::text[]) as known
+        on conflict (group_name, source_hlc, partition)
+        do update set target_applied_at = excluded.target_applied_at
 """
 
 # One look into the index for each group: the table has a row for each resolved timestamp.
@@ -113,30 +136,78 @@ class Checkpoints:
         """Add a mark. Raises CheckpointGoesBack."""
         with connection.transaction():
             connection.execute(_LOCK, (group,))
-            found = connection.execute(_LAST, (group, partition)).fetchone()
-            if found is not None and time.decimal < found[0]:
+            last, is_joining = self._last(connection, group, partition)
+            if time < last and is_joining:
+                return
+            if time < last:
                 raise CheckpointGoesBack(
                     f"proposed checkpoint timestamp for group={group}, partition={partition} is "
                     f"going backwards: {time}; verify changefeed cursor or remove already-applied "
                     "checkpoint timestamp entries",
                     hint="Begin the changefeed with cursor = the last resolved timestamp: select "
-                    "max(source_hlc) from public.checkpoints where group_name = GROUP;",
+                    "max(source_hlc) from public.checkpoints where group_name = GROUP; or, to "
+                    "apply earlier changes again: penstock stage FILE --rewind TIME",
                     group=group,
                     partition=partition,
                 )
             connection.execute(_ADD, (group, time.decimal, partition))
 
-    def ensure(self, connection: Connection, group: str, partitions: Collection[str]) -> None:
-        """Give those that have no mark the first one, applied."""
-        given = {"group": group, "time": FIRST.decimal, "partitions": sorted(partitions)}
-        connection.execute(_ADD_FIRST, given)
+    def feed_state(self, connection: Connection, group: str, partition: str) -> FeedState:
+        """See `StagingSession`."""
+        found = connection.execute(_LAST, (group, partition)).fetchone()
+        if found is None:
+            with connection.transaction():
+                connection.execute(_LOCK, (group,))
+                resolved, is_joining = self._last(connection, group, partition)
+        else:
+            resolved, is_joining = _time(found[0]), bool(found[1])
+        window = self.window(connection, group)
+        return FeedState(resolved=resolved, is_joining=is_joining, window=window)
+
+    def _last(self, connection: Connection, group: str, partition: str) -> tuple[Hlc, bool]:
+        """Return a partition's last mark and whether it is joining. Call under the lock."""
+        found = connection.execute(_LAST, (group, partition)).fetchone()
+        if found is not None:
+            return _time(found[0]), bool(found[1])
+        joined = self.window(connection, group).proposed
+        times = sorted({FIRST.decimal, max(FIRST, joined).decimal})
+        given = {"group": group, "partition": partition, "times": times}
+        connection.execute(_JOIN, given)
+        self._partitions.setdefault(group, set()).add(partition)
+        return joined, True
+
+    def check_unresolved(
+        self, connection: Connection, group: str, partition: str, first: Hlc
+    ) -> None:
+        """Let no feed resolve anything until the transaction ends.
+
+        first: time of the earliest row that it stages. Raises CheckpointMoved if the feed has
+        resolved that.
+        """
+        connection.execute(_LOCK_SHARED, (group,))
+        found = connection.execute(_LAST, (group, partition)).fetchone()
+        if found is None or first <= _time(found[0]):
+            raise checkpoint_moved(partition)
+
+    def forget(self, connection: Connection, group: str, before: Hlc) -> int:
+        """See `StagingSession.forget_checkpoints`."""
+        given = {"group": group, "before": before.decimal, "first": FIRST.decimal}
+        return connection.execute(_FORGET, given).rowcount
+
+    def rewind(self, connection: Connection, group: str, time: Hlc) -> None:
+        """Delete the marks later than a time; each partition has an applied one there."""
+        connection.execute(_LOCK, (group,))
+        partitions = self._known(connection, group)
+        given = {"group": group, "time": time.decimal, "partitions": partitions}
+        connection.execute(_DELETE_LATER, given)
+        connection.execute(_REWIND, given)
 
     def window(self, connection: Connection, group: str) -> Window:
         """From the least that a partition has applied to the least that one has come to."""
         given = {"group": group, "partitions": self._known(connection, group)}
         ends = connection.execute(_ENDS, given).fetchall()
-        committed = [ZERO if low is None else Hlc.from_decimal(low) for low, _ in ends]
-        proposed = [Hlc.from_decimal(high) for _, high in ends if high is not None]
+        committed = [ZERO if low is None else _time(low) for low, _ in ends]
+        proposed = [_time(high) for _, high in ends if high is not None]
         if len(proposed) < len(ends):  # somebody has deleted all marks of a partition
             del self._partitions[group]
             return self.window(connection, group)
@@ -159,3 +230,9 @@ class Checkpoints:
         if not known:  # its first mark may be applied when it is seen, which no index finds
             del self._partitions[group]
         return sorted(known)
+
+
+def _time(mark: Any) -> Hlc:
+    """Return the time of a mark: ZERO for the one that stands for nothing."""
+    time = Hlc.from_decimal(mark)
+    return ZERO if time == FIRST else time

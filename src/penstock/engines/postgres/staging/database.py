@@ -84,11 +84,13 @@ class PostgresStaging:
 
     # -- making ------------------------------------------------------------------------------
 
-    def create(self) -> None:
+    def create(self, *, database: bool = True) -> None:
         """See `StagingDatabase`."""
         try:
             connection = self._connect()
-        except DatabaseUnknown:
+        except DatabaseUnknown as error:
+            if not database:
+                raise self._missing(error) from error
             self._create_database()
             connection = self._connect()
         with connection, server_errors("making the staging tables"):
@@ -146,9 +148,7 @@ class PostgresStaging:
         try:
             connection = self._connect()
         except DatabaseUnknown as error:
-            raise StagingMissing(
-                f"there is no staging database: {error.message}", hint=_CREATE_HINT
-            ) from error
+            raise self._missing(error) from error
         with _closing(connection):
             with server_errors("opening the staging database"):
                 self._check_server(connection)
@@ -160,6 +160,13 @@ class PostgresStaging:
                 commit_durably(connection)
                 self._warn(connection)
             yield PostgresStagingSession(connection, self._dialect, self._clock)
+
+    def _missing(self, error: DatabaseUnknown) -> StagingMissing:
+        return StagingMissing(
+            f"there is no staging database: {error.message}",
+            hint=f"Create it: create database {quoted(self._database)}; or run: "
+            "penstock stage FILE --create",
+        )
 
     def _warn(self, connection: psycopg.Connection[Any]) -> None:
         """Say once what memo says of the schema's version."""
@@ -208,8 +215,8 @@ class PostgresStaging:
                 "ST21",
                 Severity.WARNING,
                 f"the staging database lacks {', '.join(missing)}",
-                "a session of `penstock stage` needs them",
-                "penstock stage FILE --create",
+                "`penstock stage` creates them when it starts",
+                "penstock stage FILE",
             )
             return
         for warning in version_warnings(connection):
@@ -256,7 +263,7 @@ class PostgresStaging:
             )
 
 
-_CREATE_HINT = "Run: penstock stage FILE --create"
+_CREATE_HINT = "Run: penstock stage FILE"
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Not here: which table is which (`session.py`), reading in order (`reading.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -15,7 +15,7 @@ from psycopg import errors
 from penstock.engines.postgres.connect import statement
 from penstock.engines.postgres.staging.rows import COPIED_COLUMNS, Rows
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import STUB
+from penstock.ports.staging import STUB, RowState
 from penstock.sql.staging_tables import StagingDialect
 
 MARK_ROWS_MAX: Final = 100_000
@@ -45,6 +45,20 @@ _STAGE_IF_EXISTS: Final = """
     )
     select key from waiting
 """
+# In the order of the proposed ones. A later row is looked for by its key, of which it reads all.
+_STATES: Final = """
+    select staged.nanos is not null, coalesce(staged.applied, false),
+           staged.nanos is null and exists (
+             select from {table} later
+              where later.key = proposed.key and later.applied
+                and (later.nanos, later.logical) > (proposed.nanos, proposed.logical))
+      from unnest(%b::bigint[], %b::bigint[], %b::text[])
+           with ordinality as proposed (nanos, logical, key, place)
+      left join {table} staged
+        on staged.nanos = proposed.nanos and staged.logical = proposed.logical
+       and staged.key = proposed.key
+     order by place
+"""
 _APPLIED: Final = """
     with proposed (nanos, logical, key) as (
       select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[])
@@ -59,6 +73,21 @@ _MARK: Final = """
     select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[]), %b, true, now()
         on conflict (nanos, logical, key)
         do update set applied = true, applied_at = now()
+"""
+_MARK_WHOLE: Final = """
+    insert into {table} (nanos, logical, key, mut, before, deletion, applied, applied_at)
+    select unnest(%b::bigint[]), unnest(%b::bigint[]), unnest(%b::text[]), unnest(%b::bytea[]),
+           unnest(%b::bytea[]), unnest(%b::bool[]), true, now()
+        on conflict (nanos, logical, key)
+        do update set applied = true, applied_at = now()
+"""
+_FORGET_STUBS: Final = """
+    delete from {table} where (nanos, logical) > (%s, %s) and mut = %b
+"""
+_UNMARK: Final = """
+    update {table}
+       set applied = false, applied_at = null
+     where (nanos, logical) > (%s, %s) and applied
 """
 _MARK_THROUGH: Final = """
     update {table}
@@ -105,28 +134,42 @@ class Stager:
         self._copies = dialect.copies
         self._is_careful = not dialect.copies
 
-    def stage(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
-        """Insert rows into tables (as SQL names them) in one transaction; how many are new."""
+    def stage(
+        self,
+        connection: Connection,
+        rows: Mapping[str, Rows],
+        check: Callable[[], None] = lambda: None,
+    ) -> dict[str, int]:
+        """Insert rows into tables (as SQL names them) in one transaction; returns the new ones.
+
+        check: called first in that transaction.
+        """
         if not self._is_careful:
             try:
-                return self._copied(connection, rows)
+                return self._copied(connection, rows, check)
             except errors.UniqueViolation:
                 self._is_careful = True
-        added = self._inserted(connection, rows)
+        added = self._inserted(connection, rows, check)
         proposed = sum(len(one) for one in rows.values())
         if self._copies and sum(added.values()) == proposed:
             self._is_careful = False
         return added
 
-    def _copied(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
+    def _copied(
+        self, connection: Connection, rows: Mapping[str, Rows], check: Callable[[], None]
+    ) -> dict[str, int]:
         with connection.transaction(), connection.cursor() as cursor:
+            check()
             for table, some in _in_order(rows):
                 with cursor.copy(statement(_COPY.format(table=table))) as copy:
                     copy.write(some.copied())
         return {table: len(some) for table, some in rows.items()}
 
-    def _inserted(self, connection: Connection, rows: Mapping[str, Rows]) -> dict[str, int]:
+    def _inserted(
+        self, connection: Connection, rows: Mapping[str, Rows], check: Callable[[], None]
+    ) -> dict[str, int]:
         with connection.transaction():
+            check()
             return {
                 table: connection.execute(
                     statement(_STAGE.format(table=table)), some.arrays()
@@ -150,6 +193,19 @@ def stage_if_exists(
     return batch.filter(pa.array(others, pa.bool_()))
 
 
+def states_of(connection: Connection, table: str, batch: pa.RecordBatch) -> list[RowState]:
+    """Return the state of each mutation of a batch, in their order."""
+    columns = [batch.column(name).to_pylist() for name in ("nanos", "logical", "key")]
+    found = connection.execute(statement(_STATES.format(table=table)), columns).fetchall()
+    return [_state(*one) for one in found]
+
+
+def _state(is_staged: bool, is_applied: bool, is_superseded: bool) -> RowState:
+    if is_staged:
+        return RowState.APPLIED if is_applied else RowState.WAITING
+    return RowState.SUPERSEDED if is_superseded else RowState.NEW
+
+
 def unapplied_of(connection: Connection, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Those of a batch that are not marked applied, in their order."""
     columns = [batch.column(name).to_pylist() for name in ("nanos", "logical", "key")]
@@ -158,14 +214,23 @@ def unapplied_of(connection: Connection, table: str, batch: pa.RecordBatch) -> p
     return batch.filter(pa.array(wanted, pa.bool_()))
 
 
-def mark_applied(connection: Connection, table: str, rows: Rows) -> None:
-    """Mark rows applied now, in one transaction; what is not there gets a stub."""
-    nanos, logical, keys, *_ = rows.arrays()
-    text = statement(_MARK.format(table=table))
+def mark_applied(connection: Connection, table: str, rows: Rows, *, keep: bool) -> None:
+    """Mark rows applied now, in one transaction; one that is not there gets a stub, or is kept."""
+    nanos, logical, keys, muts, befores, deletions = rows.arrays()
+    text = statement((_MARK_WHOLE if keep else _MARK).format(table=table))
     with connection.transaction():
         for first in range(0, len(rows), MARK_ROWS_MAX):
             part = slice(first, first + MARK_ROWS_MAX)
-            connection.execute(text, (nanos[part], logical[part], keys[part], STUB))
+            place = (nanos[part], logical[part], keys[part])
+            whole = (*place, muts[part], befores[part], deletions[part])
+            connection.execute(text, whole if keep else (*place, STUB))
+
+
+def unmark(connection: Connection, table: str, after: Hlc) -> None:
+    """Have the rows later than a time unapplied; stubs of them are deleted."""
+    bounds = (after.nanos, after.logical)
+    connection.execute(statement(_FORGET_STUBS.format(table=table)), (*bounds, STUB))
+    connection.execute(statement(_UNMARK.format(table=table)), bounds)
 
 
 def mark_applied_through(

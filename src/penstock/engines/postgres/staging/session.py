@@ -32,14 +32,16 @@ from penstock.engines.postgres.staging.prepare import (
     staged_groups,
     staged_tables,
 )
-from penstock.engines.postgres.staging.rows import rows_of
+from penstock.engines.postgres.staging.rows import Rows, rows_of
 from penstock.host.clock import Clock
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import (
+    FeedState,
     Group,
     GroupState,
     Keys,
     Lease,
+    RowState,
     Slice,
     Staged,
     StagedTable,
@@ -81,13 +83,17 @@ class PostgresStagingSession:
         with self._doing("reading the names of mutation tables"):
             return staged_tables(self._connection, group)
 
-    def stage(self, batches: Mapping[StagedTable, pa.RecordBatch]) -> dict[StagedTable, Staged]:
+    def stage(
+        self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
+    ) -> dict[StagedTable, Staged]:
         """See `StagingSession`."""
         rows = {table: rows_of(table, batch) for table, batch in batches.items()}
         places = self._places(batches)
         with self._doing("staging mutations"):
             added = self._stager.stage(
-                self._connection, {places[table]: some for table, some in rows.items()}
+                self._connection,
+                {places[table]: some for table, some in rows.items()},
+                lambda: self._check_unresolved(rows, partition),
             )
         return {
             table: Staged(
@@ -96,12 +102,28 @@ class PostgresStagingSession:
             for table, batch in batches.items()
         }
 
-    def stage_if_exists(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def stage_if_exists(
+        self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
+    ) -> pa.RecordBatch:
         """See `StagingSession`."""
         rows = rows_of(table, batch)
         place = self._place(table)
-        with self._doing(f"staging mutations of {table}"):
+        with self._doing(f"staging mutations of {table}"), self._connection.transaction():
+            self._check_unresolved({table: rows}, partition)
             return mutations.stage_if_exists(self._connection, place, rows, batch)
+
+    def _check_unresolved(self, rows: Mapping[StagedTable, Rows], partition: str) -> None:
+        """Raise CheckpointMoved for what a feed has resolved; see `StagingSession.stage`."""
+        times = [Hlc(int(one.nanos[0]), int(one.logical[0])) for one in rows.values() if len(one)]
+        if partition and times:
+            group = group_name(next(iter(rows)).group)
+            self._checkpoints.check_unresolved(self._connection, group, partition, min(times))
+
+    def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
+        """See `StagingSession`."""
+        place = self._place(table)
+        with self._doing(f"looking up mutations of {table}"):
+            return mutations.states_of(self._connection, place, batch)
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
         """See `StagingSession`."""
@@ -109,12 +131,14 @@ class PostgresStagingSession:
         with self._doing(f"looking up mutations of {table}"):
             return mutations.unapplied_of(self._connection, place, batch)
 
-    def mark_applied(self, table: StagedTable, batch: pa.RecordBatch) -> None:
+    def mark_applied(
+        self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
+    ) -> None:
         """See `StagingSession`."""
         rows = rows_of(table, batch)
         place = self._place(table)
         with self._doing(f"marking mutations of {table} applied"):
-            mutations.mark_applied(self._connection, place, rows)
+            mutations.mark_applied(self._connection, place, rows, keep=keep)
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
@@ -222,10 +246,10 @@ class PostgresStagingSession:
         with self._doing("writing a checkpoint"):
             self._checkpoints.advance(self._connection, group_name(group), partition, time)
 
-    def ensure_partitions(self, group: Group, partitions: Collection[str]) -> None:
+    def feed_state(self, group: Group, partition: str) -> FeedState:
         """See `StagingSession`."""
-        with self._doing("writing checkpoints"):
-            self._checkpoints.ensure(self._connection, group_name(group), partitions)
+        with self._doing("reading checkpoints"):
+            return self._checkpoints.feed_state(self._connection, group_name(group), partition)
 
     def window(self, group: Group) -> Window:
         """See `StagingSession`."""
@@ -236,6 +260,19 @@ class PostgresStagingSession:
         """See `StagingSession`."""
         with self._doing("marking checkpoints applied"):
             self._checkpoints.commit(self._connection, group_name(group), through)
+
+    def forget_checkpoints(self, group: Group, before: Hlc) -> int:
+        """See `StagingSession`."""
+        with self._doing("deleting checkpoints"):
+            return self._checkpoints.forget(self._connection, group_name(group), before)
+
+    def rewind(self, group: Group, time: Hlc) -> None:
+        """See `StagingSession`."""
+        places = self._places(self.staged_tables(group))
+        with self._doing("going back to a checkpoint"), self._connection.transaction():
+            self._checkpoints.rewind(self._connection, group_name(group), time)
+            for place in sorted(places.values()):
+                mutations.unmark(self._connection, place, time)
 
     # -- leases ------------------------------------------------------------------------------
 

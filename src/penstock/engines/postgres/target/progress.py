@@ -175,23 +175,37 @@ def _place_of(log_id: str) -> str:
 
 def take_over(connection: psycopg.Connection, log_id: str, holder: str) -> Applied:
     """See `SharedProgress`."""
-    ensure_tables(connection)
-    with connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
-        connection.execute(SHARED_TABLE)
+    _ensure_shared_table(connection)
     connection.execute(TAKE_OVER, (log_id, holder))
     return read_applied(connection, log_id)
 
 
-def holder_of(connection: psycopg.Connection, log_id: str) -> str:
-    """See `SharedProgress.holder`."""
+def _ensure_shared_table(connection: psycopg.Connection) -> None:
+    ensure_tables(connection)
+    with connection.transaction():
+        connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
+        connection.execute(SHARED_TABLE)
+
+
+def ensure_shared(connection: psycopg.Connection, log_id: str) -> None:
+    """Insert the row of a shared log unless it is there."""
+    if holder_of(connection, log_id) is None:
+        _ensure_shared_table(connection)
+        connection.execute(
+            "insert into wirekite.wirekite_staged (log_id) values (%s) on conflict do nothing",
+            (log_id,),
+        )
+
+
+def holder_of(connection: psycopg.Connection, log_id: str) -> str | None:
+    """Return who has taken a shared log over last; None if it has no row."""
     try:
         row = connection.execute(
             "select holder from wirekite.wirekite_staged where log_id = %s", (log_id,)
         ).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        return ""
-    return "" if row is None else str(row[0])
+        return None
+    return None if row is None else str(row[0])
 
 
 def bind_log(connection: psycopg.Connection, log_id: str) -> Applied:
@@ -227,19 +241,23 @@ def forget_log(connection: psycopg.Connection) -> None:
 
 
 def read_applied(
-    connection: psycopg.Connection, log_id: str = "", *, for_update: bool = False
+    connection: psycopg.Connection,
+    log_id: str = "",
+    *,
+    for_update: bool = False,
+    for_share: bool = False,
 ) -> Applied:
     """How far the log is applied; all zero when nothing is, or there is no table yet.
 
-    log_id: of a shared log; empty for the one log that the target follows. for_update: lock the row
-    until the transaction ends.
+    log_id: of a shared log; empty for the one log that the target follows. for_update, for_share:
+    lock the row until the transaction ends.
     """
     query = (
         "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
         f"  from {_place_of(log_id)}"
     )
     where, values = (" where log_id = %s", (log_id,)) if log_id else ("", ())
-    where += " for update" if for_update else ""
+    where += " for update" if for_update else " for share" if for_share else ""
     try:
         row = connection.execute(query + where, values).fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):

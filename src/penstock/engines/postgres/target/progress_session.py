@@ -52,7 +52,7 @@ class PostgresProgress:
     def holder(self, log_id: str) -> str:
         """See `SharedProgress`."""
         with server_errors("reading who has the applied position"):
-            return progress.holder_of(self._connection, log_id)
+            return progress.holder_of(self._connection, log_id) or ""
 
     def read_shared(self, log_id: str) -> Applied:
         """See `SharedProgress`."""

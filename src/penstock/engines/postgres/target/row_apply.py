@@ -108,10 +108,18 @@ class PostgresRowSession:
             commit_durably(self._connection, once=True)
             yield
 
-    def locked_position(self, log_id: str) -> Applied:
+    def read_position(self, log_id: str) -> Applied:
         """See `RowSession`."""
         with _typed("reading the applied position"):
-            return progress.read_applied(self._connection, log_id, for_update=True)
+            progress.ensure_shared(self._connection, log_id)
+            return progress.read_applied(self._connection, log_id)
+
+    def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
+        """See `RowSession`."""
+        with _typed("reading the applied position"):
+            return progress.read_applied(
+                self._connection, log_id, for_update=not is_shared, for_share=is_shared
+            )
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """See `RowSession`."""
