@@ -74,12 +74,14 @@ class FakeStaging:
     hold: threading.Event | None = None
     calls: int = 0
     retire_rows_max: int = 10_000
+    created: list[bool] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     # -- the database
 
     def create(self, *, database: bool = True) -> None:
-        """Nothing to do."""
+        """Note it. database: whether it would be made, too."""
+        self.created.append(database)
 
     @contextmanager
     def opened(self) -> Iterator[FakeStaging]:

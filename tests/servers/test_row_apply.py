@@ -100,6 +100,17 @@ def test_keys_of_several_columns_are_in_the_order_of_the_primary_key(target: Row
     assert target.rows("select * from t") == [(3, "x")]
 
 
+def test_a_key_in_another_order_than_the_sources_is_refused(target: Rows) -> None:
+    """A delete would hit another row: with the row that a line has, it is seen."""
+    target.run("create table t (a int, id int, primary key (id, a))")
+    target.run("insert into t values (2, 1), (1, 2)")
+    with pytest.raises(SchemaDrift, match="in another order than the source's"):
+        target.upsert(upsert({"id": 1, "a": 2}, key=[2, 1]))
+    with pytest.raises(SchemaDrift, match="in another order than the source's"):
+        target.delete(Mutation(time=Hlc(1), key="[2,1]", after=None, before=b'{"id":1,"a":2}'))
+    assert target.rows("select count(*) from t") == [(2,)]
+
+
 def test_many_rows_in_statements_of_few(target: Rows) -> None:
     """The module's row limit."""
     target.run("create table t (id int primary key, v int)")

@@ -116,6 +116,8 @@ def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
         with pytest.raises(StagingMissing, match="does not exist") as caught, staging.opened():
             pass
         assert "--create" in caught.value.hint
+        with pytest.raises(StagingMissing, match="does not exist"):
+            staging.create(database=False)
         (finding, *_) = staging.examine()
         assert finding.command == f'create database "staging_made_{postgres.version}";'
         failed: list[BaseException] = []
@@ -187,6 +189,9 @@ def test_a_database_without_tables_is_named(empty_url: str) -> None:
         pass
     (finding,) = PostgresStaging(empty_url).examine()
     assert finding.command == "penstock stage FILE"
+    PostgresStaging(empty_url).create(database=False)
+    with PostgresStaging(empty_url).opened() as session:
+        assert session.group_names() == ()
 
 
 def test_another_server_than_the_url_says_is_refused(url: str) -> None:

@@ -108,6 +108,13 @@ def test_rows_are_received_until_it_is_stopped(tmp_path: Path, staging: FakeStag
     assert sum(map(len, staging.tables.values())) == 1
 
 
+def test_tables_are_created_by_every_start(tmp_path: Path, staging: FakeStaging) -> None:
+    """The database is with `--create`, by an operator otherwise."""
+    config = config_of(tmp_path, 'authentication = "off"')
+    while_served(config, lambda _url: None)
+    assert staging.created == [False]
+
+
 def test_its_own_certificate_is_made_once(tmp_path: Path, staging: FakeStaging) -> None:
     """A feed can verify it; the private half is its owner's alone."""
     config = config_of(tmp_path, 'authentication = "off"\ntlsSelfSigned = true')

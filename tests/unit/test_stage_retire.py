@@ -146,3 +146,15 @@ def test_now_and_then_everything_is_looked_at() -> None:
     staging = Counting()
     run(staging, until_s=3 * FROM_START_S)
     assert len(opened) == 3
+
+
+def test_old_checkpoints_are_forgotten() -> None:
+    """As old as the rows that are retired; the table would grow for ever."""
+    staging = staged(at(3))
+    for day in (1, 2, 3):
+        staging.advance(GROUP, "shop.public", at(day * DAY_S))
+        staging.commit(GROUP, at(day * DAY_S))
+    run(staging, until_s=INTERVAL_S)
+    times = sorted(time for _, time, _ in staging.checkpoints["shop.public"] if time > Hlc(1, 1))
+    assert times == [at(2 * DAY_S), at(3 * DAY_S)]
+    assert staging.window(GROUP).committed == at(3 * DAY_S)

@@ -330,6 +330,7 @@ def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:
         (ITEM, [1], {"id": None}, "key column id is missing"),
         (LINE, [1], None, "a delete names 1 key columns, the table has 2"),
         (ITEM, [1, 2], None, "a delete names 2 key columns, the table has 1"),
+        (LINE, [2, 1], {"item": 1, "number": 2}, "the key columns (item, number) are in another"),
     ],
 )
 def test_what_the_target_cannot_take_is_named(

@@ -16,11 +16,28 @@ from penstock.cli.output import say, say_json
 @click.option(
     "--create", is_flag=True, help="Create the staging database first; its tables always are."
 )
+@click.option(
+    "--rewind",
+    default="",
+    metavar="TIME",
+    help="Have everything after this time applied again, and end: as feeds write times, or 0.",
+)
 @click.option("--half", type=click.Choice(["load", "extract", "feed"]), hidden=True)
-@click.option("--group", default="", hidden=True, help="With --half: which target schema.")
+@click.option(
+    "--group",
+    default="",
+    metavar="SCHEMA",
+    help="With --rewind: the target schema, if there are several.",
+)
 @common
 def stage(
-    file: Path, create: bool, half: str | None, group: str, as_json: bool, verbose: bool
+    file: Path,
+    create: bool,
+    rewind: str,
+    half: str | None,
+    group: str,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     """Receive changefeeds over HTTP, stage them in a database and apply them, until stopped.
 
@@ -29,7 +46,8 @@ def stage(
 
     \b
     What it changes:  staging database: mutation tables, checkpoints; target: the rows
-    Example:          penstock stage cockroach.toml --create
+    Example:          penstock stage cockroach.toml
+                      penstock stage cockroach.toml --rewind 1700000000000000000.0000000000
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
     from penstock.control.config import load_config
@@ -45,6 +63,21 @@ def stage(
         from penstock.control.stage_halves import run_half
 
         run_half(config, half, group)
+        return
+    if rewind:
+        diagnostics(verbose)
+        from penstock.control.stage_rewind import rewind as rewind_schema
+        from penstock.model.hlc import ZERO, Hlc
+
+        time = ZERO if rewind == "0" else Hlc.parse(rewind)
+        schema = rewind_schema(config, group, time)
+        say(
+            as_json,
+            f"{schema} is back at {time}; what is staged after it is applied again, and the feed "
+            "may send the rest",
+            schema=schema,
+            time=str(time),
+        )
         return
     log = config.layout.run / "stage.log"
     with (

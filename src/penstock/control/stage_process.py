@@ -59,7 +59,7 @@ def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> 
     on_served: is given the address, once it answers. Raises StageSectionMissing, StageNotInstalled,
     and what the staging database, the target and the socket raise.
     """
-    section, database = _checked(config)
+    section, database = checked_sections(config)
     database.create(database=create)
     stop = StopRequest()
     with ExitStack() as stack:
@@ -70,7 +70,8 @@ def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> 
             look()
 
 
-def _checked(config: Config) -> tuple[StageSection, StagingDatabase]:
+def checked_sections(config: Config) -> tuple[StageSection, StagingDatabase]:
+    """Return [stage] and the staging database. Raises StageSectionMissing, StageNotInstalled."""
     if config.stage is None or config.staging is None:
         raise StageSectionMissing(
             f"{config.path.name} has no [stage]",

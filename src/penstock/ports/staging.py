@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+import msgspec
 import pyarrow as pa
 
 from penstock.model import PenstockError
@@ -79,6 +80,31 @@ class Mutation:
     key: str
     after: bytes | None
     before: bytes | None = None
+
+
+_KEY = msgspec.json.Decoder(list[msgspec.Raw])
+_IMAGE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def has_other_key_order(columns: Sequence[str], key: str, image: bytes | None) -> bool:
+    """Return whether a mutation's key has the values of a row's key in another order.
+
+    A delete with such a key would hit another row.
+
+    Args:
+        columns: The target's key, in its order.
+        key: The key's array, as it was sent.
+        image: The row after or before the change; None, or no object, if it is not known.
+    """
+    if len(columns) < 2 or image is None:
+        return False
+    try:
+        sent = [bytes(one) for one in _KEY.decode(key)]
+        row = _IMAGE.decode(image)
+    except (msgspec.DecodeError, RecursionError):
+        return False  # it is refused where it is read
+    expected = [bytes(row.get(name, msgspec.Raw())) for name in columns]
+    return sent != expected and sorted(sent) == sorted(expected)
 
 
 def batch_of(mutations: Iterable[Mutation]) -> pa.RecordBatch:

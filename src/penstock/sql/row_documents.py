@@ -21,7 +21,7 @@ from penstock.ports.row_apply import (
     schema_drift,
     value_unfit,
 )
-from penstock.ports.staging import Mutation
+from penstock.ports.staging import Mutation, has_other_key_order
 
 Fields = dict[str, msgspec.Raw]
 VALUE = "$0"
@@ -124,6 +124,7 @@ def by_columns(
     seen: dict[tuple[bytes, ...], tuple[Documents, int]] = {}
     for mutation in mutations:
         assert mutation.after is not None
+        _check_key_order(table, mutation)
         fields = fields_of(table, mutation, mutation.after)
         if _MAY_HAVE_EXPONENT.search(mutation.after):
             fields = {name: plain_number(raw) for name, raw in fields.items()}
@@ -153,6 +154,15 @@ def by_columns(
         group.without(place for place, one in enumerate(group.mutations) if one is _GONE)
         for group in groups.values()
     ]
+
+
+def _check_key_order(table: TableDefinition, mutation: Mutation) -> None:
+    """Raise SchemaDrift if the target's key has the columns of the source's in another order."""
+    image = mutation.before if mutation.after is None else mutation.after
+    if has_other_key_order(table.primary_key, mutation.key, image):
+        key = ", ".join(table.primary_key)
+        what = f"the key columns ({key}) are in another order than the source's"
+        raise schema_drift(str(table.name), what, mutation)
 
 
 def _layout(
@@ -212,6 +222,7 @@ def by_key(table: TableDefinition, mutations: Sequence[Mutation]) -> Documents:
     names = tuple(column.name for column in columns)
     keys = Documents(columns=columns, properties=names)
     for mutation in mutations:
+        _check_key_order(table, mutation)
         try:
             values = _KEY.decode(mutation.key)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -23,7 +23,7 @@ from penstock.engines.staged.shapes import SchemaDriftDetected, Shape
 from penstock.engines.staged.values import NULL, NotNeutral, column_of
 from penstock.model import Op, Rows
 from penstock.model.hlc import Hlc
-from penstock.ports.staging import StagedTable
+from penstock.ports.staging import StagedTable, has_other_key_order
 
 UNSENT = b""
 
@@ -66,6 +66,7 @@ class Reader:
         made_again: places of upserts whose row was deleted in front of them.
         """
         afters = batch.column("after").to_pylist()
+        self._check_key_order(batch, afters)
         is_upsert = np.array([one is not None and one != NULL for one in afters], np.bool_)
         lines = self._decoded([one for one in afters if one is not None and one != NULL])
         sent = self._sent(batch, lines, is_upsert)
@@ -104,6 +105,22 @@ class Reader:
         )
 
     # -- lines -------------------------------------------------------------------------------
+
+    def _check_key_order(self, batch: pa.RecordBatch, afters: Sequence[bytes | None]) -> None:
+        """Raise SchemaDriftDetected if the table's key has another order than the source's."""
+        if len(self.shape.key) < 2:
+            return
+        images = zip(
+            batch.column("key").to_pylist(),
+            afters,
+            batch.column("before").to_pylist(),
+            strict=True,
+        )
+        for row, (key, after, before) in enumerate(images):
+            image = before if after is None or after == NULL else after
+            if has_other_key_order(self.shape.key, key, image):
+                what = f"the key columns ({', '.join(self.shape.key)}) are in another order than "
+                raise self._drift(f"{what}the source's", batch, row)
 
     def _decoded(self, afters: list[bytes]) -> list[Any]:
         try:
