@@ -99,14 +99,14 @@ def test_of_two_spellings_the_order_of_the_lines_stays(decoder: Decoder) -> None
 )
 def test_nothing_is_accepted(decoder: Decoder, body: str) -> None:
     """An empty body, an empty batch."""
-    assert decoder.decode(BATCH, body.encode()) == Request()
+    assert decoder.decode(BATCH, body.encode()) == Request(partition="shop.public")
 
 
 def test_resolved_is_a_time(decoder: Decoder) -> None:
     """Posted to a schema or to a table."""
-    for place in (BATCH, QUERY):
+    for place, partition in ((BATCH, "shop.public"), (QUERY, "shop.public.accounts")):
         found = decoder.decode(place, b' {"resolved" : "9.0000000001"} ')
-        assert found == Request(resolved=Hlc(9, 1))
+        assert found == Request(partition=partition, resolved=Hlc(9, 1))
 
 
 DEEP = '{"a":' + "[" * (DEPTH_MAX - 1) + "]" * (DEPTH_MAX - 1) + "}"
@@ -248,7 +248,7 @@ def test_a_query_feed_has_its_key_from_the_image(decoder: Decoder) -> None:
         found = rows(decoder.decode(where, body), "orders")
         assert [one.key for one in found] == ['["eu\\u0031",1.0]', '["a",2]', '["z", 3]']
         assert [one.after is None for one in found] == [False, True, True]
-    assert decoder.decode(place, batch(both)) == Request()
+    assert decoder.decode(place, batch(both)) == Request(partition="shop.public.orders")
 
 
 @pytest.mark.parametrize(
