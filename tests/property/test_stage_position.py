@@ -70,7 +70,7 @@ steps = st.one_of(
 )
 
 
-@examples(4)
+@examples(2)
 @given(st.lists(steps, max_size=40))
 def test_nothing_is_lost_and_nothing_goes_back(done: list[Step]) -> None:
     """In the end the target is as the source is, and everything is marked."""
