@@ -223,6 +223,8 @@ def test_old_checkpoints_are_forgotten(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
     """All applied ones but the last of each partition, and the one that it begins with."""
+    for name in ("a", "b"):
+        session.feed_state(GROUP, name)
     for number in range(1, 6):
         session.advance(GROUP, "a", at(number))
     session.advance(GROUP, "b", at(4))
