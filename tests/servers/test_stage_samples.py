@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 
 from fix_postgres import Server
 from fix_row_apply import Rows
-from fix_sequencer import module
+from fix_sequencer import log_id_of, module
 from penstock.control.config import load_config
 from penstock.control.stage_target import TargetSchemas
 from penstock.engines.postgres.staging.database import PostgresStaging
@@ -29,7 +29,6 @@ from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Group, StagedTable
-from penstock.ports.target import SHARED_LOG
 from penstock.stage.apply.metrics import ApplyMetrics
 from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
 from penstock.stage.consistent.beginning import take_over
@@ -128,6 +127,7 @@ class Site:
         self.sequencer = RowSequencer(
             sessions,
             metrics=ApplyMetrics(CollectorRegistry()),
+            log_id=log_id_of,
             script=module(self._folder, rules),
             options=SequencerOptions(mode=mode),
         )
@@ -208,7 +208,7 @@ def site(target: Rows, postgres: Server, tmp_path: Path) -> Iterator[Site]:
 def holder(site: Site) -> TakenOver:
     """Who may apply windows."""
     with closing(open_shared_progress(site.target.url, application_name="test")) as progress:
-        return take_over(f"{SHARED_LOG}test/{'.'.join(site.group)}", progress)
+        return take_over(log_id_of(site.group), progress)
 
 
 @pytest.mark.parametrize("scenario", APPLIED)
