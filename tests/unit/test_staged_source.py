@@ -19,6 +19,7 @@ from penstock.engines.staged.shapes import (
     StagedTableUnknown,
     default_of,
 )
+from penstock.engines.staged.stream import StagedStream
 from penstock.engines.staged.values import NotNeutral, column_of
 from penstock.engines.staged.windows import WindowReader
 from penstock.log.sequence import advance, start_of
@@ -276,6 +277,66 @@ def test_a_row_that_is_made_again_has_defaults_for_what_it_lacks() -> None:
     assert runs[0].rows[0].batch.column("after").to_pylist()[0]["note"] == "it's"
 
 
+def test_a_window_that_is_read_again_knows_the_same_deletes() -> None:
+    """The row that was made again in its first slice has defaults the second time, too."""
+    session = Session()
+    session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
+    session.put(ITEM, Hlc(6), [1], None)
+    session.put(ITEM, Hlc(11), [1], {"id": 1})
+    session.put(ITEM, Hlc(12), [2], {"id": 2, "note": "new"})
+    made = reader(session, rows_max=1)
+    runs = list(made.runs(ZERO, Hlc(10), FlushPoint(position=0)))
+    end = runs[-1].end or FlushPoint(position=0)
+    with pytest.raises(ShapeChanged, match="note"):
+        list(made.runs(Hlc(10), Hlc(20), end))
+    runs = list(made.runs(Hlc(10), Hlc(20), end))
+    assert runs[0].rows[0].batch.column("absent").to_pylist() == [None]
+
+
+class NoTime:
+    """A clock that goes on when somebody waits."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        """Return how long was waited."""
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        self.now_s += seconds
+
+
+def test_a_stream_gives_each_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing, until more is proposed behind it."""
+    session = Session()
+    session.put(ITEM, Hlc(5), [1], {"id": 1, "name": "a"})
+    proposed = [Hlc(10)]
+    monkeypatch.setattr(
+        session, "window", lambda _group: Window(committed=ZERO, proposed=proposed[-1])
+    )
+    stream = StagedStream(
+        session=session,  # type: ignore[arg-type]
+        group=GROUP,
+        reader=reader(session),
+        end=FlushPoint(position=0),
+        clock=NoTime(),  # type: ignore[arg-type]
+    )
+
+    def given() -> list[int]:
+        found = []
+        while (run := stream.next_run(0.5)) is not None and len(found) < 9:
+            found.append(run.end.position if run.end is not None else 0)
+        return found
+
+    assert given() == [0, position_behind(Hlc(10))]
+    assert stream.end.position == position_behind(Hlc(10))
+    assert given() == []
+    session.put(ITEM, Hlc(12), [1], {"id": 1, "name": "b"})
+    proposed.append(Hlc(20))
+    assert given() == [0, position_behind(Hlc(20))]
+
+
 @pytest.mark.parametrize(
     ("default", "not_null", "expected"),
     [
@@ -318,6 +379,7 @@ def test_a_new_column_in_the_middle_of_a_window_has_it_read_again() -> None:
         ("price", "string"),
         ("note", "string"),
     ]
+    assert relation.version > 1, "the log has another shape of this version"
     again = reader(Session(), kept=kept)  # a restart knows it
     assert again.shapes.of(ITEM).relation == relation
 
