@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from fix_log import ITEM
@@ -36,9 +37,10 @@ def test_a_base_and_the_segments_that_it_holds(tmp_path: Path) -> None:
     found = read_base(config)
     assert found is not None
     assert list(found.lines()) == [
-        "base: 1 tables, 7 rows, 2.0 KiB, up to segment 4",
-        "base: holds 2 segments that are not in it yet, 2.0 KiB, 1.0 KiB of them alone",
+        "base: 1 table, 7 rows, 2.0 KiB, up to segment 4",
+        "base: holds 2 segments not in it yet, 2.0 KiB, 1.0 KiB of them alone",
     ]
+    assert next(replace(found, segment=0).lines()).endswith("2.0 KiB, before any segment")
     assert found.as_dict() == {
         "tables": 1,
         "rows": 7,

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from penstock.control.display import (
     console,
+    count_words,
     human_bytes,
     human_count,
     human_seconds,
@@ -26,6 +27,8 @@ from penstock.control.live import (
     LineView,
     LiveView,
     bulk_line,
+    change_line,
+    change_rows,
     last_lines,
 )
 from penstock.control.running import ProcessState
@@ -335,6 +338,33 @@ def test_no_line_goes_beyond_the_screen(width: int) -> None:
     view.finish(long_names())
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue()).replace("\r", "")
     assert max(map(len, plain.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 99, 120])
+def test_the_line_of_the_whole_bulk_load_is_not_cut(width: int) -> None:
+    """At 80 columns the number of loaded tables was cut to `10…`."""
+    text = drawn(status(bulk=many_tables(big_done=False, small_done=1)), width)
+    assert "1 of 11 tables" in text
+    for found in (text, drawn(long_names(), width)):
+        (line,) = [line for line in found.splitlines() if line.startswith("  bulk load")]
+        assert "…" not in line
+
+
+def test_counts_have_the_right_number_and_no_position_is_none() -> None:
+    """One segment is not `1 segments`, and the beginning of a log is not `up to 0/0`."""
+    found = status(gsn=5, applied=0)
+    found = replace(
+        found,
+        log=replace(found.log, segments=1),
+        target=replace(found.target, applied=replace(found.target.applied, position=0)),
+    )
+    rows = {label.strip(): value for label, value in change_rows(found)}
+    assert rows["change log"].startswith("1 segment, ")
+    assert rows["loaded"].endswith("transactions") or rows["loaded"].endswith("transaction")
+    empty = replace(found, log=replace(found.log, end=FlushPoint(position=0)))
+    assert "0/0" not in change_line(empty, 0.0, 0.0)
+    assert all("0/0" not in value for _, value in change_rows(empty))
+    assert count_words(0, "table") == "0 tables"
 
 
 def test_a_screen_knows_its_width(monkeypatch: pytest.MonkeyPatch) -> None:

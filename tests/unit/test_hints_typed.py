@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
+import psycopg
 import pytest
+from psycopg.pq import DiagnosticField
 
 from fix_cli import called, commands
 from penstock import cli
+from penstock.codec.types import Engine, parse_choices
 from penstock.control.log_view import LogNotFound, find_log
+from penstock.engines.postgres.checks import slot_checks
+from penstock.engines.postgres.connect import statement_error
+from penstock.ports.checks import Severity
 
 STAGE = """
 [pipeline]
@@ -114,6 +122,49 @@ def test_a_command_about_one_source_names_a_merged_pipeline(
         assert arguments[: len(name.split())] == name.split()
         assert str(folder / "s0.toml") in arguments
         assert is_parsed(arguments), name
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (psycopg.errors.DatetimeFieldOverflow, '"zero dates" = "null" in [target.types]'),
+        (psycopg.errors.InvalidDatetimeFormat, '"zero dates" = "null" in [target.types]'),
+        (psycopg.errors.CharacterNotInRepertoire, '"nul characters" = "remove" in [target.types]'),
+        (psycopg.errors.NumericValueOutOfRange, "the type of the target's column"),
+        (psycopg.errors.UndefinedTable, "penstock doctor"),
+    ],
+)
+def test_a_refused_value_names_the_choice_its_table_and_its_column(
+    error: type[psycopg.Error], hint: str
+) -> None:
+    """`penstock doctor` finds nothing about a value; the entry that the hint names is one."""
+    context = b'COPY orders, line 2, column made: "0000-00-00"'
+    raised = statement_error(
+        "copying chunk 3 of shop.orders",
+        error("no such value", info={DiagnosticField.CONTEXT: context}),
+    )
+    assert raised.message.startswith("copying chunk 3 of shop.orders: ")
+    assert raised.message.endswith("(column made of orders)")
+    assert hint in raised.hint
+    if found := re.search(r'"([^"]+)" = "([^"]+)"', raised.hint):
+        parse_choices({found[1]: found[2]}, Engine.MYSQL)
+
+
+@pytest.mark.parametrize(("log_end", "expected"), [(0, []), (17, ["PG10"])])
+def test_a_slot_that_is_gone_is_an_error_of_doctor(
+    monkeypatch: pytest.MonkeyPatch, log_end: int, expected: list[str]
+) -> None:
+    """`penstock lag` knew it, and doctor said that nothing stops the pipeline."""
+    monkeypatch.setattr(slot_checks, "own_slot", lambda _: None)
+    config = SimpleNamespace(
+        path=Path("shop.toml"), change_extractor=SimpleNamespace(replication_slot="shop_slot")
+    )
+    probe: Any = SimpleNamespace(config=config, examined=SimpleNamespace(log_end=lambda: log_end))
+    found = list(slot_checks.slot_state(probe))
+    assert [one.code for one in found] == expected
+    for one in found:
+        assert one.severity is Severity.ERROR
+        assert "penstock reset shop.toml --target, then penstock run shop.toml" in one.command
 
 
 def test_the_log_of_changefeeds_is_found(folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.base.manifest import load_manifest
 from penstock.control.base_place import base_place
-from penstock.control.display import human_bytes, human_count
+from penstock.control.display import count_words, human_bytes
 from penstock.host.files import FileMissing
 from penstock.log.layout import list_segments
 from penstock.ports.config import Config
@@ -47,13 +47,14 @@ class BaseSeen:
         if not self.tables:
             yield "base: no table is in it yet"
         else:
+            through = f"up to segment {self.segment - 1}" if self.segment else "before any segment"
             yield (
-                f"base: {self.tables} tables, {human_count(self.rows)} rows, "
-                f"{human_bytes(self.size_bytes)}, up to segment {self.segment - 1}"
+                f"base: {count_words(self.tables, 'table')}, {count_words(self.rows, 'row')}, "
+                f"{human_bytes(self.size_bytes)}, {through}"
             )
         if self.segments:
             yield (
-                f"base: holds {self.segments} segments that are not in it yet, "
+                f"base: holds {count_words(self.segments, 'segment')} not in it yet, "
                 f"{human_bytes(self.segment_bytes)}, {human_bytes(self.held_bytes)} of them alone"
             )
 

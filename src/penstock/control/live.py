@@ -18,6 +18,7 @@ from rich.text import Text
 
 from penstock.control.display import (
     console,
+    count_words,
     grid,
     human_bytes,
     human_count,
@@ -37,6 +38,7 @@ BAR_WIDTH = 28
 BAR_WIDTH_NARROW = 10
 WIDE = 100
 MIDDLE = 76
+NAME_WIDTH_MIN = 11  # of `  bulk load`
 LATER = ("  loaded", "  lag")
 
 
@@ -89,15 +91,16 @@ def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
     if lag is not None and lag.counts_bytes:
         behind += f", {human_bytes(lag.applied_bytes)}"
     extracted = f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s)"
-    at = f"at {status.positions.text(status.log.end.position)}"
+    position = status.log.end.position
+    at = f", at {status.positions.text(position)}" if position else ""
     if not status.has_target:
-        return f"{extracted}, {behind}, {at}"
+        return f"{extracted}, {behind}{at}"
     loaded = f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s)"
     if status.target.unknown:
         loaded = "loaded unknown"
     elif status.outage("target") is not None:
         loaded = f"loaded {human_count(status.target.applied.gsn)} when last read"
-    return f"{extracted}, {loaded}, {behind}, {at}"
+    return f"{extracted}, {loaded}, {behind}{at}"
 
 
 def _following(status: Status) -> bool:
@@ -325,12 +328,11 @@ def change_rows(
     status: Status, log_rate: float | None = None, applied_rate: float | None = None
 ) -> list[tuple[str, str]]:
     """Label and value of what changes do now. Rates in rows/s; None: not known."""
-    text = status.positions.text
     rows = [
         (
             "  extracted",
             f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
-            f"transactions{_rate(log_rate)}, up to {text(status.log.end.position)}",
+            f"transactions{_rate(log_rate)}{_up_to(status, status.log.end.position)}",
         ),
     ]
     if status.has_target:
@@ -346,7 +348,7 @@ def change_rows(
     rows.append(
         (
             "  change log",
-            f"{status.log.segments} segments, {human_bytes(status.log.size_bytes)}",
+            f"{count_words(status.log.segments, 'segment')}, {human_bytes(status.log.size_bytes)}",
         )
     )
     if status.target.action != "RUN":
@@ -362,7 +364,12 @@ def _loaded(status: Status, applied_rate: float | None) -> str:
     if status.outage("target") is not None:
         read_at = datetime.fromtimestamp(status.target_read_us / 1e6, UTC)
         return f"{rows} when last read, at {read_at:%H:%M:%S} UTC"
-    return f"{rows}{_rate(applied_rate)}, up to {status.positions.text(applied.position)}"
+    return f"{rows}{_rate(applied_rate)}{_up_to(status, applied.position)}"
+
+
+def _up_to(status: Status, position: int) -> str:
+    """Return where something ends; empty at the beginning, where no position is known."""
+    return f", up to {status.positions.text(position)}" if position else ""
 
 
 def _rate(rows_per_s: float | None) -> str:
@@ -374,20 +381,35 @@ def bulk_table(bulk: BulkProgress, width: int = WIDE) -> Table:
 
     width: of the screen; a narrow one has shorter bars and fewer figures.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if width < WIDE else None)
-    for _ in range(_columns(width) - 1):
-        table.add_column(no_wrap=True)
     open_tables = [t for t in bulk.tables if t.chunks_done < t.chunks_total]
     open_tables.sort(key=lambda t: -t.bytes_total)
-    for item in open_tables[:TABLES_SHOWN_MAX]:
-        table.add_row(*_bar_row(str(item.table), item, width))
+    rows = [_bar_row(str(item.table), item, width) for item in open_tables[:TABLES_SHOWN_MAX]]
     hidden = len(open_tables) - TABLES_SHOWN_MAX
+    name = "bulk load paused" if bulk.phase == "paused" else "bulk load"
+    is_wide = width >= WIDE
+    whole = _bar_row(f"{name} ({_tables_done(bulk)})" if is_wide else name, bulk, width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    most = _name_width([*rows, whole], width)
+    table.add_column(no_wrap=True, overflow="ellipsis", min_width=NAME_WIDTH_MIN, max_width=most)
+    for _ in range(_columns(width) - 1):
+        table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     if hidden > 0:
         table.add_row(f"  and {hidden} more")
-    name = "bulk load paused" if bulk.phase == "paused" else "bulk load"
-    table.add_row(*_bar_row(f"{name} ({_tables_done(bulk)})", bulk, width))
+    table.add_row(*whole)
+    if not is_wide:
+        table.caption, table.caption_justify = f"  {_tables_done(bulk)}", "left"
+        table.caption_style = ""
     return table
+
+
+def _name_width(rows: list[list[RenderableType]], width: int) -> int:
+    """Return what is left for names once every figure has its place."""
+    texts = [[cell for cell in row[1:] if isinstance(cell, str)] for row in rows]
+    figures = sum(max(map(len, column)) for column in zip(*texts, strict=True))
+    bar = BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
+    return max(width - figures - bar - 2 * _columns(width), NAME_WIDTH_MIN)
 
 
 def _columns(width: int) -> int:

@@ -353,5 +353,29 @@ def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
         )
     if safe_to_retry(error):
         return StatementInterrupted(message, hint="It is tried again by itself.", sqlstate=state)
-    hint = (error.diag.message_hint or "") or "Run `penstock doctor` for what the server lacks."
-    return StatementFailed(message, hint=hint, sqlstate=state)
+    hint = (error.diag.message_hint or "") or _value_hint(state)
+    if column := _COPY_COLUMN.search(error.diag.context or ""):
+        message += f" (column {column[2]} of {column[1]})"
+    return StatementFailed(
+        message, hint=hint or "Run `penstock doctor` for what the server lacks.", sqlstate=state
+    )
+
+
+# Refused values that [target.types] can say something about, by SQLSTATE.
+_VALUE_CHOICES = {
+    "22007": ("zero dates", "null"),
+    "22008": ("zero dates", "null"),
+    "22021": ("nul characters", "remove"),
+}
+_COPY_COLUMN = re.compile(r"COPY (\S+), line \d+, column (\S+?):")
+
+
+def _value_hint(state: str | None) -> str:
+    """Return what to do about a value that the target refuses; empty for another error."""
+    if state in _VALUE_CHOICES:
+        loss, choice = _VALUE_CHOICES[state]
+        entry = f'"{loss}" = "{choice}"'
+        return f"Write {entry} in [target.types]; `penstock plan FILE` shows the choices."
+    if state in ("22001", "22003", "22P02", "22P05"):
+        return "Change the value in the source, or the type of the target's column."
+    return ""

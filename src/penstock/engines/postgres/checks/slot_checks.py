@@ -202,9 +202,17 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG10", "slot state", change_only=True)
 def slot_state(probe: Probe) -> Iterator[Finding]:
-    """The slot must still have all the WAL it needs, and nobody else may read from it."""
+    """The slot must exist once a log has begun, have all the WAL it needs, and one reader only."""
     slot = own_slot(probe)
     if slot is None:
+        if probe.examined.log_end():
+            yield found(
+                "PG10",
+                Severity.ERROR,
+                f"the source has no slot {_slot(probe)}, from which this pipeline's log goes on",
+                "the server kept nothing for it: the changes since the end of the log are gone",
+                _load_again(probe),
+            )
         return
     status = slot["wal_status"]
     keep = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
