@@ -9,6 +9,8 @@ import pytest
 from penstock.cli.begin import copy
 from penstock.codec.errors import unfit
 from penstock.codec.types import Engine, parse_choices
+from penstock.control import one_copy
+from penstock.control.live import LineView
 from penstock.control.one_copy import FILE, in_options
 from penstock.model import LOAD_AFRESH, PenstockError
 
@@ -60,3 +62,20 @@ def test_hints_of_values_and_choices_name_existing_options() -> None:
             assert "[" not in shown
             words = {word.strip(".,;:") for word in shown.split() if word.startswith("--")}
             assert words <= names
+
+
+def test_an_error_of_a_copy_is_raised_in_the_words_of_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever part of the copy raises it."""
+
+    def fail(*_: object, **__: object) -> list[str]:
+        raise unfit(1, 0, "no such text")
+
+    monkeypatch.setattr(one_copy, "_copy", fail)
+    url = "postgresql://u@127.0.0.1:1/shop"
+    with pytest.raises(PenstockError) as failed:
+        one_copy.copy_once(
+            url, url, tables=(), choices={}, folder=tmp_path, view=LineView(), verbose=False
+        )
+    assert failed.value.hint.endswith("leave the table out of --tables.")
