@@ -254,9 +254,10 @@ def test_every_cast_in_src_is_to_a_type_that_arrow_checks_or_is_made_exactly() -
     """A `.cast(` or `pc.cast(` names its type beside it, and none may be unsafe."""
     found = []
     for path in sorted((ROOT / "src").rglob("*.py")):
-        if path.name == "exact_cast.py":
+        text = path.read_text()
+        if path.name == "exact_cast.py" or not (".cast(" in text or "safe=" in text):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and _is_unchecked_cast(node):
                 found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
     assert not found, "use penstock.codec.exact_cast.cast_exactly:\n" + "\n".join(found)

@@ -42,6 +42,9 @@ class Database:
         """As told."""
         if self.renews == "error":
             raise StagingUnusable("away", hint="Start it.")
+        if self.renews == "defect":
+            self.renews = "yes"
+            raise KeyError("nobody foresaw it")
         self.renewed_count += 1
         return lease if self.renews == "yes" else None
 
@@ -82,6 +85,16 @@ def test_a_lease_that_is_lost_is_told(renews: str, why: str) -> None:
 
     with holding(database) as lease, pytest.raises(LeaseLost, match=why):
         work(lease)
+
+
+def test_an_error_that_nobody_foresaw_does_not_end_the_renewals() -> None:
+    """It would be lost, and taken by another, while this one works on."""
+    database = Database("defect")
+    with held(database, LEASE.names, 4 * LIFETIME_S, "host") as lease:  # type: ignore[arg-type]
+        assert isinstance(lease, HeldLease)
+        while not database.renewed_count:
+            lease.check()
+            time.sleep(0.02)
 
 
 def test_a_lease_of_another_is_not_held() -> None:

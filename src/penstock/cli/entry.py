@@ -129,9 +129,12 @@ def _fail(error: BaseException, arguments: list[str], as_json: bool, verbose: bo
 
 def guarded(arguments: list[str]) -> None:
     """Run the command line; every way out is an exit code."""
+    from penstock.host.supervised import raise_failure
+
     as_json, verbose = "--json" in arguments, bool({"-v", "--verbose"} & set(arguments))
     try:
         cli.main(args=arguments, prog_name="penstock", standalone_mode=False)
+        raise_failure()
     except SystemExit:
         raise
     except BrokenPipeError:

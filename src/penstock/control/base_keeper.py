@@ -23,6 +23,7 @@ from penstock.control.servers import source_tables
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience
+from penstock.host.supervised import SupervisedThread
 from penstock.load.base import BaseHole, Compaction, read_tables, table_of
 from penstock.load.base_job import ReadTask
 from penstock.load.session import Session, SessionKeeper, SparkLost
@@ -56,7 +57,7 @@ class BaseKeeper:
         self._place = base_place(config)
         self._compaction = Compaction(self._place)
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="base", daemon=True)
+        self._thread = SupervisedThread("base", self._run, wait=self._ended.wait)
         self._tables_s = -TABLES_S
         self._seen: set[int] = set()
 
@@ -84,9 +85,6 @@ class BaseKeeper:
                 if isinstance(error, SparkLost) and self._owns:
                     self._sessions.renew()
                 self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
-            except Exception:
-                logger.exception("base failed")
-                self._ended.wait(RETRIES.longest_s)
             else:
                 patience.worked()
                 if not worked:

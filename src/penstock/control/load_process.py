@@ -37,6 +37,7 @@ from penstock.control.table_requests import read_requests
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.retry import Backoff, Patience, is_outage
+from penstock.host.supervised import SupervisedThread
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger
@@ -249,7 +250,7 @@ class _DeferredKeys:
         self._load = load
         self._latest = latest
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="foreign-keys", daemon=True)
+        self._thread = SupervisedThread("foreign-keys", self._run, wait=self._ended.wait)
 
     def __enter__(self) -> Self:
         self._thread.start()

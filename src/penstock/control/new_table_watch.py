@@ -28,6 +28,7 @@ from penstock.control.table_requests import (
     with_requests,
 )
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.supervised import SupervisedThread
 from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
@@ -188,7 +189,7 @@ class NewTableWatch:
         self._judged_s: dict[TableName, float] = {}
         self._trouble = ""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="new tables", daemon=True)
+        self._thread = SupervisedThread("new tables", self._run, wait=self._ended.wait)
 
     def __enter__(self) -> Self:
         """Begin to look."""

@@ -16,6 +16,7 @@ import structlog
 
 from penstock.control.stage_group import GroupWorker
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
@@ -49,7 +50,9 @@ class Checks:
         self._stale_s = self._order_s = clock.monotonic_s()
         self._checked: dict[Group, Hlc] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="checks", daemon=True)
+        self._thread = SupervisedThread(
+            "checks", self._run, wait=self._stop.wait, on_error=lambda *_: metrics.windows.clear()
+        )
 
     def __enter__(self) -> None:
         """Begin."""

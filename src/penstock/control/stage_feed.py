@@ -7,7 +7,6 @@ that writes the log (`stage_halves.py`).
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack
 
 import structlog
@@ -19,6 +18,7 @@ from penstock.control.stopping import StopRequest
 from penstock.control.supervisor import Half, Supervisor
 from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.stage_groups import feed_config
@@ -36,7 +36,9 @@ class FeedWorker:
         self._whole, self._group, self._stop = config, group, stop
         self._config = feed_config(config, group)
         self._problem: PenstockError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"feed {group_name(group)}")
+        self._thread = SupervisedThread(
+            f"feed {group_name(group)}", self._run, wait=stop.wait, on_error=self._show
+        )
         self._thread.start()
 
     def join(self) -> None:
@@ -77,11 +79,14 @@ class FeedWorker:
 
     def _failed(self, error: PenstockError) -> None:
         """The load goes on; consumers have what is in the log until this is mended."""
+        self._show(error, AGAIN_S)
+        self._stop.wait(AGAIN_S)
+
+    def _show(self, error: PenstockError, wait_s: float) -> None:
         if self._problem is None or self._problem.as_dict() != error.as_dict():
             keep_error(self._whole, "stage", error)
         self._problem = error
-        logger.warning("consumers' log is tried again", error=error.as_dict(), wait_s=AGAIN_S)
-        self._stop.wait(AGAIN_S)
+        logger.warning("consumers' log is tried again", error=error.as_dict(), wait_s=wait_s)
 
     def _event(self, text: str, _kind: str = "", **_fields: object) -> None:
         logger.info("feed", group=group_name(self._group), text=text)

@@ -8,7 +8,6 @@ one, here or in another instance. Not here: the two processes (`stage_halves.py`
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import datetime
@@ -26,6 +25,7 @@ from penstock.control.supervisor import Half, Supervisor
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import this_program
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.progress import SharedProgress, open_shared_progress
@@ -77,7 +77,9 @@ class GroupWorker:
         self._notes = Notes(database, group, dead_letters=sequencer.dlq_table)
         assert config.stage is not None, "a file for changefeeds"
         self._section = config.stage
-        self._thread = threading.Thread(target=self._run, name=f"group {group_name(group)}")
+        self._thread = SupervisedThread(
+            f"group {group_name(group)}", self._run, wait=stop.wait, on_error=self._show
+        )
         self._thread.start()
 
     def join(self) -> None:
@@ -96,11 +98,14 @@ class GroupWorker:
             except PenstockError as error:
                 if REAL_CLOCK.monotonic_s() - began_s > STEADY_S:
                     attempt = 0
-                self._failed(error, BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)])
+                wait_s = BACKOFF_S[min(attempt, len(BACKOFF_S) - 1)]
+                self._show(error, wait_s)
+                self._stop.wait(wait_s)
                 attempt += 1
         self.state = "ended"
 
-    def _failed(self, error: PenstockError, wait_s: float) -> None:
+    def _show(self, error: PenstockError, wait_s: float) -> None:
+        """Show an error after which the group is tried again."""
         self.state = "waiting"
         shown = error.as_dict()
         is_new = self.problem is None or self.problem.as_dict() != shown
@@ -116,7 +121,6 @@ class GroupWorker:
             hint=shown.get("hint", ""),
             wait_s=wait_s,
         )
-        self._stop.wait(wait_s)
 
     def _tenure(self) -> None:
         lifetime_s = self._section.lease_seconds
@@ -236,24 +240,21 @@ class GroupWorker:
 
 
 class _Beside:
-    """Something that is done beside the work, until it is asked to end.
-
-    error: what it cannot go on after.
-    """
+    """Something that is done beside the work, until it is asked to end."""
 
     def __init__(
         self, name: str, run: Callable[[Callable[[float], bool]], None], ended: StopRequest
     ) -> None:
-        self.error: PenstockError | None = None
-        self._work, self._ended = run, ended
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._ended = ended
+        self._thread = SupervisedThread(
+            name, lambda: run(ended.wait), wait=ended.wait, gives_up=True
+        )
         self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            self._work(self._ended.wait)
-        except PenstockError as error:
-            self.error = error
+    @property
+    def error(self) -> PenstockError | None:
+        """What it cannot go on after."""
+        return self._thread.error
 
     def end(self) -> None:
         """Ask for its end, and wait."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from penstock.control.stage_feed import FeedWorker
 from penstock.control.stage_group import GroupWorker
 from penstock.control.stage_target import TargetSchemas
 from penstock.control.stopping import StopRequest
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.staging import StagingDatabase
@@ -41,7 +41,7 @@ class Groups:
         self.workers: dict[str, GroupWorker] = {}
         self._feeds: list[FeedWorker] = []
         self._others: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
+        self._thread = SupervisedThread("groups", self._run, wait=stop.wait)
         self._thread.start()
 
     def _run(self) -> None:

@@ -23,6 +23,7 @@ from penstock.control.stage_target import TargetSchemas
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.stage_config import Authentication, StageSection, seconds
@@ -169,7 +170,7 @@ class _FilesThread:
             lease_s=section.lease_seconds,
             hostname=socket.gethostname(),
         )
-        self._thread = threading.Thread(target=self._run, name="feed files", daemon=True)
+        self._thread = SupervisedThread("feed files", self._run, wait=self._stop.wait)
 
     def __enter__(self) -> None:
         """Begin."""

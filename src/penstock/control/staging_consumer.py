@@ -22,6 +22,7 @@ from penstock.control.stage_target import TargetSchemas
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.retry import Patience
+from penstock.host.supervised import SupervisedThread
 from penstock.log.state import load_state
 from penstock.model import PenstockError, Relation, TableName
 from penstock.model.hlc import ZERO, Hlc
@@ -202,8 +203,8 @@ class _AppliedThread:
         self._error: PenstockError | None = None
         self._ended = threading.Event()
         self._done: dict[StagedTable, Hlc] = {}
-        self._retiring: dict[Group, threading.Thread] = {}
-        self._thread = threading.Thread(target=self._run, name="applied", daemon=True)
+        self._retiring: dict[Group, SupervisedThread] = {}
+        self._thread = SupervisedThread("applied", self._run, wait=self._ended.wait)
         self._thread.start()
 
     def check(self) -> None:
@@ -285,8 +286,8 @@ class _AppliedThread:
             retiring = Retiring(
                 self._database, group, after_s=self._retire_after_s, check=lambda: None
             )
-            thread = threading.Thread(
-                target=retiring.run, args=(self._ended.wait,), name="retire", daemon=True
+            thread = SupervisedThread(
+                "retire", lambda: retiring.run(self._ended.wait), wait=self._ended.wait
             )
             thread.start()
             self._retiring[group] = thread

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from penstock.host.supervised import raise_failure
+
 HURRIED_EXIT_CODE = 130
 
 
@@ -49,6 +51,8 @@ class StopRequest:
 def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into `stop` while the block runs.
 
+    Raises the error of a thread that has ended the process (`host.supervised`).
+
     hurry: the second signal ends the process at once, with exit code 130: everything on disk is
     safe at any moment, so that costs only the work since the last flush point or batch.
     """
@@ -62,6 +66,7 @@ def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
     before = [signal.signal(number, on_signal) for number in numbers]
     try:
         yield
+        raise_failure()
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

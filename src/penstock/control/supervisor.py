@@ -31,6 +31,7 @@ from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest, stop_on_si
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES
 from penstock.host.process import Child, this_program
+from penstock.host.supervised import SupervisedThread
 from penstock.log import load_done
 from penstock.model import PenstockError
 from penstock.ports.config import Config
@@ -156,7 +157,7 @@ class StatusThread:
         self._last: Status | None = None
         self._asked_s: float | None = None
         self._trouble = ""
-        self._thread = threading.Thread(target=self._run, name="status", daemon=True)
+        self._thread = SupervisedThread("status", self._run, wait=self._ended.wait)
         self._thread.start()
 
     def _run(self) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Self
 
 import structlog
 
+from penstock.host.supervised import SupervisedThread
+
 logger = structlog.get_logger()
 RETRY_S = 5.0
 CLOSE_WAIT_S = 10.0
@@ -35,7 +37,7 @@ class BackgroundTasks:
         self._waiting: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+        self._thread = SupervisedThread(f"penstock-{name}", self._work, wait=self._pause)
 
     def __enter__(self) -> Self:
         """Start the thread."""
@@ -69,6 +71,11 @@ class BackgroundTasks:
                 self.dropped_count += 1
             self._waiting.append(call)
             self._changed.notify_all()
+
+    def _pause(self, seconds: float) -> bool:
+        with self._changed:
+            self._changed.wait(seconds)
+            return self._stopping
 
     def _work(self) -> None:
         while True:
@@ -109,7 +116,7 @@ class Poll:
         self._ask = ask
         self._every_s = every_s
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"penstock-{name}", daemon=True)
+        self._thread = SupervisedThread(f"penstock-{name}", self._work, wait=self._stopping.wait)
 
     def __enter__(self) -> Self:
         """Start asking."""

@@ -13,11 +13,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.model.whole_number import parse_whole
 
@@ -60,8 +61,10 @@ class Child:
         self.pid = self._process.pid
         # From the child's end of its errors to the caller; daemonic, because a grandchild that
         # outlives the child may keep the pipe open.
-        self._reader = threading.Thread(
-            target=_read_lines, args=(self._process.stderr, on_line), daemon=True
+        self._reader = SupervisedThread(
+            "child-reader",
+            lambda: _read_lines(self._process.stderr, on_line),
+            wait=REAL_CLOCK.sleep,
         )
         self._reader.start()
 
@@ -100,9 +103,9 @@ class Child:
 def _read_lines(stream: IO[bytes] | None, on_line: Callable[[str], None]) -> None:
     if stream is None:
         return
-    with stream:
-        for line in stream:
-            on_line(line.decode("utf-8", errors="replace").rstrip("\n"))
+    for line in stream:
+        on_line(line.decode("utf-8", errors="replace").rstrip("\n"))
+    stream.close()
 
 
 def end_with_parent() -> None:
@@ -120,7 +123,7 @@ def end_with_parent() -> None:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    SupervisedThread("parent-watch", watch, wait=REAL_CLOCK.sleep).start()
 
 
 def under_parent() -> bool:

@@ -18,6 +18,7 @@ import structlog
 
 from penstock.host import files
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import BulkTarget, ChunkCounts, TablePlan
 
@@ -212,7 +213,7 @@ class Watch:
         self._stop = stop
         self._on_stop = on_stop
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="bulk-watch", daemon=True)
+        self._thread = SupervisedThread("bulk-watch", self._run, wait=self._ended.wait)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -230,20 +231,22 @@ class Watch:
     def _run(self) -> None:
         target: BulkTarget | None = None
         stopped = False
-        while not self._ended.wait(POLL_INTERVAL_S):
-            if not stopped and self._stop():
-                stopped = True
-                self._on_stop()
-            try:
-                target = target or self._open_target("penstock bulk progress")
-                self._teller.tell(target, "copying")
-            except PenstockError as error:
-                logger.warning("bulk progress not read", reason=type(error).__name__)
-                if target is not None:
-                    target.close()
-                target = None
-        if target is not None:
-            target.close()
+        try:
+            while not self._ended.wait(POLL_INTERVAL_S):
+                if not stopped and self._stop():
+                    stopped = True
+                    self._on_stop()
+                try:
+                    target = target or self._open_target("penstock bulk progress")
+                    self._teller.tell(target, "copying")
+                except PenstockError as error:
+                    logger.warning("bulk progress not read", reason=type(error).__name__)
+                    if target is not None:
+                        target.close()
+                    target = None
+        finally:
+            if target is not None:
+                target.close()
 
 
 def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -> BulkProgress:

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 import structlog
 
-from penstock.model import PenstockError
-
 logger = structlog.get_logger(__name__)
 
 WARM_UP_JOBS = 40
@@ -46,9 +44,9 @@ class WarmUp:
         while count < WARM_UP_JOBS and not self._ended.is_set():
             try:
                 job()
-            except PenstockError as error:
-                # The first job that somebody wants meets it, too, and raises it.
-                logger.info("spark is not warm", reason=error.message)
+            except Exception as error:
+                # The first job that is needed meets it, too, and raises it.
+                logger.info("spark is not warm", reason=str(error))
                 return
             count += 1
         logger.info("spark is warm", jobs=count, seconds=round(time.monotonic() - began, 2))

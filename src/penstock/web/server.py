@@ -16,6 +16,7 @@ import uvicorn
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.listen import Written, as_options, listening_socket
+from penstock.host.supervised import ONCE, SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.web.access import Access, Hosts, is_loopback
@@ -130,8 +131,8 @@ def _running(
         )
     )
     # Not on the main thread: there the library would handle the signals, which we do.
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="web", daemon=True
+    thread = SupervisedThread(
+        "web", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
     )
     thread.start()
     try:
@@ -145,7 +146,7 @@ def _running(
             logger.warning("web server does not end")
 
 
-def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
     deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
     while not server.started:
         if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:

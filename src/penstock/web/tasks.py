@@ -19,6 +19,7 @@ import structlog
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.process import Child
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 
 logger = structlog.get_logger()
@@ -91,7 +92,7 @@ class WebTask:
         self._stopping = False
         arguments = [sys.executable, "-m", TASK_MODULE, str(kind), str(path)]
         self._child = Child(arguments, on_line=self._take)
-        self._waiter = threading.Thread(target=self._wait, name=f"web-{kind}", daemon=True)
+        self._waiter = SupervisedThread(f"web-{kind}", self._wait, wait=clock.sleep)
         self._waiter.start()
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ import structlog
 
 from penstock.control.outages import Outage
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
@@ -90,7 +91,7 @@ class Watch(Generic[R]):
         self._wake = threading.Event()
         self._ended = False
         self._is_due = False
-        self._thread = threading.Thread(target=self._run, name="web-watch", daemon=True)
+        self._thread = SupervisedThread("web-watch", self._run, wait=self._pause)
 
     def look(self) -> None:
         """Read everything once; `latest` is new afterwards."""
@@ -125,6 +126,10 @@ class Watch(Generic[R]):
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=2.0)
+
+    def _pause(self, seconds: float) -> bool:
+        self._wake.wait(seconds)
+        return self._ended
 
     def _run(self) -> None:
         while not self._ended:

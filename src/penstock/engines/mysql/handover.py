@@ -28,6 +28,7 @@ from penstock.engines.mysql.source.strategies import Choice, Strategy
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.handover import (
@@ -232,7 +233,7 @@ def _lent(pipeline: Pipeline, planner: MySQLPlanner) -> Iterator[None]:
         planner.release()
         logger.info("snapshot sessions closed")
 
-    keeper = threading.Thread(target=keep, name="handover", daemon=True)
+    keeper = SupervisedThread("handover", keep, wait=ended.wait)
     keeper.start()
     try:
         yield

@@ -40,6 +40,7 @@ from penstock.engines.postgres.standby import (
 )
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import (
@@ -85,7 +86,7 @@ def prepared(
         handing = _Handing(pipeline, tables, stop, stack)
         stack.callback(handing.unpause_at_end)
         handing.run_until(Do.LET_EXTRACT)
-        keeper = threading.Thread(target=handing.keep, name="handover", daemon=True)
+        keeper = SupervisedThread("handover", handing.keep, wait=handing.ended.wait)
         keeper.start()
         try:
             yield Lsn.parse(handing.state.slot_position or "0/0").ordinal

@@ -16,6 +16,7 @@ import structlog
 
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.staging import Lease, StagingDatabase
 from penstock.stage.position import lease_lost
@@ -40,7 +41,7 @@ class HeldLease:
         self._until_s = clock.monotonic_s() + lifetime_s
         self._why = ""
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread = SupervisedThread("lease", self._run, wait=self._ended.wait, clock=clock)
         self._thread.start()
 
     def check(self) -> None:
@@ -51,7 +52,8 @@ class HeldLease:
             raise lease_lost(", ".join(self._lease.names), self._why)
 
     def _run(self) -> None:
-        wait_s = self._lifetime_s / 2
+        soon_s = min(RETRY_S, self._lifetime_s / 10)
+        wait_s = max(soon_s, (self._until_s - self._clock.monotonic_s()) / 2)
         while not self._ended.wait(wait_s):
             began_s = self._clock.monotonic_s()
             try:
@@ -60,7 +62,7 @@ class HeldLease:
                     renewed = session.renew(self._lease, self._lifetime_s)
             except PenstockError as error:
                 logger.warning("lease not renewed", error=error.message)
-                wait_s = min(RETRY_S, self._lifetime_s / 10)
+                wait_s = soon_s
                 continue
             if renewed is None:
                 self._why = "somebody has taken it away"

@@ -6,7 +6,6 @@ import ipaddress
 import logging
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from cryptography.x509.oid import NameOID
 
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.listen import as_key, listening_socket
+from penstock.host.supervised import ONCE, SupervisedThread
 from penstock.model import PenstockError
 from penstock.stage.receiver.app import Receiver
 
@@ -100,8 +100,8 @@ def serving(
         )
     )
     # Not on the main thread: there the library would handle the signals, which we do.
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [listener]}, name="receiver", daemon=True
+    thread = SupervisedThread(
+        "receiver", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
     )
     thread.start()
     try:
@@ -114,7 +114,7 @@ def serving(
         listener.close()
 
 
-def _wait_started(server: uvicorn.Server, thread: threading.Thread) -> None:
+def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
     deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
     while not server.started:
         if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:

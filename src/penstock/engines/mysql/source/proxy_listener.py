@@ -27,6 +27,7 @@ from penstock.engines.mysql.proxy_protocol import (
 from penstock.engines.mysql.source.run_certificate import server_context
 from penstock.host.errors import ConnectionLost
 from penstock.host.socket import notice_cuts
+from penstock.host.supervised import SupervisedThread
 from penstock.ports.snapshot_address import SnapshotAddress, listen_at
 
 logger = structlog.get_logger()
@@ -60,7 +61,7 @@ class ProxyListener:
             self._context, fingerprint = server_context()
         token = secrets.token_hex(16)
         self.address = ProxyAddress(host=at.host, port=port, token=token, fingerprint=fingerprint)
-        self._thread = threading.Thread(target=self._accept, name="snapshot-lender", daemon=True)
+        self._thread = SupervisedThread("snapshot-lender", self._accept, wait=self._pause)
         self._thread.start()
 
     def close(self) -> None:
@@ -80,6 +81,11 @@ class ProxyListener:
         """Connections that have not shown the token yet."""
         with self._lock:
             return len(self._pending)
+
+    def _pause(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        with self._lock:
+            return self._closed
 
     def _accept(self) -> None:
         while True:
@@ -128,6 +134,8 @@ class ProxyListener:
                 self._serve(connected, request)
         except (OSError, ConnectionLost) as error:
             logger.info("proxied session ended", reason=str(error))
+        except Exception as error:  # the client sees its connection end, and says so
+            logger.error("proxied session failed", exc_info=error)
         finally:
             self._forget(handle)
 
