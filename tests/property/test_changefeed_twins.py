@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec import _changefeed, changefeed
-from penstock.codec.changefeed import FIELDS, Refused
+from penstock.codec.changefeed import FIELDS, Refused, Trouble
 
 SAMPLES = [
     json.loads(line)["body"].encode()
@@ -24,7 +24,8 @@ PIECES = st.sampled_from(
      b"0", b"1", b".", b"e", b"E+", b"null", b"true", b"nul", b'"after":', b'"before":', b'"key":',
      b'"updated":"7.0000000001"', b'"topic":"a"', b'"payload":[', b'"length":1',
      b'"resolved":"1.0"',
-     b'"__crdb__":', b'"After":', b'"updated":"', b"\xc3\xa9", b"\xff", b'{"after":{},"key":[1],']
+     b'"__crdb__":', b'"After":', b'"updated":"', b"\xc3\xa9", b"\xff",
+     b"\\ud83d", b"\\uDe00", b"\\uda", b"1e16383", b"-1.5E-016384", b'{"after":{},"key":[1],']
 )  # fmt: skip
 VALUES = st.recursive(
     st.none()
@@ -110,4 +111,7 @@ def test_an_image_is_taken_exactly_when_it_is_json(text: bytes) -> None:
         is_json = False
     if not is_json and b'"' in text:
         return  # it may have closed the image, and what follows may be fields of the line
-    assert (outcome(changefeed.scan_batch, body, True)[0] == "found") == is_json
+    found = outcome(changefeed.scan_batch, body, True)[0]
+    if found in (Trouble.HALF, Trouble.HUGE):
+        return  # it may be JSON, but of a value that no column has
+    assert (found == "found") == is_json

@@ -25,11 +25,14 @@ cdef enum Trouble:
     BOTH = 10
     BARE = 11
     LONG = 12
+    HALF = 13
+    HUGE = 14
     NO_MEMORY = 99
 
 cdef enum:
-    DEPTH_MAX = 10000
-    DEPTH_BYTES = 1251
+    DEPTH_MAX = 500
+    DEPTH_BYTES = 63
+    EXPONENT_MAX = 16383
     FIELDS = 10
     NANOS = 0
     LOGICAL = 1
@@ -101,11 +104,23 @@ cdef inline bint is_hex(uint8_t c) noexcept nogil:
     return c"0" <= c <= c"9" or c"a" <= (c | 0x20) <= c"f"
 
 
+cdef inline int escaped(const uint8_t* p, const uint8_t* end) noexcept nogil:
+    """The UTF-16 code unit of an escape with four digits; -1 where there is none."""
+    cdef int found = 0, index
+    if end - p < 6 or p[0] != c"\\" or p[1] != c"u":
+        return -1
+    for index in range(2, 6):
+        if not is_hex(p[index]):
+            return -1
+        found = found << 4 | ((p[index] & 0xF) + (9 if p[index] > c"9" else 0))
+    return found
+
+
 cdef int64_t string(Scan* s, int64_t i) noexcept nogil:
     cdef const uint8_t* p = s.p
     cdef int64_t end = s.end
     cdef uint8_t c
-    cdef int first = at(s, i)
+    cdef int code, first = at(s, i)
     if first < 0:
         return -1
     if first != c'"':
@@ -122,19 +137,16 @@ cdef int64_t string(Scan* s, int64_t i) noexcept nogil:
             return refuse(s, SYNTAX, i, i)
         c = p[i + 1]
         if c == c"u":
-            if (
-                i + 5 >= end
-                or not is_hex(p[i + 2])
-                or not is_hex(p[i + 3])
-                or not is_hex(p[i + 4])
-                or not is_hex(p[i + 5])
-            ):
+            code = escaped(p + i, p + end)
+            if code < 0:
                 return refuse(s, SYNTAX, i, i)
-            i += 6
-        elif (
-            c == c'"' or c == c"\\" or c == c"/" or c == c"b" or c == c"f"
-            or c == c"n" or c == c"r" or c == c"t"
-        ):
+            if code >> 11 != 0x1B:
+                i += 6
+            elif code < 0xDC00 and escaped(p + i + 6, p + end) >> 10 == 0x37:
+                i += 12
+            else:
+                return refuse(s, HALF, i, i)
+        elif memchr(b'"\\/bfnrt', c, 8) != NULL:
             i += 2
         else:
             return refuse(s, SYNTAX, i, i)
@@ -159,7 +171,7 @@ cdef inline int64_t name(Scan* s, int64_t i) noexcept nogil:
 
 cdef int64_t scalar(Scan* s, int64_t i) noexcept nogil:
     cdef const uint8_t* p = s.p
-    cdef int64_t start = i, digits
+    cdef int64_t start = i, digits, exponent = 0
     cdef int first = at(s, i)
     if first < 0:
         return -1
@@ -191,7 +203,11 @@ cdef int64_t scalar(Scan* s, int64_t i) noexcept nogil:
         if is_digit(s, digits):
             i = digits
             while is_digit(s, i):
+                if exponent <= EXPONENT_MAX:
+                    exponent = exponent * 10 + (p[i] - c"0")
                 i += 1
+            if exponent > EXPONENT_MAX:
+                return refuse(s, HUGE, start, i)
     return i
 
 

@@ -18,7 +18,11 @@ from typing import Protocol
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc, HlcInvalid, parse_time
 
-DEPTH_MAX = 10_000  # of arrays and objects within each other
+# The same limits as where the rows are applied: what is taken here can be read there.
+DEPTH_MAX = 500  # of arrays and objects within each other; msgspec reads twice as many
+EXPONENT_MAX = 16_383
+"""Of a number: PostgreSQL's numeric has as many digits behind the point."""
+SHOWN_MAX = 80  # characters of a number
 FIELDS = 10
 NANOS, LOGICAL, KEY, KEY_END, AFTER, AFTER_END, BEFORE, BEFORE_END, TOPIC, TOPIC_END = range(FIELDS)
 """The numbers of one line: its time, then begin and end of what it has; -1 of what it has not.
@@ -66,6 +70,8 @@ class Trouble(IntEnum):
     BOTH = 10
     BARE = 11
     LONG = 12
+    HALF = 13
+    HUGE = 14
 
 
 class Refused(ValueError):
@@ -90,9 +96,13 @@ class Scanner(Protocol):
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _STRING = re.compile(
-    rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*'
+    rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u(?:'
+    rb"[0-9a-ce-fA-CE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|"
+    rb"[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb'))[^"\\\x00-\x1f]*)*'
 )  # without the last quote
-_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?0*([0-9]+))?")
 _EMPTY_ARRAY = re.compile(rb"\[[ \t\n\r]*\]")
 _INTEGER = re.compile(rb"-?[0-9]+")
 _LITERALS = {ord("t"): b"true", ord("f"): b"false", ord("n"): b"null"}
@@ -135,6 +145,8 @@ class _Scan:
         """The end of the string that begins at i."""
         self.need(i, '"')
         i = _STRING.match(self.body, i, self.end).end()  # type: ignore[union-attr]
+        if _HALF.match(self.body, i, self.end):
+            raise Refused(Trouble.HALF, i, i)
         return self.need(i, '"')
 
     def name(self, i: int) -> tuple[int, int]:
@@ -153,6 +165,9 @@ class _Scan:
         number = _NUMBER.match(self.body, i, self.end)
         if number is None:
             raise Refused(Trouble.SYNTAX, i, i)
+        exponent = number[1] or b"0"
+        if len(exponent) > len(str(EXPONENT_MAX)) or int(exponent) > EXPONENT_MAX:
+            raise Refused(Trouble.HUGE, i, number.end())
         return number.end()
 
     def value(self, i: int) -> int:
@@ -403,6 +418,8 @@ def refusal(refused: Refused, body: bytes, *, is_file: bool = False) -> Penstock
         Trouble.BEHIND: f"text behind the first value, from byte {refused.start} on",
         Trouble.DEEP: f"more than {DEPTH_MAX} levels at byte {refused.start}",
         Trouble.BOTH: "payload beside resolved",
+        Trouble.HALF: f"half of a surrogate pair at byte {refused.start}",
+        Trouble.HUGE: f"the exponent of {text[:SHOWN_MAX]} is beyond {EXPONENT_MAX}",
     }
     return invalid(reasons[refused.trouble])
 

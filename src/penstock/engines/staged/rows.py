@@ -125,7 +125,7 @@ class Reader:
     def _decoded(self, afters: list[bytes]) -> list[Any]:
         try:
             return self._lines.decode(b"[" + b",".join(afters) + b"]")
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             raise self._drift(str(error)) from error
 
     def _sent(
@@ -200,6 +200,9 @@ class Reader:
             if column.neutral != "string":
                 raise Unfit(self.shape.table, text=frozenset({column.name})) from error
             raise self._drift(f"column {column.name} cannot be {error.args[1]}") from error
+        except (ArithmeticError, RecursionError, UnicodeDecodeError, msgspec.DecodeError) as error:
+            # Staged before the receiver refused such values.
+            raise self._drift(f"column {column.name} has a value that is not read") from error
         if where.all():
             return found
         places = np.cumsum(where) - 1

@@ -23,6 +23,9 @@ from penstock.model import Column
 Raws = Sequence[Any]
 NULL = b"null"
 JSON_TYPES = ("json", "jsonb")
+DIMENSIONS_MAX = 6  # of arrays, as PostgreSQL has it
+ZEROS_MAX = 1_000  # that a number's exponent stands for, as text
+INTEGER_DIGITS_MAX = 40  # more than any neutral type has
 
 
 class NotNeutral(Exception):
@@ -107,7 +110,9 @@ def _integer(value: Any, *, is_bits: bool) -> int:
         return int(value)
     if isinstance(value, str):
         return int(value, 2 if is_bits else 10)
-    if isinstance(value, bytes) or value != value.to_integral_value():
+    if isinstance(value, bytes) or not value.is_finite() or value.adjusted() > INTEGER_DIGITS_MAX:
+        raise ValueError(value)
+    if value != value.to_integral_value():
         raise ValueError(value)
     return int(value)
 
@@ -168,7 +173,14 @@ def _text(value: Any) -> str:
 
 
 def plain_digits(value: Decimal) -> str:
-    """A number without an exponent, its scale kept."""
+    """Return a number without an exponent, its scale kept.
+
+    One of a very large or small number stays, as the target reads it too: a few bytes of JSON
+    never become a text of any length.
+    """
+    exponent = value.as_tuple().exponent
+    if isinstance(exponent, int) and abs(exponent) > ZEROS_MAX:
+        return str(value)
     return f"{value:f}"
 
 
@@ -224,8 +236,13 @@ def _zoned(text: str, wants_zone: bool) -> str:
 
 
 def _uuids(column: Column, raws: Raws) -> pa.Array:
-    values = _each(raws, lambda text: bytes.fromhex(text.replace("-", "")))
-    return _array(column, values, raws)
+    return _array(column, _each(raws, _uuid), raws)
+
+
+def _uuid(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return bytes.fromhex(value.replace("-", ""))
 
 
 def _binaries(column: Column, raws: Raws) -> pa.Array:
@@ -256,19 +273,21 @@ def _texts(column: Column, raws: Raws) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _array_text(value: Any) -> str:
-    """An array as PostgreSQL reads it; of arrays as well."""
-    return _elements(msgspec.json.decode(value, type=list[msgspec.Raw]))
+def _array_text(value: Any, dimensions: int = DIMENSIONS_MAX) -> str:
+    """Return an array as PostgreSQL reads it; of arrays as well."""
+    if not dimensions:
+        raise ValueError(value)
+    return _elements(msgspec.json.decode(value, type=list[msgspec.Raw]), dimensions)
 
 
-def _elements(raws: list[Any]) -> str:
+def _elements(raws: list[Any], dimensions: int) -> str:
     shown = []
     for raw in raws:
         value = plain(raw)
         if value is None:
             shown.append("NULL")
         elif isinstance(value, bytes) and value[:1] == b"[":
-            shown.append(_array_text(value))
+            shown.append(_array_text(value, dimensions - 1))
         elif isinstance(value, Decimal | bool):
             shown.append(_text(value))
         else:
