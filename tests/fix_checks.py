@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.control.doctor_cluster import CLUSTER_CHECKS
 from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
-from penstock.control.doctor_host import HOST_CHECKS
+from penstock.control.doctor_host import EXTRA_CHECKS, HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.ports.checks import Check
 from penstock.ports.registry import engines
@@ -15,6 +15,7 @@ def every_check() -> list[Check]:
     """All that are registered anywhere."""
     parts = [engine.part("checks") for engine in engines() if "checks" in engine.parts]
     return [
+        *EXTRA_CHECKS,
         *HOST_CHECKS,
         *DIRECTORY_CHECKS,
         *CLUSTER_CHECKS,

@@ -20,7 +20,7 @@ from penstock.control import doctor_host
 from penstock.control.doctor import PreflightFailed, examine, examined_of
 from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
-from penstock.control.doctor_host import HOST_CHECKS
+from penstock.control.doctor_host import EXTRA_CHECKS, HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS
 from penstock.control.pipeline import pipeline_of
 from penstock.control.servers import source_tables
@@ -70,7 +70,7 @@ def test_a_server_that_cannot_be_asked_makes_no_check_done(
     """Neither its own checks nor those that need both; a check that fails is none that was done."""
     run("create table a (id int primary key)")
     whole = examine(config)
-    here = [*HOST_CHECKS, *DIRECTORY_CHECKS, *CONSUMER_CHECKS]
+    here = [*EXTRA_CHECKS, *HOST_CHECKS, *DIRECTORY_CHECKS, *CONSUMER_CHECKS]
     for url in AWAY:
         without = examine(replace(config, target=replace(config.target, url=url)))
         assert without.checks_done == len(here) + len(SOURCE_CHECKS), url

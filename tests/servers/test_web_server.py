@@ -18,7 +18,7 @@ import pytest
 from fix_pipeline import penstock, write_pipeline
 from fix_web import WebProcess, until
 from penstock.host.process import process_alive
-from penstock.web.command import LIBRARIES
+from penstock.ports.extras import FEATURES, WEB
 from penstock.web.tasks import Stage, TaskKind, TaskRuns, Tasks
 
 TOKEN = "a token that nobody guesses"
@@ -217,7 +217,7 @@ def test_without_its_libraries_the_command_says_what_to_install(path: Path, tmp_
     """An installation without the extra web."""
     program = (
         "import sys, importlib.util as u; found = u.find_spec\n"
-        f"u.find_spec = lambda name, *a: None if name in {LIBRARIES!r} else found(name, *a)\n"
+        f"u.find_spec = lambda name, *a: None if name in {FEATURES[WEB]!r} else found(name, *a)\n"
         "from penstock.cli import guarded; guarded(sys.argv[1:])"
     )
     done = subprocess.run(

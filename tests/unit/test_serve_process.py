@@ -23,6 +23,7 @@ from penstock.control.serve_process import (
     serve,
 )
 from penstock.host.files import REAL_FILES
+from penstock.ports import extras
 from penstock.ports.config import Config
 from penstock.ports.serve_config import ServeSection
 from penstock.serve.blocks import find_place
@@ -50,7 +51,7 @@ def test_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """A section, a library, a certificate."""
     refused(replace(config(tmp_path), serve=None), ServeSectionMissing)
     refused(config(tmp_path, tls={"certificate": "no.pem", "key": "no.key"}), TlsUnusable)
-    monkeypatch.setattr(serve_process, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "_is_installed", lambda _: False)
     refused(config(tmp_path), ServeNotInstalled)
 
 

@@ -23,7 +23,9 @@ from penstock.control import stage_process
 from penstock.control.config import load_config
 from penstock.control.stage_process import StageNotInstalled, StageSectionMissing, stage
 from penstock.control.stage_target import TargetSchemas
+from penstock.ports import extras
 from penstock.ports.config import Config
+from penstock.ports.extras import ExtraMissing
 from penstock.ports.registry import PartMissing
 from penstock.ports.staging import Keys, staging_at
 from penstock.stage.receiver.server import CertificateUnusable, EncryptionMissing, is_loopback
@@ -202,9 +204,16 @@ def test_libraries_that_are_missing(
     tmp_path: Path, staging: FakeStaging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """StageNotInstalled names them and the extra."""
-    monkeypatch.setattr(stage_process, "LIBRARIES", ("no_such_library",))
-    with pytest.raises(StageNotInstalled, match="no_such_library"):
-        stage(config_of(tmp_path, ""), create=False, on_served=lambda _url: None)
+    monkeypatch.setattr(extras, "_is_installed", lambda name: name != "uvicorn")
+    with pytest.raises(StageNotInstalled, match="needs uvicorn,"):
+        stage(
+            config_of(tmp_path, ""), create=False, on_served=lambda _url: pytest.fail("it serves")
+        )
+    monkeypatch.setattr(extras, "_is_installed", lambda name: name != "pyspark")
+    with pytest.raises(ExtraMissing, match="uses spark, and pyspark is not installed"):
+        stage(
+            config_of(tmp_path, ""), create=False, on_served=lambda _url: pytest.fail("it serves")
+        )
 
 
 def test_an_engine_that_cannot_stage() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from penstock.control.doctor_cluster import CLUSTER_CHECKS
 from penstock.control.doctor_consumers import CONSUMER_CHECKS
 from penstock.control.doctor_directory import DIRECTORY_CHECKS
-from penstock.control.doctor_host import HOST_CHECKS
+from penstock.control.doctor_host import EXTRA_CHECKS, HOST_CHECKS
 from penstock.control.doctor_load import LOAD_CHECKS, LoadSubject
 from penstock.control.followed import followed_names
 from penstock.control.log_facts import read_log_end
@@ -113,6 +113,9 @@ def examine(
         has_target=config.has_target,
         only=only,
     )
+    looked.look(EXTRA_CHECKS, config)
+    if findings:  # without its drivers nothing else can be looked at
+        return _report(findings, looked)
     if config.staging is not None and Side.TARGET in sides:
         findings.extend(_of_staging(config, config.staging.url))
         looked.done += 1
@@ -200,6 +203,7 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **dict.fromkeys(("HS21", "HS23", "HS24", "HS25", "HS31"), (ITSELF,)),
         "CN10": ("PK22",),
+        "HS35": ("PK25",),
         "CT64": ("PK19",),
         "CT71": ("PK17",),
         "CT72": ("PK17",),

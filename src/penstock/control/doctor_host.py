@@ -13,8 +13,10 @@ from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.model.whole_number import parse_whole
 from penstock.ports.checks import Checks, Finding, Severity, Side
 from penstock.ports.config import Config
+from penstock.ports.extras import install_line, missing_extras
 
 HOST_CHECKS = Checks(Side.HOST)
+EXTRA_CHECKS = Checks(Side.HOST)
 
 MASTER_TIMEOUT_S = 5.0
 DISK_FREE_BYTES_ERROR = 100 * 2**20
@@ -39,6 +41,19 @@ def kernel(_config: Config) -> Iterator[Finding]:
             "unset PENSTOCK_PURE"
             if os.environ.get("PENSTOCK_PURE")
             else f"apt-get install gcc python3-dev && {reinstall_command()}",
+        )
+
+
+@EXTRA_CHECKS.check("PK25", "Python packages")
+def packages(config: Config) -> Iterator[Finding]:
+    """The packages of every feature that the file uses are installed."""
+    for extra, names in missing_extras(config).items():
+        yield _found(
+            "PK25",
+            Severity.ERROR,
+            f"the file uses {extra}, and {', '.join(names)} is not installed",
+            "what needs it would end at its start, and be started again in vain",
+            install_line([extra]),
         )
 
 

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib.util import find_spec
 
 import structlog
 
@@ -21,6 +20,7 @@ from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES, DirectoryLocked
 from penstock.model import Column, ColumnDefinition, PenstockError, Relation, TableDefinition
 from penstock.ports.config import Config
+from penstock.ports.extras import SERVE, install_line, missing_libraries
 from penstock.ports.registry import types_at
 from penstock.ports.serve_config import ServeSection
 from penstock.ports.stage_config import seconds
@@ -100,10 +100,11 @@ def _checked(config: Config) -> ServeSection:
             f"{config.path.name} has no [serve]",
             hint="Add [serve] with its users; docs/serve.md shows a whole file.",
         )
-    if find_spec("sqlglot") is None:
+    missing = missing_libraries(SERVE)
+    if missing:
         raise ServeNotInstalled(
-            "serving the log needs sqlglot, which is not installed",
-            hint="Run: pip install 'penstock[serve]'",
+            f"serving the log needs {', '.join(missing)}, which is not installed",
+            hint=f"Run: {install_line([SERVE])}",
         )
     return config.serve
 

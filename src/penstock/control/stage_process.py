@@ -10,7 +10,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.extras import STAGE, check_extras, install_line, missing_libraries
 from penstock.ports.stage_config import Authentication, StageSection, seconds
 from penstock.ports.staging import StagingDatabase, StagingSession, staging_at
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.stage.receiver.server import Certificate
 
 logger = structlog.get_logger()
-LIBRARIES = ("cryptography", "prometheus_client", "starlette", "uvicorn")
 _LOOK_S = 0.5
 _AGAIN_S = 1.0
 
@@ -79,12 +78,13 @@ def checked_sections(config: Config) -> tuple[StageSection, StagingDatabase]:
             hint="Add [stage] and [staging] with its url, and take [source] out; docs/stage.md "
             "shows a whole file.",
         )
-    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    missing = missing_libraries(STAGE)
     if missing:
         raise StageNotInstalled(
             f"receiving changefeeds needs {', '.join(missing)}, which is not installed",
-            hint="Run: pip install 'penstock[stage]'",
+            hint=f"Run: {install_line([STAGE])}",
         )
+    check_extras(config)
     return config.stage, staging_at(config.staging.url)
 
 

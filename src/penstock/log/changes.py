@@ -204,7 +204,7 @@ class ChangeLog:
         except ImportError as error:
             raise PandasMissing(
                 "pandas is not installed",
-                hint="Install it: pip install pandas; or take .table() for an Arrow table.",
+                hint="Run: pip install 'penstock[pandas]'; or take .table() for an Arrow table.",
             ) from error
         table = change_tables.for_python(self.table(name))
         frame = table.to_pandas(integer_object_nulls=True)

@@ -73,7 +73,8 @@ class Descriptor:
     has_table_requests: a log of it takes tables in, leaves them out and copies them again.
     sends_heartbeats: its extractor writes them, with heartbeatSeconds.
     has_later_points: its rows can be read at other moments than the log's beginning.
-    extra: of our package, which installs the engine's driver; empty where there is none.
+    extra: of our package, which installs the engine's driver; empty where there is none. libraries:
+    names for `import` of what the extra installs.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Descriptor:
     sends_heartbeats: bool = True
     has_later_points: bool = True
     extra: str = ""
+    libraries: tuple[str, ...] = ()
 
     def part(self, name: str) -> Any:
         """Import a part. Raises PartMissing where the engine does not have it, DriverMissing."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.extras import WEB, install_line, missing_libraries
 from penstock.web.access import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from penstock.web.server import Served
 
-LIBRARIES = ("jinja2", "prometheus_client", "starlette", "uvicorn")
 Say = Callable[[str, dict[str, str]], None]
 
 
@@ -69,9 +68,9 @@ def _served_lines(served: Served, end: str) -> tuple[str, dict[str, str]]:
 
 
 def _check_installed() -> None:
-    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    missing = missing_libraries(WEB)
     if missing:
         raise WebNotInstalled(
             f"the web interface needs {', '.join(missing)}, which is not installed",
-            hint="Run: pip install 'penstock[web]'",
+            hint=f"Run: {install_line([WEB])}",
         )

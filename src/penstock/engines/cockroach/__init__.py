@@ -9,6 +9,7 @@ DESCRIPTOR = Descriptor(
     name="cockroach",
     shown="CockroachDB",
     extra="postgres",
+    libraries=("psycopg",),
     schemes={"cockroachdb": "cockroachdb"},
     begins=("cannot be a source", ""),
     parts={"staging": "penstock.engines.cockroach.staging:staging"},

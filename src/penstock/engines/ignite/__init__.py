@@ -17,6 +17,7 @@ DESCRIPTOR = Descriptor(
     names_alone=True,
     has_nodes=True,
     extra="ignite",
+    libraries=("javaobj", "pyignite"),
     parts={
         "options": f"{_HERE}.options",
         "direct": f"{_HERE}.directory:open_directory",

@@ -8,6 +8,7 @@ DESCRIPTOR = Descriptor(
     name="mysql",
     shown="MySQL or MariaDB",
     extra="mysql",
+    libraries=("pymysql", "cryptography"),
     schemes={"mysql": "mysql", "mariadb": "mariadb"},
     options={"changeExtractor": frozenset({"binlogFile", "binlogPosition", "serverId"})},
     start_keys=frozenset({"binlogFile", "binlogPosition"}),

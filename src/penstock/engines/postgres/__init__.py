@@ -8,6 +8,7 @@ DESCRIPTOR = Descriptor(
     name="postgres",
     shown="PostgreSQL",
     extra="postgres",
+    libraries=("psycopg",),
     schemes={"postgresql": "postgresql", "postgres": "postgresql"},
     options={"changeExtractor": frozenset({"replicationSlot", "publication", "keepMessages"})},
     begins=(

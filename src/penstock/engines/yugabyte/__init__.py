@@ -14,6 +14,7 @@ DESCRIPTOR = Descriptor(
     name="yugabyte",
     shown="YugabyteDB",
     extra="postgres",
+    libraries=("psycopg",),
     schemes={"yugabytedb": "postgresql"},
     options={"changeExtractor": frozenset({"replicationSlot", "publication"})},
     begins=(
