@@ -205,6 +205,8 @@ _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "CN10": ("PK22",),
         "HS35": ("PK25",),
         "CT64": ("PK19",),
+        "CT65": ("PK25",),
+        "CT66": ("PK25",),
         "CT71": ("PK17",),
         "CT72": ("PK17",),
         "LD01": ("PK02",),

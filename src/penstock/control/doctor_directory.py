@@ -1,10 +1,12 @@
-"""Doctor's checks of what the pipeline's directory holds, without asking a server (PK19, PK21)."""
+"""Doctor's checks of what the pipeline's directory holds, asking no server (PK19, PK21, PK25)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
 
+from penstock.control.file_edits import find_edited, find_refusal, left_by_file, stored_settings
+from penstock.control.followed import followed_tables
 from penstock.control.pipeline import pipeline_of
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
@@ -55,3 +57,29 @@ def progress_kept(config: Config) -> Iterator[Finding]:
             why="progress would not be recorded, nor an action obeyed",
             command=mend_of(error),
         )
+
+
+@DIRECTORY_CHECKS.check("PK25", "edits of the pipeline file")
+def edited(config: Config) -> Iterator[Finding]:
+    """Check that no edit since the last start loses rows, and name the tables it leaves out."""
+    error = find_refusal(config)
+    if error is not None:
+        yield _edit(Severity.ERROR, error, "rows or changes would be missing in the target")
+        return
+    known = followed_tables(config) if config.pipeline.mode.has_change else None
+    if known is None:
+        return
+    for table in find_edited(config, known, stored_settings(config))[0]:
+        why = left_by_file(config, table)
+        yield _edit(Severity.WARNING, why, "its changes from now on do not arrive")
+
+
+def _edit(severity: Severity, error: PenstockError, why: str) -> Finding:
+    return Finding(
+        code="PK25",
+        severity=severity,
+        side=Side.HOST,
+        what=error.message,
+        why=why,
+        command=mend_of(error),
+    )

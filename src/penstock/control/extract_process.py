@@ -16,6 +16,7 @@ from penstock.control.base_place import base_holder
 from penstock.control.consumers import register_configured, register_merge
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
+from penstock.control.file_edits import settle_file_edits
 from penstock.control.new_table_watch import NewTableWatch, settle_new_tables
 from penstock.control.new_tables import without_new
 from penstock.control.pipeline import pipeline_of
@@ -89,6 +90,7 @@ def extract_changes(
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "extract")
+        config = settle_file_edits(config)
         if not checked:
             config = settle_new_tables(config)
             # Only progress is written to the target, and extraction goes on without it.

@@ -23,6 +23,7 @@ from penstock.control.cluster import check_cluster
 from penstock.control.deferred_keys import DeferredKeyMaker, unique_keys_wait
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
+from penstock.control.file_edits import settle_file_edits
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_table_watch import settle_new_tables
@@ -40,7 +41,7 @@ from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.host.supervised import SupervisedThread
 from penstock.load.bulk import BulkResult, BulkStopped, finish_foreign_keys
 from penstock.load.job_figures import Reporter
-from penstock.load.ledger import read_ledger
+from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
@@ -81,6 +82,7 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "load")
+        config = settle_file_edits(config)
         if not checked:
             config = settle_new_tables(config)
             check_plan(config)
@@ -202,7 +204,7 @@ class _Load:
             state_directory=config.layout.state,
             run_directory=config.layout.run,
             namespaces=config.target.map,
-            starts=loaded.positions,
+            starts=loaded.positions or start_positions(config.layout.state, kind_of(config)),
             settled=read_ledger(config.layout.state).settled_at(kind_of(config)),
             max_files_per_batch=section.max_files_per_batch,
             read_open_segment=section.read_open_segment,

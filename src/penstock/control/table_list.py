@@ -16,7 +16,13 @@ from penstock.control.followed import followed_tables
 from penstock.control.table_requests import read_answers, read_requests
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
-from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest, TableRequests
+from penstock.model.table_requests import (
+    Capture,
+    CaptureAnswer,
+    CaptureAnswers,
+    TableRequest,
+    TableRequests,
+)
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
 from penstock.ports.table_sync import SyncState, TableSync, next_state
@@ -119,6 +125,11 @@ def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswer
     state = row.state if row is not None else SyncState.FOLLOWING
     answer = answers.of(request.table)
     refused = answers.refuses(request)
+    why: TableRequest | CaptureAnswer | None = None
+    if request.capture is Capture.REMOVED:
+        why = request
+    if refused:
+        why = answer
     shown = str(state)
     if row is None and request.capture is Capture.ADDED:
         shown = "refused" if refused else "waiting"
@@ -130,15 +141,16 @@ def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswer
         table=request.table,
         state=shown,
         wanted="" if refused else wanted,
-        code=answer.code if refused and answer else "",
-        error=answer.error if refused and answer else "",
-        hint=answer.hint if refused and answer else "",
+        code=why.code if why else "",
+        error=why.error if why else "",
+        hint=why.hint if why else "",
     )
 
 
 def _captured(line: TableLine, request: TableRequest, answers: CaptureAnswers) -> TableLine:
     """The same without a target, where a table is captured or it is not. Pure."""
-    if request.capture not in (Capture.ADDED, Capture.REMOVED) or line.error:
+    is_refused = answers.refuses(request)
+    if request.capture not in (Capture.ADDED, Capture.REMOVED) or is_refused:
         return line
     is_added = request.capture is Capture.ADDED
     asked = str(SyncState.FOLLOWING if is_added else SyncState.REMOVED)
