@@ -355,7 +355,9 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute(f"select pg_create_physical_replication_slot('{SLOT}')")
     try:
-        assert any("type physical" in f.what for f in found(config, "PG09"))
+        (finding,) = [f for f in found(config, "PG09") if "type physical" in f.what]
+        assert f'replicationSlot = "{SLOT}_2"' in finding.command
+        assert "drop" not in finding.command
     finally:
         postgres.execute(f"select pg_drop_replication_slot('{SLOT}')")
     make_slot(config)
@@ -367,7 +369,7 @@ def test_pg09_slot_of_another_kind(config: Config, postgres: Server) -> None:
 def test_pg09_two_phase(config: Config) -> None:
     """A slot made for two-phase commit is refused."""
     make_slot(config, extra=", false, true")
-    one(config, "PG09", Severity.ERROR, "two_phase", "pg_drop_replication_slot")
+    one(config, "PG09", Severity.ERROR, "two_phase", f'replicationSlot = "{SLOT}_2"')
 
 
 def test_pg10_another_reader(config: Config, run: Callable[[str], None]) -> None:

@@ -21,7 +21,12 @@ from penstock.control.config import load_config
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.target import progress as mysql_progress
-from penstock.engines.postgres.source.slot_owner import SlotOfAnother, SlotOwner, claim_slot
+from penstock.engines.postgres.source.slot_owner import (
+    SlotOfAnother,
+    SlotOwner,
+    claim_slot,
+    disclaim_slot,
+)
 from penstock.engines.postgres.target import progress
 from penstock.log import load_state
 from penstock.model import TableName
@@ -134,14 +139,20 @@ def test_the_target_is_emptied_where_asked_for(made: Config) -> None:
 
 
 def test_a_slot_of_another_pipeline_stays(made: Config) -> None:
-    """One that says so is refused; without a log of our own somebody has to look at it."""
+    """One that says so is refused; one of our name, without a log, has to be looked at."""
     with psycopg.connect(made.source.url, autocommit=True) as source:
         claim_slot(source, PUBLICATION, SLOT, SlotOwner(pipeline="other", log_id="log-2"))
     before = left(made)
     with pytest.raises(SlotOfAnother, match="pipeline other"):
         look(made, with_tables=False)
     (made.layout.log / "LOG.json").unlink()
-    assert "pipeline other" in look(made, with_tables=False).unsure
+    with pytest.raises(SlotOfAnother, match="pipeline other"):
+        look(made, with_tables=False)
+    with psycopg.connect(made.source.url, autocommit=True) as source:
+        disclaim_slot(source, PUBLICATION, SLOT)
+        ours = SlotOwner(pipeline=made.pipeline.name, log_id="log-2")
+        claim_slot(source, PUBLICATION, SLOT, ours)
+    assert "change log log-2" in look(made, with_tables=False).unsure
     ran = penstock("reset", made.path, "--yes", "--json")
     assert ran.error["code"] == "CT81"
     assert {**before, "files": left(made)["files"]} == left(made)

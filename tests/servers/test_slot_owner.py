@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fix_doctor import found
 from fix_extract import Stop, extractor_of, log_changes, running, set_up, until
-from fix_pipeline import pipeline
+from fix_pipeline import penstock, pipeline
+from fix_postgres import Server
 from fix_stream import run_sql
 from penstock.control.bulk_load import source_tables
+from penstock.control.config import load_config
 from penstock.control.pipeline import pipeline_of
+from penstock.control.reset import look
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.handover import prepared
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
+from penstock.engines.postgres.source.slot_names import free_names
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotOwner,
@@ -149,7 +154,8 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
         prepared(pipeline_of(config), source_tables(config), stop=lambda: False),
     ):
         pass
-    assert f"pg_drop_replication_slot('{SLOT}')" in caught.value.hint
+    assert f'replicationSlot = "{SLOT}_2"' in caught.value.hint
+    assert "drop" not in caught.value.hint
     (finding,) = found(config, "PG09")
     assert "has not begun" in finding.what
     assert _slot(config) == before
@@ -190,3 +196,58 @@ def test_the_owner_stands_beside_what_others_wrote(first: Config) -> None:
         sql.execute("set role pg_monitor")
         claim_slot(sql, PUBLICATION, SLOT, ours)
         assert slot_owner(sql, PUBLICATION, SLOT) is None
+
+
+@pytest.fixture
+def elsewhere(postgres: Server) -> Iterator[str]:
+    """The URL of another database of the server, which has the default slot."""
+    url = postgres.make_database("elsewhere")
+    with connect(url, application_name="test") as sql:
+        sql.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (SLOT,))
+    try:
+        yield url
+    finally:
+        postgres.drop_database(url)
+
+
+def test_a_slot_of_another_database_is_left_alone(
+    elsewhere: str, source_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """A server has one slot of a name: init chooses others, doctor names them, reset drops none."""
+    with connect(source_url, application_name="test") as sql:
+        run_sql(sql, DDL)
+    path = tmp_path / "shop.toml"
+    ran = penstock("init", source_url, target_url, "--file", path)
+    assert ran.code == 0, ran.err
+    assert "pg_drop_replication_slot" not in path.read_text()
+    chosen = load_config(path).change_extractor
+    assert chosen.replication_slot.startswith(f"{SLOT}_source")
+    assert chosen.publication.startswith(f"{PUBLICATION}_source")
+    assert found(load_config(path), "PG09") == []
+    first = pipeline(tmp_path, source_url, target_url, file="default.toml")
+    (finding,) = found(first, "PG09")
+    assert f'replicationSlot = "{SLOT}_2", publication = "{PUBLICATION}_2"' in finding.command
+    removal = next(one for one in look(first, with_tables=False).source if SLOT in one.what)
+    assert "elsewhere" in removal.by_hand
+    assert not removal.statements
+    with (
+        pytest.raises(SlotThereBefore) as caught,
+        prepared(pipeline_of(first), source_tables(first), stop=lambda: False),
+    ):
+        pass
+    assert "drop" not in caught.value.hint
+    with open_replication(elsewhere, application_name="test") as replication:
+        assert read_slot(replication, SLOT) is not None
+
+
+def test_free_names_avoid_what_is_there(source_url: str) -> None:
+    """Slots of the server and publications of the database, with one suffix, within 63 bytes."""
+    with connect(source_url, application_name="test") as sql:
+        assert free_names(sql, "s", "p") == ("s_2", "p_2")
+        sql.execute("create publication p_2")
+        assert free_names(sql, "s", "p") == ("s_3", "p_3")
+        assert free_names(sql, "s", "p", "shop") == ("s_shop", "p_shop")
+        sql.execute("create publication p_shop")
+        assert free_names(sql, "s", "p", "shop") == ("s_shop_2", "p_shop_2")
+        long, _ = free_names(sql, "s" * 63, "p", "n" * 60)
+        assert len(long) <= 63

@@ -102,6 +102,8 @@ def draft(wanted: NewPipeline) -> Draft:
     choices = dict(wanted.choices or {})
     parts = _Parts(wanted=wanted, source=source, target=target, patterns=patterns)
     config = _read(parts.text(), variables, wanted.file)
+    if config.pipeline.mode.has_change and "free_names" in config.source.engine.parts:
+        parts.names = config.source.engine.part("free_names")(config)
     if not wanted.target:
         return _without_target(parts, config, variables)
     plan = make_plan(config)
@@ -220,6 +222,7 @@ class _Parts:
         self.patterns = patterns
         self.namespaces: dict[str, str] = {}
         self.choices: dict[str, str] = {}
+        self.names: Mapping[str, str] = {}
         self.tables: tuple[TableName, ...] = ()
         self.plan: Plan | None = None
         self.report: Report | None = None
@@ -245,6 +248,10 @@ class _Parts:
         yield from self._found()
         yield ""
         yield from self._target() if self.target else CONSUMER_EXAMPLE
+        if self.names:
+            yield ""
+            yield "[changeExtractor]            # the default slot is there already, and not ours"
+            yield from (f"{key} = {_quoted(name)}" for key, name in self.names.items())
         if self.namespaces:
             yield ""
             yield "[target.map]                 # source schema or database = the target's"

@@ -33,6 +33,7 @@ DESCRIPTOR = Descriptor(
         "position": "penstock.codec.postgres.lsn:Lsn",
         "positions": f"{_HERE}.positions:positions_of",
         "reset": f"{_HERE}.reset",
+        "free_names": f"{_HERE}.source.slot_names:choose_names",
         "tables": f"{_HERE}.tables",
         "target_state": f"{_HERE}.target_state:PostgresStateReader",
         "target": f"{_HERE}.target.target_engine:PostgresTargetEngine",

@@ -259,7 +259,7 @@ class _Handing:
         publication = self.config.change_extractor.publication
         check_adoptable(self.connection, publication, self.state.slot)
         if not self.has_begun:
-            raise slot_there_before(self.state.slot)
+            raise slot_there_before(self.connection, publication, self.state.slot)
         self.ensure_publication()
         with server_errors("reading the slot's position"):
             row = self.connection.execute(SLOT, {"slot": self.state.slot}).fetchone()

@@ -39,11 +39,13 @@ def owner(config: Config, *, log_id: str) -> str:
         return ""
     section = config.change_extractor
     with connect(config.source.url, application_name=APPLICATION_NAME) as connection:
-        reader = slot_owner(connection, section.publication, section.replication_slot)
-    if reader is None:
-        return ""
-    if log_id and reader.log_id != log_id:
-        raise slot_of_another(reader, section.publication, section.replication_slot)
+        slot, publication = section.replication_slot, section.publication
+        reader = slot_owner(connection, publication, slot)
+        if reader is None:
+            return ""
+        is_other = reader.pipeline != config.pipeline.name
+        if is_other or (log_id and reader.log_id != log_id):
+            raise slot_of_another(connection, reader, publication, slot)
     return f"the slot belongs to pipeline {reader.pipeline}, change log {reader.log_id}"
 
 

@@ -38,6 +38,7 @@ DESCRIPTOR = Descriptor(
         "position": "penstock.codec.postgres.lsn:Lsn",
         "positions": f"{_POSTGRES}.positions:positions_of",
         "reset": f"{_HERE}.reset",
+        "free_names": f"{_HERE}.slots:choose_names",
         "tables": f"{_HERE}.tables",
         "read_plan": f"{_POSTGRES}.source.read_plan:read_plan",
         "log_plan": f"{_POSTGRES}.source.read_plan:log_plan",

@@ -129,7 +129,7 @@ class _Handing:
             if found is not None:
                 check_adoptable(catalog, self._publication, self._slot)
                 if self._loads and begun is None:
-                    raise slot_there_before(self._slot)
+                    raise slot_there_before(catalog, self._publication, self._slot)
             names = [table.name for table in self._tables]
             slots.ensure_publication(catalog, self._publication, names)
         if self._loads:

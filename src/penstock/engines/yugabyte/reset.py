@@ -13,6 +13,7 @@ from penstock.engines.postgres.source.slot_owner import slot_of_another, slot_ow
 from penstock.engines.yugabyte.catalog import opened
 from penstock.engines.yugabyte.extraction import identity
 from penstock.engines.yugabyte.options import wire_url
+from penstock.engines.yugabyte.slots import PLUGIN
 from penstock.model import PenstockError
 from penstock.model.removal import Removal
 from penstock.ports.config import Config
@@ -40,11 +41,14 @@ def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
     # First: what follows would wait for a reader that may be gone since minutes.
     _check_idle(config, section.replication_slot)
     removals = slot_leftovers.leftovers(
-        wire_url(config.source.url), slot=section.replication_slot, publication=section.publication
+        wire_url(config.source.url),
+        slot=section.replication_slot,
+        publication=section.publication,
+        plugin=PLUGIN,
     )
     drop = f"{DROP} {quoted_name(section.replication_slot)};"
     for removal in removals:
-        is_slot = "pg_drop_replication_slot" in removal.statements[0]
+        is_slot = "pg_drop_replication_slot" in "".join(removal.statements)
         yield replace(removal, statements=(drop,)) if is_slot else removal
 
 
@@ -70,11 +74,13 @@ def owner(config: Config, *, log_id: str) -> str:
         return ""
     section = config.change_extractor
     with opened(config.source.url, application_name=APPLICATION_NAME) as connection:
-        reader = slot_owner(connection, section.publication, section.replication_slot)
-    if reader is None:
-        return ""
-    if log_id and reader.log_id != log_id:
-        raise slot_of_another(reader, section.publication, section.replication_slot)
+        slot, publication = section.replication_slot, section.publication
+        reader = slot_owner(connection, publication, slot)
+        if reader is None:
+            return ""
+        is_other = reader.pipeline != config.pipeline.name
+        if is_other or (log_id and reader.log_id != log_id):
+            raise slot_of_another(connection, reader, publication, slot)
     return f"the slot belongs to pipeline {reader.pipeline}, change log {reader.log_id}"
 
 

@@ -15,11 +15,13 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire import quoted_name
 from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source import slot as postgres
+from penstock.engines.postgres.source import slot_names
 from penstock.engines.postgres.source.client import ReplicationConnection, Row
-from penstock.engines.yugabyte.catalog import published
+from penstock.engines.yugabyte.catalog import opened, published
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
+from penstock.ports.config import Config
 
 PLUGIN = "yboutput"
 STATE_FILE = "slot.json"
@@ -168,3 +170,9 @@ def ensure_publication(connection: psycopg.Connection, name: str, tables: list[T
         )
     with server_errors(f"making publication {name}"):
         connection.execute(f"create publication {quoted(name)} for table {listed}".encode())
+
+
+def choose_names(config: Config) -> dict[str, str]:
+    """Return keys of [changeExtractor] for a new pipeline; none if the default slot is free."""
+    with opened(config.source.url, application_name="penstock init") as connection:
+        return slot_names.choose_free(connection, config)

@@ -278,8 +278,8 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
             f"the slot {row['slot_name']} holds back the catalogue by {row['age']} transactions",
             "vacuum cannot remove newer dead rows; past two thousand million transactions the "
             "server stops writing",
-            f"select pg_drop_replication_slot({literal(row['slot_name'])});  "
-            "-- or let its consumer go on",
+            "select slot_name, plugin, database, active from pg_replication_slots where slot_name "
+            f"= {literal(row['slot_name'])};  -- its owner lets it go on, or drops it",
         )
 
 

@@ -16,6 +16,7 @@ from penstock.engines.postgres.source.slot import (
     check_not_ahead,
     published,
 )
+from penstock.engines.postgres.source.slot_names import own_names_hint
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotThereBefore,
@@ -172,8 +173,7 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
                 Severity.ERROR,
                 f"the slot {_slot(probe)} has {name} {actual}, expected {expected}",
                 "it belongs to something else, or was made in another way",
-                f"select pg_drop_replication_slot({literal(_slot(probe))});  "
-                "-- or name another with changeExtractor.replicationSlot",
+                own_names_hint(probe.connection, _slot(probe), _publication(probe)),
             )
     if is_ours:
         yield from _slot_of_another(probe)
@@ -185,11 +185,11 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
     try:
         known = slot_owner(probe.connection, publication, slot)
         if known is not None and known.log_id != probe.examined.log_id():
-            raise slot_of_another(known, publication, slot)
+            raise slot_of_another(probe.connection, known, publication, slot)
         if not probe.examined.pipeline.log_position():
             check_adoptable(probe.connection, publication, slot)
             if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
-                raise slot_there_before(slot)
+                raise slot_there_before(probe.connection, publication, slot)
     except (SlotOfAnother, SlotInUse, SlotThereBefore) as error:
         yield found(
             "PG09",

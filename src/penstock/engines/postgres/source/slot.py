@@ -189,18 +189,18 @@ def check_slot(
             else f"replication slot {name} does not exist",
             hint=f"Somebody dropped it: changes since then are gone; {LOAD_AGAIN}",
         )
-    again = f"select pg_drop_replication_slot({literal(name)})"
+    own = "Give this pipeline a slot and a publication of its own, in [changeExtractor] "
+    own += "replicationSlot and publication"
     if state.slot_type != "logical" or state.plugin != plugin or state.database != database:
         raise SlotUnfit(
             f"slot {name} is {state.slot_type}, plugin {state.plugin or 'none'}, database "
             f"{state.database or 'none'}; needed: logical, {plugin}, {database}",
-            hint="Name another slot in changeExtractor.replicationSlot, or free this name: "
-            f"{again};",
+            hint=f"{own}, and {LOAD_AGAIN}",
         )
     if state.two_phase:
         raise SlotUnfit(
             f"slot {name} is made for two-phase commit, which penstock does not read",
-            hint=f"Drop it ({again};), or {LOAD_AGAIN}",
+            hint=f"{own}, and {LOAD_AGAIN}",
         )
     if not state.is_whole:
         reason = state.invalidation_reason or state.wal_status

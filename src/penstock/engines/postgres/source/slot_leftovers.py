@@ -21,15 +21,15 @@ PUBLICATION = """
 """
 
 
-def leftovers(url: str, *, slot: str, publication: str) -> list[Removal]:
-    """The slot and the publication of these names, as far as they are there.
+def leftovers(url: str, *, slot: str, publication: str, plugin: str = "pgoutput") -> list[Removal]:
+    """Return the slot and the publication of these names, as far as they are there.
 
-    Raises SlotInUse while somebody reads from the slot.
+    plugin: of our slots. Raises SlotInUse while another process reads from the slot.
     """
-    return [*_slot(url, slot), *_publication(url, publication)]
+    return [*_slot(url, slot, plugin), *_publication(url, publication)]
 
 
-def _slot(url: str, name: str) -> Iterator[Removal]:
+def _slot(url: str, name: str, plugin: str) -> Iterator[Removal]:
     with open_replication(url, application_name=APPLICATION_NAME) as connection:
 
         def check_free() -> None:
@@ -46,11 +46,20 @@ def _slot(url: str, name: str) -> Iterator[Removal]:
             check_free, lambda: read_slot(connection, name), name=name, wait_s=FREE_WITHIN_S
         )
         state = read_slot(connection, name)
-    if state is not None:
-        yield Removal(
-            what=f"replication slot {name} at the source",
-            statements=(f"select pg_drop_replication_slot({literal(name)});",),
+        rows = connection.query("select current_database() as name", doing="asking for its name")
+    if state is None:
+        return
+    by_hand = ""
+    if (state.slot_type, state.plugin, state.database) != ("logical", plugin, rows[0]["name"]):
+        by_hand = (
+            f"it is {state.slot_type}, plugin {state.plugin or 'none'}, database "
+            f"{state.database or 'none'}, so penstock did not create it, and leaves it"
         )
+    yield Removal(
+        what=f"replication slot {name} at the source",
+        statements=() if by_hand else (f"select pg_drop_replication_slot({literal(name)});",),
+        by_hand=by_hand,
+    )
 
 
 def _publication(url: str, name: str) -> Iterator[Removal]:

@@ -15,6 +15,7 @@ import psycopg
 
 from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source.slot import SlotInUse
+from penstock.engines.postgres.source.slot_names import own_names_hint
 from penstock.model import PenstockError
 
 COMMENT = """
@@ -69,7 +70,7 @@ def claim_slot(
     comment, may_change = _comment(connection, publication)
     known = _owners(comment).get(slot)
     if known is not None and known.log_id != owner.log_id:
-        raise slot_of_another(known, publication, slot)
+        raise slot_of_another(connection, known, publication, slot)
     if known != owner and may_change:
         line = f"penstock: slot {slot} is read by pipeline {owner.pipeline}, log {owner.log_id}"
         _write(connection, publication, _without(comment, slot) + line)
@@ -89,39 +90,39 @@ def check_adoptable(connection: psycopg.Connection, publication: str, slot: str)
     """
     known = slot_owner(connection, publication, slot)
     if known is not None:
-        raise slot_of_another(known, publication, slot)
+        raise slot_of_another(connection, known, publication, slot)
     row = _slot(connection, slot)
     if row is not None and row[0] is not None:
         raise SlotInUse(
             f"slot {slot} is being read by {row[1]}, server process {row[0]}",
-            hint="Name a slot and a publication of its own for this pipeline in "
-            "[changeExtractor] replicationSlot and publication.",
+            hint=own_names_hint(connection, slot, publication),
             pid=row[0],
         )
 
 
-def slot_of_another(known: SlotOwner, publication: str, slot: str) -> SlotOfAnother:
-    """The error for a slot of which the publication's comment says another owner."""
+def slot_of_another(
+    connection: psycopg.Connection, known: SlotOwner, publication: str, slot: str
+) -> SlotOfAnother:
+    """Return the error for a slot of which the publication's comment says another owner."""
     return SlotOfAnother(
         f"slot {slot} belongs to pipeline {known.pipeline}, log {known.log_id}: changes that are "
         "read here would be missing there",
-        hint="Name a slot and a publication of its own for this pipeline in [changeExtractor] "
-        "replicationSlot and publication. If the other pipeline is given up, drop its slot: "
-        f"select pg_drop_replication_slot({literal(slot)}); comment on publication "
-        f"{quoted(publication)} is null;",
+        hint=f"{own_names_hint(connection, slot, publication)} If pipeline {known.pipeline} is "
+        "given up, `penstock reset` with its file removes its slot.",
         pipeline=known.pipeline,
         log_id=known.log_id,
     )
 
 
-def slot_there_before(slot: str) -> SlotThereBefore:
-    """The error for a slot that a new pipeline would have to make itself."""
+def slot_there_before(
+    connection: psycopg.Connection, publication: str, slot: str
+) -> SlotThereBefore:
+    """Return the error for a slot that a new pipeline would have to create itself."""
     return SlotThereBefore(
-        f"slot {slot} is there already, but this pipeline has not begun: another process may read "
-        f"from it",
-        hint="Name a slot and a publication of its own for this pipeline in [changeExtractor] "
-        "replicationSlot and publication, or go on in the directory that the slot belongs to. "
-        f"If nobody needs it: select pg_drop_replication_slot({literal(slot)});",
+        f"slot {slot} exists already, but this pipeline has not begun: another pipeline or program "
+        f"may need it",
+        hint=f"{own_names_hint(connection, slot, publication)} If the slot is left over from this "
+        "pipeline's deleted directory, remove it: penstock reset FILE",
     )
 
 
