@@ -59,6 +59,7 @@ class MySQLPlanner:
         self._threads = config.data_loader.max_threads
         self._address = snapshot_address(config.spark)
         self._first = first
+        self._follows = config.pipeline.mode.has_change
         self._on_choice = on_choice
         self._kept = ExitStack()
         self._at_point: dict[TableName, TableDefinition] = {}
@@ -86,7 +87,9 @@ class MySQLPlanner:
         tables = self._captured()
         count = self._threads + SPARE_SESSIONS
         taken = self._kept.enter_context(
-            open_snapshots(self._url, tables, count=count, on_choice=self._on_choice)
+            open_snapshots(
+                self._url, tables, count=count, on_choice=self._on_choice, follows=self._follows
+            )
         )
         text = f"{taken.status.position}/{secrets.token_hex(8)}"
         place = MySQLUrl.parse(self._url).place

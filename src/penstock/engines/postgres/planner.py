@@ -23,6 +23,7 @@ from penstock.engines.postgres.source.snapshot import (
     copy_sql,
     lock_tables,
     open_snapshot,
+    plain_point,
     plan_all_chunks,
     rewritten_tables,
     temporary_consistent_point,
@@ -90,7 +91,7 @@ class PostgresPlanner:
         return self._first()
 
     def fresh_point(self) -> Point:
-        """See Planner. By a temporary slot, which is gone again when this planner is closed."""
+        """See Planner. It is kept until this planner is closed."""
         point = self._fresh(self._kept)
         return Point(
             position=Lsn(point.position),
@@ -149,9 +150,17 @@ class PostgresPlanner:
 
 
 def make_planner(config: Config, *, first: Callable[[], Point | None]) -> PostgresPlanner:
-    """See `ports.planner.open_planner`. In mode pause points are taken on the paused standby."""
+    """See `ports.planner.open_planner`.
+
+    In mode pause points are taken on the paused standby; if no changes follow, without a slot.
+    """
+    url = config.source.url
     if config.pipeline.mode.has_change and config.pipeline.handover is HandoverMode.PAUSE:
         return PostgresPlanner(config, first=first, fresh=lambda kept: paused_point(config, kept))
+    if not config.pipeline.mode.has_change:
+        return PostgresPlanner(
+            config, first=first, fresh=lambda kept: kept.enter_context(plain_point(url))
+        )
     return PostgresPlanner(config, first=first, on_blocked=tell_blockers)
 
 

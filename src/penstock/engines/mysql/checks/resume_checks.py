@@ -252,7 +252,7 @@ def right_to_lock(probe: MySQLProbe) -> Iterator[Finding]:
     if not probe.wanted.has_data or not probe.tables:
         return
     try:
-        best = read_choices(probe.connection, probe.tables)[0]
+        best = read_choices(probe.connection, probe.tables, follows=probe.wanted.has_change)[0]
     except NoConsistentPoint as error:
         yield probe.found(
             "MY017",

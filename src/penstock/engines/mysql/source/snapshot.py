@@ -46,6 +46,9 @@ UNLOGGED = "set session sql_log_bin = 0"
 XA_ENDED = "show global status where variable_name in ('Com_xa_commit', 'Com_xa_rollback')"
 POSITION_OF_SNAPSHOT = "show status like 'binlog_snapshot_%'"
 
+# Of rows that no changes follow, at a server without a binlog.
+UNKNOWN_POSITION = BinlogPosition(0, "none")
+
 declare("snapshot.locked", "snapshot.taken")
 
 
@@ -84,16 +87,21 @@ class Snapshots:
     lock_held_s: float
 
 
-def read_choices(connection: Connection, tables: Sequence[TableDefinition]) -> list[Choice]:
-    """The strategies that this connection's account may take, best first.
+def read_choices(
+    connection: Connection, tables: Sequence[TableDefinition], *, follows: bool = True
+) -> list[Choice]:
+    """Return the strategies that this connection's account may take, best first.
 
-    Raises NoConsistentPoint when there is none.
+    follows: changes are applied after the rows. Raises NoConsistentPoint when there is none.
     """
+    doing = "asking whether there is a binlog"
     facts = Facts(
         server=connection.server,
         rights=read_rights(connection),
         has_gtids=read_identity(connection).has_gtids,
         tables=tables,
+        has_log=bool(int(value(connection, "select @@global.log_bin", doing=doing))),
+        follows=follows,
     )
     return choices(facts)
 
@@ -106,18 +114,21 @@ def open_snapshots(
     count: int,
     among: Sequence[Choice] | None = None,
     on_choice: Callable[[Choice], None] | None = None,
+    follows: bool = True,
 ) -> Iterator[Snapshots]:
     """Open `count` snapshots of the tables at one point; the way out closes them.
 
     among: the strategies to try, in order; None: all that the account may take. on_choice: called
-    with each before it begins. Raises NoConsistentPoint, or what the last strategy failed with.
+    with each before it begins. follows: changes from the point on are applied later; otherwise the
+    server needs no binlog, and the account no privilege to ask for its position. Raises
+    NoConsistentPoint, or what the last strategy failed with.
     """
     if count < 1:
         raise ValueError(f"not a number of snapshots: {count}")
     with ExitStack() as stack:
         control = stack.enter_context(connect(url, application_name=APPLICATION_NAME))
         if among is None:
-            among = read_choices(control, tables)
+            among = read_choices(control, tables, follows=follows)
         unlogged = _has_to_say_unlogged(control)
         readers = tuple(
             stack.enter_context(connect(url, application_name=APPLICATION_NAME))
@@ -127,7 +138,7 @@ def open_snapshots(
             run(reader, ISOLATION, doing="preparing a snapshot")
             if unlogged:
                 run(reader, UNLOGGED, doing="preparing a snapshot")
-        taken = _first_success(_Taking(control, readers, tables), among, on_choice)
+        taken = _first_success(_Taking(control, readers, tables, follows=follows), among, on_choice)
         control.close()
         yield taken
 
@@ -185,8 +196,11 @@ class _Taking:
         control: Connection,
         readers: tuple[Connection, ...],
         tables: Sequence[TableDefinition],
+        *,
+        follows: bool,
     ) -> None:
         self.readers = readers
+        self._follows = follows
         self._control = control
         self._tables = tables
         self._strategies: dict[Strategy, Callable[[Choice], Snapshots]] = {
@@ -200,6 +214,8 @@ class _Taking:
 
     def take(self, choice: Choice) -> Snapshots:
         """Try this strategy, until no XA transaction is between its two ends at the point."""
+        if not self._follows:
+            return self._strategies[choice.strategy](choice)
         for attempt in range(1, XA_ROUNDS_MAX + 1):
             before = self._xa_ended()
             taken = self._strategies[choice.strategy](choice)
@@ -229,6 +245,15 @@ class _Taking:
         """End the transactions that an attempt has begun."""
         for reader in self.readers:
             run(reader, "rollback", doing="giving up a snapshot")
+
+    def _status(self) -> LogStatus:
+        """Return where the binlog ends; if no changes follow, also where that cannot be asked."""
+        try:
+            return read_status(self._control)
+        except (LogOff, PrivilegeMissing):
+            if self._follows:
+                raise
+            return LogStatus(position=UNKNOWN_POSITION)
 
     def _begin(self) -> None:
         for reader in self.readers:
@@ -270,8 +295,9 @@ class _Taking:
         lock = ("flush local tables", "flush tables with read lock")
         with self._locked(lock, "unlock tables", "taking the global read lock") as held:
             self._begin()
-            status = read_status(self._control)
-        if self._control.server.is_mariadb and self._own_place() != status.position:
+            status = self._status()
+        has_place = self._control.server.is_mariadb and status.position != UNKNOWN_POSITION
+        if has_place and self._own_place() != status.position:
             raise _differ()
         return self._at_one_point(choice, status, held)
 
@@ -292,7 +318,7 @@ class _Taking:
         try:
             with self._locked((f"lock tables {names}",), "unlock tables", doing) as held:
                 self._begin()
-                status = read_status(self._control)
+                status = self._status()
         finally:
             self._run("set session autocommit = 1", doing)
         return self._at_one_point(choice, status, held)
@@ -307,7 +333,7 @@ class _Taking:
                 self._begin()
                 # In this order: a transaction that the position includes has an id, and owns it
                 # until it is visible.
-                status = read_status(self._control)
+                status = self._status()
                 owned = value(self._control, "select @@global.gtid_owned", doing=doing)
                 if not owned and self._executed() == before:
                     return self._at_one_point(choice, replace(status, gtids=before), ())

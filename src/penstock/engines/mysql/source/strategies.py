@@ -55,12 +55,20 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the choice depends on. has_gtids: transactions have ids (MySQL with gtid_mode ON)."""
+    """Facts that the choice depends on.
+
+    Attributes:
+        has_gtids: transactions have ids (MySQL with gtid_mode ON).
+        has_log: the server writes a binlog.
+        follows: changes are applied after the rows, so the place in the binlog has to be known.
+    """
 
     server: ServerVersion
     rights: Rights
     has_gtids: bool
     tables: Sequence[TableDefinition]
+    has_log: bool = True
+    follows: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +115,9 @@ def choices(facts: Facts) -> list[Choice]:
     unprotected = tuple(
         table.name for table in facts.tables if table.engine.upper() not in WITH_SNAPSHOTS
     )
-    sees_prepared = not facts.server.mysql(8) or facts.rights.has("xa_recover_admin")
+    sees_prepared = (
+        not facts.follows or not facts.server.mysql(8) or facts.rights.has("xa_recover_admin")
+    )
     found: list[Choice] = []
     lacking: list[str] = []
     for strategy in _candidates(facts.server):
@@ -153,9 +163,11 @@ def _obstacle(strategy: Strategy, facts: Facts) -> str:
     server, rights = facts.server, facts.rights
     status = (
         ""
-        if server.is_mariadb or rights.has("replication client", "super")
+        if not facts.follows or server.is_mariadb or rights.has("replication client", "super")
         else ("the privilege REPLICATION CLIENT is missing")
     )
+    if strategy in (Strategy.OWN_POSITIONS, Strategy.BACKUP_STAGE) and not facts.has_log:
+        return "the server writes no binlog"
     if strategy is Strategy.OWN_POSITIONS:
         return ""
     if strategy is Strategy.BACKUP_STAGE:
@@ -183,6 +195,8 @@ def _obstacle(strategy: Strategy, facts: Facts) -> str:
 
 
 def _lock_free_obstacle(facts: Facts) -> str:
+    if not facts.follows:
+        return "without a lock only changes that follow make the tables equal"
     if not facts.server.is_mariadb and not facts.has_gtids:
         # A position is behind a transaction's commit record before others can see its rows.
         return "without a lock gtid_mode = ON is needed, which shows which transactions are visible"

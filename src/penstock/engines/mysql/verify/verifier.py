@@ -46,10 +46,11 @@ class MySQLVerifier:
         and what taking snapshots does.
         """
         url, found = config.source.url, tables()
+        follows = config.pipeline.mode.has_change
         with connect(url, application_name=SNAPSHOT_NAME) as connection:
             among = [
                 choice
-                for choice in read_choices(connection, found)
+                for choice in read_choices(connection, found, follows=follows)
                 if choice.strategy is not Strategy.LOCK_FREE
             ]
         if not among:
@@ -60,7 +61,12 @@ class MySQLVerifier:
             )
         with (
             open_snapshots(
-                url, found, count=sessions + 1, among=among, on_choice=lambda one: tell(str(one))
+                url,
+                found,
+                count=sessions + 1,
+                among=among,
+                on_choice=lambda one: tell(str(one)),
+                follows=follows,
             ) as taken,
             MySQLVerifyReader(url, taken.connections, part_bytes=part_bytes) as reader,
         ):

@@ -152,7 +152,7 @@ def target_namespaces(probe: Probe) -> Iterator[Finding]:
     """Try to make a table in each schema that lacks a wanted table; all is rolled back."""
     user = quoted(probe.user)
     database = quoted(probe.connection.info.dbname)
-    if len(existing_ids(probe)) == len(probe.tables) or not probe.config.pipeline.mode.has_data:
+    if len(existing_ids(probe)) == len(probe.tables) or not probe.config.creates_tables:
         return
     for schema in target_schemas(probe):
         exists = probe.value("select true from pg_namespace where nspname = %(name)s", name=schema)
@@ -317,7 +317,7 @@ def shapes(probe: Probe) -> Iterator[Finding]:
 @TARGET_CHECKS.check("PK14", "target tables for changes", change_only=True, needs_source=True)
 def tables_there(probe: Probe) -> Iterator[Finding]:
     """Mode change makes no tables: each must be in the target already."""
-    if probe.config.pipeline.mode.has_data:
+    if probe.config.creates_tables:
         return
     copied = probe.examined.copied()  # those are made
     present = read_target_tables(
@@ -339,7 +339,7 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
 @TARGET_CHECKS.check("PK13", "types the target can hold", needs_source=True)
 def makeable(probe: Probe) -> Iterator[Finding]:
     """Make each table that the target lacks, one at a time; each is rolled back."""
-    if not probe.config.pipeline.mode.has_data:
+    if not probe.config.creates_tables:
         return
     present = read_target_tables(
         probe.connection, [mapped(probe, table.name) for table in probe.tables]

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     connect,
@@ -28,6 +29,13 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.source.key_ranges import key_ranges
 from penstock.engines.postgres.source.slot import ConsistentPoint, Watch, consistent_point
 from penstock.model import PenstockError, TableDefinition, TableName
+
+PLAIN_POINT = """
+    select pg_export_snapshot(),
+           (case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                 else pg_current_wal_insert_lsn()
+            end)::text
+"""
 
 CHUNK_SIZE_BYTES = 64 * 2**20
 LOCK_TIMEOUT_S = 60
@@ -196,6 +204,24 @@ def temporary_consistent_point(
     name = f"penstock_tmp_{secrets.token_hex(8)}"
     with consistent_point(url, name, temporary=True, on_blocked=on_blocked) as point:
         yield point
+
+
+@contextmanager
+def plain_point(url: str) -> Iterator[ConsistentPoint]:
+    """Export a snapshot for the length of a with block, without a slot.
+
+    It is for rows that no changes follow: the position is where the log ended about then, and the
+    server needs no logical decoding, nor the role REPLICATION.
+    """
+    keeper = connect(
+        url, application_name="penstock snapshot", autocommit=True, options=EXACT_TEXT_SETTINGS
+    )
+    with closing(keeper):
+        with server_errors("exporting a snapshot"):
+            keeper.execute("begin isolation level repeatable read read only")
+            row = keeper.execute(PLAIN_POINT).fetchone()
+        assert row is not None
+        yield ConsistentPoint(Lsn.parse(row[1]).ordinal, row[0], keeper)
 
 
 def lock_tables(

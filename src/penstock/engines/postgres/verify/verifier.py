@@ -10,7 +10,10 @@ import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.source.snapshot import temporary_consistent_point
+from penstock.engines.postgres.source.snapshot import (
+    plain_point,
+    temporary_consistent_point,
+)
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.model import TableDefinition
 from penstock.ports.config import Config
@@ -56,8 +59,9 @@ class PostgresVerifier:
         """See Verifier. Nothing has to wait for the point, so nothing is reported."""
         url = config.source.url
         with ExitStack() as stack:
-            # Its temporary slot is dropped as soon as the reader has imported the snapshot.
-            with temporary_consistent_point(url) as point:
+            # A temporary slot is dropped as soon as the reader has imported the snapshot.
+            follows = config.pipeline.mode.has_change
+            with (temporary_consistent_point if follows else plain_point)(url) as point:
                 reader = stack.enter_context(
                     PostgresVerifyReader(
                         url,
