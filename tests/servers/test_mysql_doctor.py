@@ -59,8 +59,8 @@ def restarted(server: MySQLServer, *unset: str, **changed: str) -> Iterator[None
 
 
 def test_every_check_of_the_reference_is_registered() -> None:
-    """MY001 to MY043 and PK20, each with a title and a docstring."""
-    codes = {f"MY{number:03}" for number in range(1, 44)} | {"PK20"}
+    """MY001 to MY045 and PK20, each with a title and a docstring."""
+    codes = {f"MY{number:03}" for number in range(1, 46)} | {"PK20"}
     assert {check.code for check in CHECKS} == codes
     for check in CHECKS:
         assert check.function.__doc__

@@ -237,6 +237,11 @@ def value(connection: Connection, sql: str, parameters: object = None, *, doing:
     return next(iter(found[0].values())) if found else None
 
 
+# What a server says of a table without a primary key, where it takes none: sql_require_primary_key
+# of MySQL, innodb_force_primary_key of MariaDB.
+KEY_REQUIRED = frozenset({1173, 3750})
+
+
 def run(connection: Connection, sql: str, parameters: object = None, *, doing: str) -> int:
     """Run a statement without a result; the number of rows that it changed."""
     with server_errors(doing), connection.cursor(Cursor) as cursor:
@@ -272,7 +277,7 @@ def connect_error(url: str, error: BaseException) -> ConnectFailed:
     if number in _BUSY:
         return ServerBusy(
             message,
-            hint="Wait until the server accepts connections; raise max_connections if it is full.",
+            hint=_busy_hint(number, said),
             **fields,
         )
     if isinstance(cause, OSError) or number in (2002, 2003, 2005) or number in _LOST:
@@ -282,6 +287,24 @@ def connect_error(url: str, error: BaseException) -> ConnectFailed:
     return ConnectFailed(
         message, hint="Try the same with the client `mysql` or `mariadb`.", **fields
     )
+
+
+_FULL_HINT = "Wait until the server accepts connections; raise max_connections if it is full."
+_USER_FULL_HINT = (
+    "Let the account have more sessions at once: alter user 'USER'@'HOST' with "
+    "max_user_connections N; (or set global max_user_connections). A run opens maxThreads + 3: "
+    "lower maxThreads in [dataLoader] and [changeLoader] if N may not grow. `penstock doctor` "
+    "counts them."
+)
+
+
+def _busy_hint(number: int, said: str) -> str:
+    """Return what to change for the limit that the server names."""
+    if number == 1203 or (number == 1226 and "max_user_connections" in said):
+        return _USER_FULL_HINT
+    if number == 1226:
+        return "Raise the account's limit that the server names: alter user 'USER'@'HOST' with ...;"
+    return _FULL_HINT
 
 
 def _login_hint(number: int, cause: BaseException) -> str:

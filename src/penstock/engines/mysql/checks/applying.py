@@ -53,7 +53,7 @@ def applied_to(applying: Applying) -> Iterator[Finding]:
     servers = examined.servers()
     assert servers is not None, "the target is MySQL or MariaDB"
     copied = examined.copied()  # those are made
-    makes = config.pipeline.mode.has_data
+    makes = config.creates_tables
     planned = examined.pipeline.bulk().planned
     with closing(MySQLTarget(config.target.url, config.target.map)) as target:
         for table in applying.tables:

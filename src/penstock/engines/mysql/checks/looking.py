@@ -42,6 +42,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
                 resume=resume_point(config),
                 has_heartbeats=config.change_extractor.heartbeat_seconds > 0,
                 wants_whole_rows=config.change_extractor.full_before_images,
+                threads=config.data_loader.max_threads,
             ),
             tables=seen.tables if seen is not None else (),
             survey=seen if seen is not None else Survey(tables=()),
@@ -80,7 +81,12 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
             looked.away(error, Side.TARGET, TARGET_CHECKS, APPLY_CHECKS)
             return False
         wanted = ProbeScope(
-            has_change=config.pipeline.mode.has_change, has_data=config.pipeline.mode.has_data
+            has_change=config.pipeline.mode.has_change,
+            has_data=config.creates_tables,
+            threads=max(
+                config.data_loader.max_threads if config.pipeline.mode.has_data else 1,
+                config.change_loader.max_threads if config.pipeline.mode.has_change else 1,
+            ),
         )
         source_known = source.tables is not None
         origin = None

@@ -29,6 +29,7 @@ class ProbeScope:
     log would go on. search_zero_dates: read the tables for dates that are none, which takes long.
     log_size_bytes_max: how much binlog the source may keep before doctor reports it.
     has_heartbeats: commit some there. wants_whole_rows: the log is to have whole old rows.
+    threads: maxThreads, the greater one of those that concern this server.
     """
 
     has_change: bool = True
@@ -39,6 +40,7 @@ class ProbeScope:
     log_size_bytes_max: int = LOG_SIZE_BYTES_MAX
     has_heartbeats: bool = False
     wants_whole_rows: bool = False
+    threads: int = 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from pymysql.cursors import Cursor
 from penstock.codec.types import Choices, Engine, Server, fit_row, map_column
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.mysql.connect import (
+    KEY_REQUIRED,
     Connection,
     connect,
     quoted,
@@ -41,6 +42,7 @@ from penstock.engines.mysql.target.send import (
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
 from penstock.engines.mysql.target.types import mapping_of, same_type, target_server
 from penstock.engines.mysql.type_rules import TYPE_RULES
+from penstock.host.errors import StatementFailed
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.ports.changelog import (
     DML_TYPE,
@@ -73,6 +75,13 @@ _STRICT = "'NO_AUTO_VALUE_ON_ZERO,STRICT_ALL_TABLES,ALLOW_INVALID_DATES'"  # as 
 _VARCHAR_MAX = 1000
 _VARCHAR = re.compile(r"(?:var)?char\((\d+)\)\Z", re.IGNORECASE)
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+
+_CHANGELOG = """
+    create table {table} (
+    {body}
+    ) engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin
+"""
+NUMBER = "penstock_row"  # first column of a changelog at a server that takes no table without a key
 
 STATE_TABLES = (
     """
@@ -231,7 +240,7 @@ class MySQLChangelogs:
         found = read_target_tables(self._connection, [table]).get(table)
         if found is None:
             return None
-        return {column.name: column.type_text for column in found.columns}
+        return {c.name: c.type_text for c in found.columns if c.name != NUMBER}
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
         """See ChangelogSession."""
@@ -274,11 +283,14 @@ class MySQLChangelogs:
         parts.append(f"key ({quoted(UOW_ID)}, {quoted(DML_TYPE)})")
         body = ",\n    ".join(parts)
         self._forget(table)
-        self.run(
-            f"create table {quoted(*table)} (\n    {body}\n) engine = InnoDB row_format = dynamic"
-            " default character set utf8mb4 collate utf8mb4_bin",
-            doing=f"making the changelog {table}",
-        )
+        numbered = f"{quoted(NUMBER)} bigint not null auto_increment primary key,\n    {body}"
+        doing = f"making the changelog {table}"
+        try:
+            self.run(_CHANGELOG.format(table=quoted(*table), body=body), doing=doing)
+        except StatementFailed as error:
+            if error.fields.get("errno") not in KEY_REQUIRED:
+                raise
+            self.run(_CHANGELOG.format(table=quoted(*table), body=numbered), doing=doing)
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
         """See ChangelogSession."""
@@ -367,8 +379,9 @@ class MySQLChangelogs:
             sql.staging = quoted(self._namespace, name)
             doing = "making a place for row images"
             self.run(f"drop temporary table if exists {sql.staging}", doing=doing)
-            statement = sql.layout.create(sql.staging)
-            self.run(statement.replace("create table", "create temporary table", 1), doing=doing)
+            sql.layout.make(
+                lambda text: self.run(text, doing=doing), sql.staging, kind="temporary table"
+            )
             self._staged[key] = sql
         return self._staged[key]
 

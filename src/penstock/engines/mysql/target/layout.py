@@ -10,6 +10,7 @@ strict mode accepts the value 0 from another ENUM, but from no expression. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ import pyarrow as pa
 from penstock.codec.columns import arrow_type
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.mysql.types import parse_type
-from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.connect import KEY_REQUIRED, quoted
+from penstock.host.errors import StatementFailed
 from penstock.model import Column, Relation
 
 _BY_CODE = "character set utf8mb4 collate utf8mb4_bin"
@@ -137,14 +139,29 @@ class MergeLayout:
         """The relation's column of this index, quoted."""
         return f"{alias}.{quoted(self.relation.columns[index].name)}"
 
-    def create(self, table: str) -> str:
-        """The statement that makes it. It holds nothing that cannot be made again."""
-        columns = [f"{quoted(name)} {kind} null" for name, kind in self.sql_columns]
-        if not self.relation.key:
+    def make(self, run: Callable[[str], object], table: str, *, kind: str = "table") -> None:
+        """Create it, with a primary key of its own if the server takes no table without.
+
+        run: runs a statement. kind: `table` or `temporary table`.
+        """
+        try:
+            run(self.create(table, kind=kind))
+        except StatementFailed as error:
+            if error.fields.get("errno") not in KEY_REQUIRED:
+                raise
+            run(self.create(table, kind=kind, is_numbered=True))
+
+    def create(self, table: str, *, kind: str = "table", is_numbered: bool = False) -> str:
+        """Return the statement that creates it. It holds nothing that cannot be made again.
+
+        is_numbered: rows are numbered, as they are without a key.
+        """
+        columns = [f"{quoted(name)} {sql} null" for name, sql in self.sql_columns]
+        if is_numbered or not self.relation.key:
             columns.append(f"{quoted(self.number)} bigint not null auto_increment primary key")
         body = ",\n    ".join(columns)
         return (
-            f"create table {table} (\n    {body}\n) engine = InnoDB row_format = dynamic"
+            f"create {kind} {table} (\n    {body}\n) engine = InnoDB row_format = dynamic"
             " default character set utf8mb4 collate utf8mb4_bin"
         )
 

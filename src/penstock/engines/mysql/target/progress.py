@@ -55,7 +55,7 @@ TABLES: Mapping[str, str] = {
     """,
     "wirekite_action": f"""
         create table if not exists {SCHEMA}.wirekite_action (
-            action varchar(8) not null
+            action varchar(8) not null primary key
         ) {OPTIONS}
     """,
     "wirekite_log": f"""

@@ -83,7 +83,7 @@ class StagingArea:
             self._empty(table)
             return stamp
         self._run(f"drop table if exists {table}")
-        self._run(layout.create(table))
+        layout.make(self._run, table)
         self._run(
             f"update {SCHEMA}.wirekite_merge set shape = %s where merge_name = %s", (shape, name)
         )
