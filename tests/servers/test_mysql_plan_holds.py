@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
+import pymysql
 import pytest
 
 from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import Here, between, load
 from penstock.control.config import load_config
 from penstock.control.plan import make_plan
-from penstock.ports.config import Config
+from penstock.load.ledger import read_ledger
+from penstock.model import PenstockError, TableName
+from penstock.ports.config import Config, OnTableError
 
 
 @pytest.fixture
@@ -160,3 +164,78 @@ def test_generated_columns_that_a_strict_server_refuses_are_named(
     ]
     assert found[0] == found[1]
     assert len(found[0]) == 3
+
+
+REFUSED = {
+    "b": ("bit(3)", "n"),
+    "i": ("tinyint", "n * 100"),
+    "u": ("smallint unsigned", "n - 10"),
+    "d": ("decimal(3,1)", "n * 100"),
+    "v": ("varchar(3)", "repeat('x', n)"),
+    "y": ("varbinary(3)", "repeat('x', n)"),
+    "e": ("enum('a','b')", "if(n > 5, 'c', 'a')"),
+    "t": ("date", "if(n > 5, '2024-02-31', '2024-02-28')"),
+    "x": ("tinytext", "repeat('x', n * 100)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_each_kind_of_computed_value_is_tried_under_the_strict_rules(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, name: str
+) -> None:
+    """The expression is fine, and its value has no place in the column's type."""
+    database = database_of(mysql_url)
+    type_text, expression = REFUSED[name]
+    fine, odd = (11, 3) if name == "u" else (1, 9)
+    mysql.execute(
+        "set sql_mode = '';"
+        f"create table t (id int primary key, n int, {name} {type_text} as ({expression}) stored);"
+        f"insert into t (id, n) values (1, {fine}), (2, null)",
+        database,
+    )
+    config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
+    assert make_plan(config).problems == ()
+    mysql.execute(f"set sql_mode = ''; insert into t (id, n) values (3, {odd})", database)
+    with pytest.raises(pymysql.Error):  # so the target would say, too
+        mysql.execute(
+            "set sql_mode = 'strict_all_tables,no_zero_in_date,no_zero_date';"
+            f"insert into t (id, n) values (4, {odd})",
+            database,
+        )
+    problems = make_plan(config).problems
+    assert problems
+    assert all(f".t.{name} is generated" in one for one in problems), problems
+    assert any("strict server refuses" in one for one in problems)
+
+
+@pytest.mark.parametrize("isolates", [False, True])
+def test_a_table_that_cannot_be_copied_leaves_the_others_alone(
+    mysql: MySQLServer, mysql_url: str, landing: str, tmp_path: Path, isolates: bool
+) -> None:
+    """Without onTableError = "isolate" it ends the load."""
+    mysql.execute(
+        "set sql_mode = '';"
+        "create table a (id int primary key); insert into a values (1);"
+        "create table b (id int primary key, n int, k bit(3) as (n) stored);"
+        "insert into b (id, n) values (1, 99);"
+        "create table c (id int primary key); insert into c values (1)",
+        database_of(mysql_url),
+    )
+    config = config_for(mysql_url, landing, tmp_path, into=database_of(landing))
+    policy = OnTableError.ISOLATE if isolates else OnTableError.STOP
+    loader = replace(config.change_loader, on_table_error=policy)
+    config = replace(config, change_loader=loader)
+    if not isolates:
+        with pytest.raises(PenstockError):
+            load(config, Here())  # type: ignore[arg-type]
+        return
+    result = load(config, Here())  # type: ignore[arg-type]
+    b = TableName(database_of(mysql_url), "b")
+    assert [(table, error.code) for table, error in result.broken.items()] == [(b, "TG32")]
+    for name, count in (("a", 1), ("b", 0), ("c", 1)):
+        assert mysql.value(f"select count(*) from {name}", database_of(landing)) == count
+    assert read_ledger(config.layout.state).finished
+    mysql.execute("update b set n = 1", database_of(mysql_url))
+    again = load(config, Here())  # type: ignore[arg-type]
+    assert not again.broken
+    assert mysql.value("select count(*) from b", database_of(landing)) == 1

@@ -13,7 +13,7 @@ from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
 from penstock.model import TableDefinition
-from penstock.ports.config import Config
+from penstock.ports.config import Config, OnTableError
 from penstock.ports.planner import Planner
 
 
@@ -28,6 +28,7 @@ def bulk_options(config: Config) -> BulkOptions:
         max_threads=config.data_loader.max_threads,
         servers=server_pair(config),
         keys_directory=config.layout.state if config.pipeline.mode.has_change else None,
+        isolates=config.change_loader.on_table_error is OnTableError.ISOLATE,
     )
 
 

@@ -45,12 +45,14 @@ from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config, LogPath, Mode, OnTableError
 from penstock.ports.planner import Planner, open_planner
 from penstock.ports.positions import kind_of
 from penstock.ports.progress import open_progress
 from penstock.ports.registry import types_at
+from penstock.ports.table_sync import SyncState
+from penstock.ports.target import target_name
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
@@ -131,6 +133,8 @@ class _Load:
                 return
             loaded = done
         if mode.has_change:
+            if self.config.merge is not None and self.config.creates_tables:
+                self.create_tables()
             self.follow(loaded)
 
     def ended(self) -> bool:
@@ -140,8 +144,8 @@ class _Load:
     def bulk(self) -> BulkResult | None:
         """Load what is not loaded yet; None when stopped before all of it was."""
         config = self.config
-        # Tables that are copied by request are not the bulk load's any more.
-        copied = read_requests(config).copied()
+        # Tables that are copied by request are not the bulk load's any more, nor those left behind.
+        copied = read_requests(config).copied() | self.isolated()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
@@ -153,12 +157,49 @@ class _Load:
                 return None
         for note in result.notes:
             logger.warning("bulk load", note=note)
+        if result.broken and not config.pipeline.mode.has_change:
+            for error in result.broken.values():
+                keep_error(config, "load", error)
+            raise next(iter(result.broken.values()))  # the others are loaded
         # If all rows are of one position the foreign keys hold already; else once the changes are
         # applied.
         waits = config.pipeline.mode.has_change and not result.stands_at_one_position
         if result.foreign_keys_pending and not waits:
             self.add_foreign_keys(tables)
         return result
+
+    def create_tables(self) -> None:
+        """Create the tables that the target of a merge lacks, before the first batch.
+
+        Their rows come with the merged log's first transaction.
+        """
+        config, url = self.config, self.config.target.url
+        with closing(open_progress(url, application_name=APPLICATION_NAME)) as progress:
+            if progress.read_applied().gsn:
+                return
+        definitions = source_tables(config)
+        with closing(bulk_options(config).open_target(APPLICATION_NAME)) as target:
+            names = {one.name: target_name(one.name, config.target.map) for one in definitions}
+            there = target.look(names.values()).empty
+            lacking = [one for one in definitions if names[one.name] not in there]
+            if not lacking:
+                return
+            notes = target.create(lacking)
+            threads = config.data_loader.max_threads
+            target.add_keys(lacking, threads=threads, stop=self.ended)
+            notes += target.add_foreign_keys(lacking)
+        logger.info("target tables created", tables=[str(one.name) for one in lacking])
+        for note in notes:
+            logger.warning("target tables", note=note)
+
+    def isolated(self) -> frozenset[TableName]:
+        """Return the tables that were left behind, and come back by `penstock table resync`."""
+        if not self.config.pipeline.mode.has_change:
+            return frozenset()
+        url = self.config.target.url
+        with closing(open_progress(url, application_name=APPLICATION_NAME)) as target:
+            rows = target.read_table_syncs()
+        return frozenset(t for t, row in rows.items() if row.state is SyncState.ISOLATED)
 
     def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """Load, and go on where a session was lost with its JVM, or a connection with its network.
@@ -217,6 +258,7 @@ class _Load:
             choices=parse_choices(config.target.types, Engine(types_at(config.source.url))),
             policies=config.schema_changes.policies,
             isolates=section.on_table_error is OnTableError.ISOLATE,
+            broken=loaded.broken,
             ships_frames=config.spark.log is LogPath.SHIP,
             on_note=lambda note: keep_error(config, "load", note),
         )

@@ -115,6 +115,14 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     Raises TargetMissing, TargetFollowsAnotherLog, DirectoryOfOtherPipeline, SlotInUse,
     DirectoryOfOtherSource, SlotOfAnother, and what connecting does.
     """
+    if config.stage is not None:
+        raise ResetNotAllowed(
+            f"{config.path.name} stages changefeeds: its staging database says which rows are "
+            "applied, and a reset of the target alone would leave them out",
+            hint=f"Stop `penstock stage`, drop the staging database, delete {config.directory}, "
+            f"and run at the target: {checks_of(config.target.url).DROP_PROGRESS} Then start the "
+            "changefeeds anew, with their initial scan.",
+        )
     stored = stored_identity(config)
     if stored is not None:
         check_pipeline(config, stored)

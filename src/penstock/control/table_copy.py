@@ -159,6 +159,7 @@ class _Copy:
             replaces=self._replaces,
             adds_foreign_keys=False,
             beside=True,
+            isolates=False,
             shift=tables_at(config.source.url).shift(config),
         )
         REAL_FILES.make_directory(options.run_directory)

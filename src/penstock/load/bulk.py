@@ -21,6 +21,7 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import (
     chunk_figures,
+    chunk_tasks,
     described,
     partitions,
     partitions_beside,
@@ -28,6 +29,7 @@ from penstock.load.bulk_tasks import (
 )
 from penstock.load.deferred_keys import put_deferred_keys
 from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
+from penstock.load.isolation import BrokenCopies
 from penstock.load.job import copy_chunks
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
 from penstock.load.session import Session
@@ -83,7 +85,8 @@ class BulkOptions:
     `finish_foreign_keys`, also where all tables are at one position. beside: changes are applied
     meanwhile by the same session, and a slot is left to them. keys_directory: of the file with the
     unique keys that wait for changes to be applied; None: no changes follow, and none waits.
-    shift: what the change log adds to the source's positions.
+    shift: what the change log adds to the source's positions. isolates: a table that cannot be
+    copied is left behind, and the others are loaded.
     """
 
     source_url: str = field(repr=False)
@@ -98,6 +101,7 @@ class BulkOptions:
     beside: bool = False
     keys_directory: Path | None = None
     shift: int = 0
+    isolates: bool = False
 
     def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
         """Connect to the target."""
@@ -116,7 +120,7 @@ class BulkResult:
     positions: per source table its consistent point as an ordered number. notes: sentences for
     the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables are
     at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
-    changes are applied up to `settled`.
+    changes are applied up to `settled`. broken: tables that were left behind, each with its error.
     """
 
     rows: dict[TableName, int] = field(default_factory=dict)
@@ -124,6 +128,7 @@ class BulkResult:
     notes: list[str] = field(default_factory=list)
     foreign_keys_pending: bool = False
     settled: int = 0
+    broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
 
     @property
     def stands_at_one_position(self) -> bool:
@@ -193,6 +198,7 @@ class _Load:
         self.result = BulkResult()
         self.replica_role = False
         self.unreachable: PenstockError | None = None
+        self.broken = BrokenCopies(isolates=options.isolates)
         self.teller = Teller(options.run_directory, lambda: self.ledger.plans, on_progress)
 
     def run(self) -> BulkResult:
@@ -219,6 +225,7 @@ class _Load:
             self.result.settled = max(self.result.settled, settled)
             self.result.rows[plan.source] = marks[plan.source].row_count or 0
         self.result.foreign_keys_pending = not self.ledger.foreign_keys_done
+        self.result.broken = self.broken.errors
         return self.result
 
     def tell(self, phase: str) -> None:
@@ -464,24 +471,14 @@ class _Load:
         return outcomes
 
     def tasks(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[ChunkTask]:
-        return [
-            ChunkTask(
-                source_url=self.options.source_url,
-                target_url=self.options.target_url,
-                table=plan.source,
-                target=plan.target,
-                chunk=chunk,
-                columns=plan.columns,
-                binary=plan.binary,
-                snapshot_id=plan.snapshot_id,
-                snapshot_text=plan.snapshot_text,
-                plan=plan.name,
-                replica_role=self.replica_role,
-                read_plan=plan.read_plan,
-                repeated=plan.name in self.begun,
-            )
-            for chunk in self.chunks_left(plan, marks)
-        ]
+        return chunk_tasks(
+            plan,
+            self.chunks_left(plan, marks),
+            source_url=self.options.source_url,
+            target_url=self.options.target_url,
+            is_replica=self.replica_role,
+            is_repeated=plan.name in self.begun,
+        )
 
     def settle(
         self, pending: dict[TableName, Step], outcomes: Sequence[ChunkOutcome]
@@ -490,7 +487,7 @@ class _Load:
         left: dict[TableName, Step] = {}
         gone = self.of_gone_snapshots(outcomes)
         errors = [
-            o.error
+            (o.table, o.error)
             for o in outcomes
             if o.error is not None
             and not (isinstance(o.error, SnapshotUnreachable) and o.table in gone)
@@ -509,8 +506,9 @@ class _Load:
             else:
                 self.target.finish_table(plan)
                 logger.info("bulk table copied", table=str(name), position=plan.position)
-        if errors:
-            raise errors[0]
+        for table, error in errors:
+            self.broken.leave(table, error)
+            left.pop(table, None)
         rewritten = {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
         if rewritten:
             self.redefine(sorted(rewritten))
@@ -566,7 +564,8 @@ class _Load:
             for one in definitions
             if one.name in names
         ]
-        self.target.add_keys(early, threads=self.options.max_threads, stop=self.stop)
+        add = partial(self.target.add_keys, threads=self.options.max_threads, stop=self.stop)
+        self.broken.add_keys(add, early)
         if self.stop():
             raise _stopped()
         positions = {plan.settled or plan.position for plan in self.ledger.plans}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.load.job_figures import TaskFigures
 from penstock.load.plan import listed
 from penstock.model import TableName
-from penstock.ports.bulk import ChunkOutcome, ChunkTask, TablePlan
+from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask, TablePlan
 
 # Small chunks share a task: a task costs time, and so do new connections.
 SMALL_TASK_BYTES = 16 * 2**20
@@ -23,6 +23,40 @@ def streams_per_task(slots: int, max_threads: int) -> int:
     waits for them: a chunk for each core is not enough to keep them busy.
     """
     return max(max_threads // slots, 1)
+
+
+def chunk_tasks(
+    plan: TablePlan,
+    chunks: Sequence[Chunk],
+    *,
+    source_url: str,
+    target_url: str,
+    is_replica: bool,
+    is_repeated: bool,
+) -> list[ChunkTask]:
+    """Return the tasks that copy these chunks of a plan.
+
+    is_replica: the target takes rows as a replica does. is_repeated: an earlier job may have had
+    them.
+    """
+    return [
+        ChunkTask(
+            source_url=source_url,
+            target_url=target_url,
+            table=plan.source,
+            target=plan.target,
+            chunk=chunk,
+            columns=plan.columns,
+            binary=plan.binary,
+            snapshot_id=plan.snapshot_id,
+            snapshot_text=plan.snapshot_text,
+            plan=plan.name,
+            replica_role=is_replica,
+            read_plan=plan.read_plan,
+            repeated=is_repeated,
+        )
+        for chunk in chunks
+    ]
 
 
 def partitions(tasks: Sequence[ChunkTask], slots: int, max_threads: int) -> list[list[ChunkTask]]:

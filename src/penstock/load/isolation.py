@@ -7,7 +7,7 @@ state/ says why, for displays. Rows come back by a copy (`penstock table resync`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import open_segment
-from penstock.model import PenstockError, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.target import target_name
 
 logger = structlog.get_logger(__name__)
@@ -47,6 +47,40 @@ def read_isolations(state_directory: Path, files: Files = REAL_FILES) -> dict[Ta
     """By source table. Raises CheckpointCorrupt."""
     found = checkpoint.load(state_directory / ISOLATED_FILE, Isolations, files) or Isolations()
     return {one.table: one for one in found.tables}
+
+
+class BrokenCopies:
+    """Tables that a bulk load leaves behind, each with the error that one of its chunks met."""
+
+    def __init__(self, *, isolates: bool) -> None:
+        """Begin without one. isolates: whether tables are left behind at all."""
+        self.errors: dict[TableName, PenstockError] = {}
+        self._isolates = isolates
+
+    def leave(self, table: TableName, error: PenstockError) -> None:
+        """Leave a table behind; raise the error if it is not about this table alone."""
+        if not self._isolates or "table" not in error.fields or error.retry == "backoff":
+            raise error
+        if table not in self.errors:
+            logger.warning("table is not loaded", table=str(table), reason=error.message)
+            self.errors[table] = error
+
+    def add_keys(
+        self,
+        add: Callable[[Sequence[TableDefinition]], None],
+        definitions: Sequence[TableDefinition],
+    ) -> None:
+        """Add the keys of all tables at once, or of one after the other if that fails."""
+        try:
+            add(definitions)
+        except PenstockError as error:
+            if not self._isolates or error.retry == "backoff":
+                raise
+            for one in definitions:
+                try:
+                    add([one])
+                except PenstockError as refused:
+                    self.leave(one.name, refused)
 
 
 class Isolating(Protocol):

@@ -80,7 +80,8 @@ class LoaderOptions:
     read_open_segment: apply what is durable of the segment that is still being written.
     exit_when_done: end when CHANGE.DONE is there and everything before it is applied. choices: of
     [target.types], where source and target are of different engines. isolates: a table that cannot
-    be applied is left behind, and the others flow on. ships_frames: see BatchOptions.
+    be applied is left behind, and the others flow on. broken: such tables of the bulk load.
+    ships_frames: see BatchOptions.
     """
 
     url: str
@@ -102,6 +103,7 @@ class LoaderOptions:
     choices: Choices = NO_CHOICES
     policies: Policies = EVOLVE_ALL
     isolates: bool = False
+    broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
     ships_frames: bool = False
     on_note: Callable[[PenstockError], None] = lambda _: None
     backoff: Backoff = field(default_factory=lambda: Backoff(attempts=20))
@@ -142,6 +144,7 @@ class Loader:
         )
         self._late = DeferredKeyFlow(options.state_directory, keys, files)
         self._broken = BrokenTables(options, files)
+        self._broken.errors.update(options.broken)
         self._applied, self._log_id = Applied(), ""
         self._batch_bytes = FIRST_BYTES
         self._pacing = Pacing(clock)

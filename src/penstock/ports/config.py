@@ -284,6 +284,13 @@ class Config:
         """The pipeline's directories."""
         return PipelineLayout(root=self.directory)
 
+    @property
+    def creates_tables(self) -> bool:
+        """Whether tables that the target lacks are created: by the bulk load, or for a merge."""
+        return self.has_target and (
+            self.pipeline.mode.has_data or (self.merge is not None and self.has_base)
+        )
+
     def shown(self) -> dict[str, Any]:
         """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
         shown: dict[str, Any] = {}

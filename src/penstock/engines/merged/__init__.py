@@ -24,6 +24,7 @@ DESCRIPTOR = Descriptor(
         "plan": f"{_HERE}.plan",
         "position": f"{_HERE}.position:MergedPosition",
         "positions": f"{_HERE}.position:MergedPositions",
+        "reset": "penstock.merge.reset",
         "tables": f"{_HERE}.tables",
     },
 )

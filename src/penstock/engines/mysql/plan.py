@@ -8,6 +8,7 @@ from contextlib import closing
 from penstock.codec.types import Engine, Server
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
+from penstock.engines.mysql.strict_values import converted, strict_refusal
 from penstock.host.errors import StatementFailed
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.config import Config
@@ -59,6 +60,7 @@ def problems_between(
             computed = [column for column in table.columns if column.generated and column.default]
             if not computed or table.is_versioned or table.name in planned:
                 continue
+            found += _refused_rows(session, table, computed)
             if next(_warnings(session, table, computed), None) is None:
                 continue
             found += [
@@ -70,12 +72,35 @@ def problems_between(
     return found
 
 
+def _refused_rows(
+    session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
+) -> Iterator[str]:
+    """Look for rows whose computed values a column's type refuses in strict mode."""
+    conditions = [(column, strict_refusal(column)) for column in columns]
+    asked = [(column, one) for column, one in conditions if one]
+    if not asked:
+        return
+    sums = ", ".join(f"coalesce(sum({one}), 0) as c{place}" for place, (_, one) in enumerate(asked))
+    doing = f"computing generated columns of {table.name}"
+    try:
+        counts = rows(session, f"select {sums} from {quoted(*table.name)}", doing=doing)[0]
+    except StatementFailed:
+        return  # the expression itself fails for a row, which `_warnings` reports
+    for place, (column, condition) in enumerate(asked):
+        if count := int(counts[f"c{place}"]):
+            yield (
+                f"{table.name}.{column.name} is generated, and its expression gives {count} values "
+                f"that {column.type_text} does not hold: a strict server refuses these rows; "
+                f"select * from {quoted(*table.name)} where {condition} lists them"
+            )
+
+
 def _warnings(
     session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
 ) -> Iterator[str]:
     """The server's warnings when it computes these columns for all rows."""
     doing = f"computing generated columns of {table.name}"
-    counts = ", ".join(f"count(({column.default}))" for column in columns)
+    counts = ", ".join(f"count({converted(column)})" for column in columns)
     try:
         rows(session, f"select {counts} from {quoted(*table.name)}", doing=doing)
     except StatementFailed as error:
