@@ -15,7 +15,7 @@ from penstock.control.config import load_config
 from penstock.control.consumers import log_place
 from penstock.control.doctor import examine
 from penstock.control.load_process import _Load
-from penstock.control.reset import ResetNotAllowed, carry_out, look
+from penstock.control.reset import ResetRefused, carry_out, look
 from penstock.host.files import REAL_FILES
 from penstock.log.state import LogState, save_state
 from penstock.model import FlushPoint
@@ -114,6 +114,6 @@ def test_a_reset_of_staged_changefeeds_says_what_to_do(tmp_path: Path) -> None:
         '[staging]\nurl = "postgresql://u@127.0.0.1:1/staging"\n'
         '[target]\nurl = "postgresql://u@127.0.0.1:1/t"\n'
     )
-    with pytest.raises(ResetNotAllowed) as caught:
+    with pytest.raises(ResetRefused) as caught:
         look(load_config(path), with_tables=False)
     assert "drop schema" in caught.value.hint

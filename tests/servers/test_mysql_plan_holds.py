@@ -170,7 +170,7 @@ REFUSED = {
     "b": ("bit(3)", "n"),
     "i": ("tinyint", "n * 100"),
     "u": ("smallint unsigned", "n - 10"),
-    "d": ("decimal(3,1)", "n * 100"),
+    "d": ("decimal(3,1)", "n * 50"),
     "v": ("varchar(3)", "repeat('x', n)"),
     "y": ("varbinary(3)", "repeat('x', n)"),
     "e": ("enum('a','b')", "if(n > 5, 'c', 'a')"),

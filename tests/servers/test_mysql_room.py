@@ -110,7 +110,8 @@ def test_an_account_with_few_sessions_is_told_how_many_a_run_needs(
 ) -> None:
     """By doctor before, and by the error itself."""
     mysql.execute("create user few@'127.0.0.1' identified by %s", parameters=(PASSWORD,))
-    mysql.execute("grant all on *.* to few@'127.0.0.1' with max_user_connections 5")
+    mysql.execute("grant all on *.* to few@'127.0.0.1'")
+    mysql.execute("alter user few@'127.0.0.1' with max_user_connections 5")
     url = mysql.url("", "few", PASSWORD)
     try:
         for side in (Side.SOURCE, Side.TARGET):

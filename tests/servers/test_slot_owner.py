@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -211,7 +212,11 @@ def elsewhere(postgres: Server) -> Iterator[str]:
 
 
 def test_a_slot_of_another_database_is_left_alone(
-    elsewhere: str, source_url: str, target_url: str, tmp_path: Path
+    elsewhere: str,
+    source_url: str,
+    target_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A server has one slot of a name: init chooses others, doctor names them, reset drops none."""
     with connect(source_url, application_name="test") as sql:
@@ -220,6 +225,8 @@ def test_a_slot_of_another_database_is_left_alone(
     ran = penstock("init", source_url, target_url, "--file", path)
     assert ran.code == 0, ran.err
     assert "pg_drop_replication_slot" not in path.read_text()
+    for name, url in (("SOURCE_PASSWORD", source_url), ("TARGET_PASSWORD", target_url)):
+        monkeypatch.setenv(name, urlsplit(url).password or "")
     chosen = load_config(path).change_extractor
     assert chosen.replication_slot.startswith(f"{SLOT}_source")
     assert chosen.publication.startswith(f"{PUBLICATION}_source")

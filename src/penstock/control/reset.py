@@ -56,6 +56,12 @@ class ResetUnsure(PenstockError):
     code = "CT81"
 
 
+class ResetRefused(PenstockError):
+    """A reset of staged changefeeds, whose staging database says which rows are applied."""
+
+    code = "CT84"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
     """What a reset does. notes: what is worth knowing before one answers.
@@ -116,7 +122,7 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     DirectoryOfOtherSource, SlotOfAnother, and what connecting does.
     """
     if config.stage is not None:
-        raise ResetNotAllowed(
+        raise ResetRefused(
             f"{config.path.name} stages changefeeds: its staging database says which rows are "
             "applied, and a reset of the target alone would leave them out",
             hint=f"Stop `penstock stage`, drop the staging database, delete {config.directory}, "

@@ -66,6 +66,7 @@ class RunEvents:
         self._bulk_rates = Rates()
         self._away: dict[str, Outage] = {}
         self._tables: dict[str, str] = {}
+        self._waited_for: frozenset[str] = frozenset()
         self.log_rate = 0.0
         self.applied_rate = 0.0
         self.bulk: BulkProgress | None = None
@@ -77,6 +78,7 @@ class RunEvents:
         bulk = status.target.bulk
         self.bulk = self._bulk_rates.add(now_s, bulk) if bulk is not None else None
         self._take_outages(status, report)
+        self._take_waits(status, report)
         if self._first:
             self._first = False
             self._take_up(status, report)
@@ -132,6 +134,16 @@ class RunEvents:
                 text = f"{side} answers again, after {human_seconds(lasted_s)}"
                 report(text, "reachable", side=side, seconds=round(lasted_s, 1))
         self._away = {side: self._away.get(side, one) for side, one in now.items()}
+
+    def _take_waits(self, status: Status, report: ReportEvent) -> None:
+        """Report what a process waits for at the source, each once."""
+        holders = status.waits.holders if status.waits is not None else ()
+        now = frozenset(one.command for one in holders)
+        if status.waits is not None and now - self._waited_for:
+            report("; ".join(status.waits.lines()), "waiting", waits=status.waits.as_dict())
+        if self._waited_for and not now:
+            report("the transactions that were waited for have ended", "waited")
+        self._waited_for = now
 
     def _take_tables(self, status: Status, report: ReportEvent) -> None:
         """Tables that something was asked for, as they get on."""

@@ -38,6 +38,7 @@ from penstock.ports.identity import SourceIdentity, stored_identity
 from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.target_state import ProgressRow, TargetReader, open_target_reader
+from penstock.ports.waits import Waits, read_waits
 
 NAME = "penstock status"
 
@@ -53,7 +54,7 @@ class Status:
     merge: of a pipeline with [merge], what its merging process said last. base: of the log.
     has_target: whether there is a target; else `target` is what the file in the pipeline's
     directory says. tables: those that somebody asked something for. positions: how the source
-    writes them.
+    writes them. waits: what a process waits for at the source.
     """
 
     pipeline: str
@@ -73,6 +74,7 @@ class Status:
     target_read_us: int = 0
     merge: MergeSeen | None = None
     base: BaseSeen | None = None
+    waits: Waits | None = None
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def outage(self, side: str) -> Outage | None:
@@ -120,7 +122,8 @@ class Status:
     def outage_lines(self) -> list[str]:
         """What cannot be asked, since when, and what is tried next, for people."""
         running = [name for name in self.running if name != "run"]
-        return outage_lines(self.outages, self.retries, running=running, now_us=self.read_us)
+        lines = outage_lines(self.outages, self.retries, running=running, now_us=self.read_us)
+        return [*lines, *(self.waits.lines() if self.waits is not None else ())]
 
     def as_dict(self) -> dict[str, Any]:
         """The status as `penstock status --json` prints it."""
@@ -162,6 +165,7 @@ class Status:
             "source_error": self.source_error,
             "unreachable": [one.as_dict() for one in self.outages],
             "tried_again": [one.as_dict() for one in self.retries],
+            "waits_for": self.waits.as_dict() if self.waits is not None else None,
             "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
             **({"merge": dict(self.merge.facts)} if self.merge is not None else {}),
             **({"base": self.base.as_dict()} if self.base is not None else {}),
@@ -227,6 +231,7 @@ class StatusReader:
             target_read_us=self._last_us,
             merge=read_merge(config),
             base=read_base(config),
+            waits=read_waits(config.layout.run, self._clock),
             positions=positions_of(config),
         )
 

@@ -35,7 +35,14 @@ from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config
 from penstock.ports.lag import Retention, SourceReader, open_source
-from penstock.web.watching import HISTORY_S, Trouble, Watch, trouble_of, trouble_of_outage
+from penstock.web.watching import (
+    HISTORY_S,
+    Trouble,
+    Watch,
+    trouble_of,
+    trouble_of_outage,
+    troubles_of_waits,
+)
 
 APPLICATION_NAME = "penstock web"
 RETENTION_INTERVAL_S = 10.0
@@ -167,7 +174,8 @@ class PipelineWatch(Watch[Reading]):
         except PenstockError as error:
             troubles.append(trouble_of(error))
         if status is not None:
-            troubles = [*map(trouble_of_outage, status.outages), *troubles]
+            away = map(trouble_of_outage, status.outages)
+            troubles = [*away, *troubles_of_waits(status.waits), *troubles]
         speeds, bulk, tables = before.speeds, before.bulk, before.tables
         if status is not None:
             speeds = self._meter.add(now_s, status)

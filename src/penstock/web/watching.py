@@ -13,6 +13,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError
 from penstock.ports.config import Config
+from penstock.ports.waits import Waits
 
 logger = structlog.get_logger()
 WATCHED_INTERVAL_S = 1.0
@@ -42,6 +43,21 @@ def trouble_of_outage(outage: Outage) -> Trouble:
     """A server that cannot be asked, as it is shown."""
     said = f"{outage.words}: {outage.error}"
     return Trouble(code=outage.code, error=said, hint=outage.hint, since_us=outage.since_us)
+
+
+def troubles_of_waits(waits: Waits | None) -> list[Trouble]:
+    """Return what a process waits for at the source, as it is shown."""
+    if waits is None:
+        return []
+    return [
+        Trouble(
+            code="",
+            error=f"{waits.what} waits for {one.what}",
+            hint=one.command,
+            since_us=waits.since_us,
+        )
+        for one in waits.holders
+    ]
 
 
 class AnyReading(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import psycopg
 import structlog
@@ -132,7 +133,7 @@ def ensure_slot(pipeline: Pipeline, tables: list[TableDefinition]) -> int:
             config.source.url,
             section.replication_slot,
             snapshot=False,
-            on_blocked=tell_blockers,
+            on_blocked=partial(tell_blockers, config.layout.run),
         )
     logger.info("slot made at the present position", position=str(Lsn(created.position)))
     return created.position

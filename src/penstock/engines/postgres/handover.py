@@ -23,7 +23,7 @@ from penstock.engines.postgres.planner import tell_blockers
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.client import open_replication
-from penstock.engines.postgres.source.slot import ConsistentPoint, consistent_point
+from penstock.engines.postgres.source.slot import Blocker, ConsistentPoint, consistent_point
 from penstock.engines.postgres.source.slot_owner import (
     check_adoptable,
     disclaim_slot,
@@ -214,14 +214,14 @@ class _Handing:
         if self.state.mode is HandoverMode.PAUSE:
             with open_replication(url, application_name=APPLICATION_NAME) as replication:
                 made = slots.create_slot(
-                    replication, url, slot, snapshot=False, on_blocked=tell_blockers
+                    replication, url, slot, snapshot=False, on_blocked=self.tell_blockers
                 )
             faults.point("handover.slot.made")
             position = str(Lsn(made.position))
             self.save(msgspec.structs.replace(self.state, slot_position=position))
             return
         kept = self.stack.enter_context(ExitStack())
-        point = kept.enter_context(consistent_point(url, slot, on_blocked=tell_blockers))
+        point = kept.enter_context(consistent_point(url, slot, on_blocked=self.tell_blockers))
         faults.point("handover.slot.made")
         self.kept, self.point = kept, point
         position = str(Lsn(point.position))
@@ -240,6 +240,10 @@ class _Handing:
             )
         )
         faults.point("handover.captured")
+
+    def tell_blockers(self, waited_s: float, blockers: Sequence[Blocker]) -> None:
+        """Report which transactions the slot waits for."""
+        tell_blockers(self.config.layout.run, waited_s, blockers)
 
     def ensure_publication(self) -> None:
         name = self.config.change_extractor.publication

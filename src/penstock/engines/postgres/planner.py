@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +36,7 @@ from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.planner import HeldPoint, Point, TableRead
+from penstock.ports.waits import Holder, write_waits
 
 logger = structlog.get_logger()
 # A table is cut into enough chunks for all streams to end at about the same time.
@@ -161,11 +164,18 @@ def make_planner(config: Config, *, first: Callable[[], Point | None]) -> Postgr
         return PostgresPlanner(
             config, first=first, fresh=lambda kept: kept.enter_context(plain_point(url))
         )
-    return PostgresPlanner(config, first=first, on_blocked=tell_blockers)
+    return PostgresPlanner(
+        config, first=first, on_blocked=partial(tell_blockers, config.layout.run)
+    )
 
 
-def tell_blockers(waited_s: float, blockers: Sequence[Blocker]) -> None:
-    """Say which transactions the making of the slot waits for."""
+def tell_blockers(run: Path, waited_s: float, blockers: Sequence[Blocker]) -> None:
+    """Report which transactions the creation of a slot waits for, to the log and to displays.
+
+    run: the pipeline's directory run/.
+    """
+    holders = [Holder(what=one.what, command=one.sql) for one in blockers]
+    write_waits(run, "the replication slot that is being created", waited_s, holders)
     for blocker in blockers:
         logger.warning(
             "slot waits for a transaction",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source.heartbeat import PREFIX, SEND
+from penstock.engines.postgres.source.slot import blockers
 from penstock.engines.postgres.standby import NotAStandby, StandbyTooOld, check_standby
 from penstock.model import PenstockError
 from penstock.ports.checks import DOING, Finding, Severity, Side
@@ -25,6 +26,7 @@ SLOT_AGE_ERROR = 1_000_000_000
 
 OWN_SLOT = """
     select slot_name, plugin, database, slot_type, active, active_pid, wal_status, safe_wal_size,
+           confirmed_flush_lsn::text,
            pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
                                 else pg_current_wal_lsn() end, restart_lsn) as retained_bytes
       from pg_replication_slots
@@ -47,6 +49,12 @@ def own_slot(probe: Probe) -> dict[str, object] | None:
         probe.memo["slot"] = rows[0] if rows else None
     slot_row: dict[str, object] | None = probe.memo["slot"]
     return slot_row
+
+
+def is_being_created(slot: dict[str, object]) -> bool:
+    """Return whether another session creates the slot now, and waits for open transactions."""
+    is_ours = slot["slot_type"] == "logical" and slot["plugin"] == "pgoutput"
+    return is_ours and bool(slot["active"]) and slot["confirmed_flush_lsn"] is None
 
 
 @SOURCE_CHECKS.check("PG01", "server version")
@@ -217,7 +225,10 @@ def heartbeats(probe: Probe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("PG18", "long-running transactions", change_only=True)
 def old_transactions(probe: Probe) -> Iterator[Finding]:
     """Making a slot waits for every transaction that writes, prepared ones included."""
-    if own_slot(probe) is not None:
+    slot = own_slot(probe)
+    if slot is not None and is_being_created(slot):
+        yield from _waited_for(probe, slot)
+    if slot is not None:
         return
     why = "making the slot waits until it ends, in any database of the server"
     for row in probe.rows(
@@ -258,6 +269,19 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
             why,
             f"rollback prepared {literal(row['gid'])};  -- in database {row['database']}",
         )
+
+
+def _waited_for(probe: Probe, slot: dict[str, object]) -> Iterator[Finding]:
+    """Name the transactions that the slot waits for, which is being created now."""
+    for one in blockers(probe.config.source.url):
+        if one.pid != slot["active_pid"]:
+            yield found(
+                "PG18",
+                Severity.WARNING,
+                f"the slot {slot['slot_name']} is being created, and waits for {one.what}",
+                "no change is extracted, and no row is copied, until it has ended",
+                one.sql,
+            )
 
 
 @SOURCE_CHECKS.check("PG19", "slot age", change_only=True)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
-from penstock.engines.postgres.checks.server import found, own_slot, replication_grant
+from penstock.engines.postgres.checks.server import (
+    found,
+    is_being_created,
+    own_slot,
+    replication_grant,
+)
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.extraction import read_identity
 from penstock.engines.postgres.source.client import open_replication
@@ -152,7 +157,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
 def slot_kind(probe: Probe) -> Iterator[Finding]:
     """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
     slot = own_slot(probe)
-    if slot is None:
+    if slot is None or is_being_created(slot):
         return
     two_phase = probe.value(
         "select two_phase from pg_replication_slots where slot_name = %(slot)s", slot=_slot(probe)
@@ -241,7 +246,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
             "the pipeline is behind, and the server's disk fills",
             keep,
         )
-    if slot["active"]:
+    if slot["active"] and not is_being_created(slot):
         yield from _other_reader(probe, slot["active_pid"])
 
 

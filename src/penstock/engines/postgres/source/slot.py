@@ -32,7 +32,8 @@ from penstock.model import LOAD_AGAIN, PenstockError, TableName
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock"
-BLOCKERS_AFTER_S = 5.0
+BLOCKERS_AFTER_S = 2.0
+STATEMENT_LENGTH_MAX = 200
 
 declare("slot.create.before", "slot.create.after", "slot.snapshot.before", "slot.snapshot.after")
 
@@ -357,10 +358,11 @@ def ensure_publication(
 
 # -- making and dropping a slot ----------------------------------------------------------------
 
-BLOCKERS = """
+BLOCKERS = f"""
     select pid,
-           format('%s of %s in database %s since %s', state, usename, datname,
-                  date_trunc('second', xact_start)),
+           format('process %s, %s of %s in database %s since %s: %s', pid, state, usename, datname,
+                  date_trunc('second', xact_start),
+                  left(regexp_replace(query, '\\s+', ' ', 'g'), {STATEMENT_LENGTH_MAX})),
            format('select pg_terminate_backend(%s);', pid)
       from pg_stat_activity
      where backend_xid is not null
@@ -399,8 +401,9 @@ def create_slot(
     """Make the slot; the publication must be there already.
 
     Waits for every transaction that runs now. on_blocked: called every BLOCKERS_AFTER_S with the
-    seconds waited and the transactions that are waited for; an exception in it gives up. snapshot:
-    export one, which lives until the next command on this connection.
+    seconds waited and the transactions that are waited for, and without any once the wait is over;
+    an exception in it gives up. snapshot: export one, which lives until the next command on this
+    connection.
     """
     if not re.fullmatch(r"[a-z0-9_]{1,63}", name):
         raise SlotNameInvalid(
@@ -427,6 +430,8 @@ def create_slot(
         doing=f"making slot {name}",
         on_wait=on_wait,
     )[0]
+    if on_blocked is not None and reported:
+        on_blocked(0.0, [])
     point("slot.create.after")
     created = CreatedSlot(
         name=name,
