@@ -174,7 +174,7 @@ REFUSED = {
     "v": ("varchar(3)", "repeat('x', n)"),
     "y": ("varbinary(3)", "repeat('x', n)"),
     "e": ("enum('a','b')", "if(n > 5, 'c', 'a')"),
-    "t": ("date", "if(n > 5, '2024-02-31', '2024-02-28')"),
+    "t": ("date", "if(n > 5, '2024-13-45', '2024-02-28')"),
     "x": ("tinytext", "repeat('x', n * 100)"),
 }
 
