@@ -1,0 +1,61 @@
+"""Tables that a bulk load leaves behind: for an error about them, where it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.host.errors import ConnectionLost
+from penstock.host.files import DiskFull
+from penstock.load.isolation import BrokenCopies
+from penstock.model import PenstockError, TableDefinition, TableName
+from penstock.ports.refusals import UniqueBlocked, ValueRefused
+
+ITEM, BAG = TableName("public", "item"), TableName("public", "bag")
+REFUSED = ValueRefused("no", table="public.item")
+
+
+def test_a_refused_value_leaves_its_table_behind() -> None:
+    """With its first error."""
+    broken = BrokenCopies(isolates=True)
+    broken.leave(ITEM, REFUSED)
+    broken.leave(ITEM, ValueRefused("again", table="public.item"))
+    assert broken.errors == {ITEM: REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("error", "isolates"),
+    [
+        (REFUSED, False),
+        (DiskFull("full"), True),
+        (ConnectionLost("cut", table="public.item"), True),
+    ],
+)
+def test_any_other_error_ends_the_load(error: PenstockError, isolates: bool) -> None:
+    """One that names no table, one that a retry may help, and any where it is not asked for."""
+    with pytest.raises(type(error)):
+        BrokenCopies(isolates=isolates).leave(ITEM, error)
+
+
+def definition(name: TableName) -> TableDefinition:
+    """A table of no columns."""
+    return TableDefinition(name=name, source_id=1, columns=())
+
+
+def test_keys_that_one_table_refuses_are_added_to_the_others() -> None:
+    """All at once first, then one table after the other."""
+    added: list[TableName] = []
+
+    def add(some: Sequence[TableDefinition]) -> None:
+        if any(one.name == BAG for one in some):
+            raise UniqueBlocked("twice", table="public.bag")
+        added.extend(one.name for one in some)
+
+    both = [definition(BAG), definition(ITEM)]
+    broken = BrokenCopies(isolates=True)
+    broken.add_keys(add, both)
+    assert added == [ITEM]
+    assert broken.errors.keys() == {BAG}
+    with pytest.raises(UniqueBlocked):
+        BrokenCopies(isolates=False).add_keys(add, both)
