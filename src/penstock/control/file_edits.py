@@ -49,7 +49,7 @@ class TableLeftByFile(PenstockError):
 
 
 class EditRefused(PenstockError):
-    """An edit of the pipeline file that rows or changes would be lost by."""
+    """An edit of the pipeline file would lose rows or changes."""
 
     code = "CT66"
     retry = "operator"
@@ -135,7 +135,7 @@ def _has_begun(config: Config) -> bool:
 
 
 def find_refusal(config: Config) -> EditRefused | None:
-    """Return the error for an edit that rows would be lost by, or None. Asks no server."""
+    """Return the error for an edit that would lose rows, or None. Asks no server."""
     last = stored_settings(config)
     return _refused_mode(config) or (_refused_edit(config, last) if last is not None else None)
 
