@@ -359,6 +359,10 @@ class Commented:
             self.written.append(sql.decode())
         return self
 
+    def fetchall(self) -> list[tuple[str]]:
+        """No slot or publication is there."""
+        return []
+
     def fetchone(self) -> tuple[str, bool]:
         """The comment, and that it may be changed."""
         return self.comment, True

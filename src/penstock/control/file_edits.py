@@ -113,7 +113,7 @@ def settle_file_edits(
         return config
     if last is not None and last.target != now.target:
         _check_target(config, last)
-    if config.pipeline.mode.has_change:
+    if config.pipeline.mode.has_change and config.merge is None:
         _settle_tables(config, last, tell)
     if last is not None and last.types != now.types and _has_begun(config):
         tell(
