@@ -11,7 +11,7 @@ import pytest
 
 from fix_pipeline import pipeline
 from penstock.control import file_edits
-from penstock.control.doctor_directory import edited
+from penstock.control.doctor_directory import check_edits
 from penstock.control.file_edits import EditRefused, settle_file_edits
 from penstock.control.table_list import _captured, line_of
 from penstock.control.table_requests import put_request, read_requests, removed_tables
@@ -114,9 +114,9 @@ def test_it_is_shown_why_a_table_is_left_out(source: Source, tmp_path: Path) -> 
     """By `table ls` and by doctor."""
     start(tmp_path, BOTH)
     config = pipeline(tmp_path, *URLS, tables=BOTH[:1])
-    assert [(one.code, "public.bag" in one.what) for one in edited(config)] == [("PK25", True)]
+    assert [(one.code, "public.bag" in one.what) for one in check_edits(config)] == [("PK25", True)]
     after, _ = start(tmp_path, BOTH[:1])
-    assert not list(edited(after))
+    assert not list(check_edits(after))
     line = line_of(None, read_requests(after).of(BAG), CaptureAnswers())
     assert (line.wanted, line.code) == ("removed", "CT65")
     assert '"public.bag"' in line.hint
@@ -201,7 +201,7 @@ def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> No
     for mode in ("data+change", "change"):
         with pytest.raises(EditRefused, match="loaded in mode data"):
             start(tmp_path, BOTH, mode=mode)
-        found = list(edited(pipeline(tmp_path, *URLS, tables=BOTH, mode=mode)))
+        found = list(check_edits(pipeline(tmp_path, *URLS, tables=BOTH, mode=mode)))
         assert [(one.code, str(one.severity)) for one in found] == [("PK25", "E")]
     write_handover(config, Handover())
     loaded(config, ITEM, finished=False)

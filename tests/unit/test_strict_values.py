@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engines.mysql.strict_values import converted, strict_refusal
+from penstock.engines.mysql.strict_values import convert_sql, strict_refusal
 from penstock.model import ColumnDefinition
 
 
@@ -55,6 +55,6 @@ def test_labels_are_written_as_sql() -> None:
 
 def test_moments_are_converted_so_that_the_server_warns() -> None:
     """With their precision; others are computed as they are."""
-    assert converted(column("datetime(3)")) == "cast((x) as datetime(3))"
-    assert converted(column("timestamp")) == "cast((x) as datetime)"
-    assert converted(column("int")) == "(x)"
+    assert convert_sql(column("datetime(3)")) == "cast((x) as datetime(3))"
+    assert convert_sql(column("timestamp")) == "cast((x) as datetime)"
+    assert convert_sql(column("int")) == "(x)"

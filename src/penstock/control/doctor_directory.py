@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 
-from penstock.control.file_edits import find_edited, find_refusal, left_by_file, stored_settings
+from penstock.control.file_edits import find_edited, find_refusal, load_settings, make_left_error
 from penstock.control.followed import followed_tables
 from penstock.control.pipeline import pipeline_of
 from penstock.model import PenstockError
@@ -60,7 +60,7 @@ def progress_kept(config: Config) -> Iterator[Finding]:
 
 
 @DIRECTORY_CHECKS.check("PK25", "edits of the pipeline file")
-def edited(config: Config) -> Iterator[Finding]:
+def check_edits(config: Config) -> Iterator[Finding]:
     """Check that no edit since the last start loses rows, and name the tables it leaves out."""
     error = find_refusal(config)
     if error is not None:
@@ -69,8 +69,8 @@ def edited(config: Config) -> Iterator[Finding]:
     known = followed_tables(config) if config.pipeline.mode.has_change else None
     if known is None:
         return
-    for table in find_edited(config, known, stored_settings(config))[0]:
-        why = left_by_file(config, table)
+    for table in find_edited(config, known, load_settings(config))[0]:
+        why = make_left_error(config, table)
         yield _edit(Severity.WARNING, why, "its changes from now on do not arrive")
 
 

@@ -85,7 +85,7 @@ class FileSettings:
         )
 
 
-def stored_settings(config: Config) -> FileSettings | None:
+def load_settings(config: Config) -> FileSettings | None:
     """Return the settings of the last start; None before the first. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / SETTINGS_FILE, FileSettings)
 
@@ -105,7 +105,7 @@ def settle_file_edits(
     """
     if config.stage is not None:
         return config
-    last, now = stored_settings(config), FileSettings.of(config)
+    last, now = load_settings(config), FileSettings.of(config)
     error = find_refusal(config)
     if error is not None:
         raise error
@@ -136,11 +136,13 @@ def _has_begun(config: Config) -> bool:
 
 def find_refusal(config: Config) -> EditRefused | None:
     """Return the error for an edit that would lose rows, or None. Asks no server."""
-    last = stored_settings(config)
-    return _refused_mode(config) or (_refused_edit(config, last) if last is not None else None)
+    last = load_settings(config)
+    return _find_mode_refusal(config) or (
+        _find_setting_refusal(config, last) if last is not None else None
+    )
 
 
-def _refused_mode(config: Config) -> EditRefused | None:
+def _find_mode_refusal(config: Config) -> EditRefused | None:
     mode, name = config.pipeline.mode, config.path.name
     log = load_state(config.layout.log)
     ledger = read_ledger(config.layout.state)
@@ -174,7 +176,7 @@ def _refused_mode(config: Config) -> EditRefused | None:
     return None
 
 
-def _refused_edit(config: Config, last: FileSettings) -> EditRefused | None:
+def _find_setting_refusal(config: Config, last: FileSettings) -> EditRefused | None:
     now, name = FileSettings.of(config), config.path.name
     if last.extension != now.extension and load_state(config.layout.log) is not None:
         return EditRefused(
@@ -248,14 +250,14 @@ def _settle_tables(config: Config, last: FileSettings | None, tell: Callable[[st
     for table in left:
         # A table of another name by now is followed under that name.
         if table in present:
-            error = left_by_file(config, table)
+            error = make_left_error(config, table)
             _remove(config, table, error)
             tell(f"{error.message}. {error.hint}")
     for table in back:
         if table not in present:
             forget_request(config, table)
             continue
-        put_request(config, table, _added)
+        put_request(config, table, _request_again)
         rows = (
             "its rows are copied again, then its changes are applied"
             if config.has_target
@@ -292,7 +294,7 @@ def find_edited(
     return sorted(left), sorted(back)
 
 
-def left_by_file(config: Config, table: TableName) -> TableLeftByFile:
+def make_left_error(config: Config, table: TableName) -> TableLeftByFile:
     """Return the reason that is kept and shown for a table that the file no longer names."""
     later = (
         "its rows are copied again"
@@ -321,7 +323,7 @@ def _remove(config: Config, table: TableName, error: TableLeftByFile) -> None:
     put_request(config, table, change)
 
 
-def _added(last: TableRequest, number: int) -> TableRequest:
+def _request_again(last: TableRequest, number: int) -> TableRequest:
     return TableRequest(
         table=last.table,
         capture=Capture.ADDED,

@@ -145,7 +145,7 @@ class _Load:
         """Load what is not loaded yet; None when stopped before all of it was."""
         config = self.config
         # Tables that are copied by request are not the bulk load's any more, nor those left behind.
-        copied = read_requests(config).copied() | self.isolated()
+        copied = read_requests(config).copied() | self.read_isolated()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
@@ -192,7 +192,7 @@ class _Load:
         for note in notes:
             logger.warning("target tables", note=note)
 
-    def isolated(self) -> frozenset[TableName]:
+    def read_isolated(self) -> frozenset[TableName]:
         """Return the tables that were left behind, and come back by `penstock table resync`."""
         if not self.config.pipeline.mode.has_change:
             return frozenset()

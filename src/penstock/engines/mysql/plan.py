@@ -8,7 +8,7 @@ from contextlib import closing
 from penstock.codec.types import Engine, Server
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows
 from penstock.engines.mysql.source.catalog import Exclusion, open_catalog, survey
-from penstock.engines.mysql.strict_values import converted, strict_refusal
+from penstock.engines.mysql.strict_values import convert_sql, strict_refusal
 from penstock.host.errors import StatementFailed
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.ports.config import Config
@@ -60,7 +60,7 @@ def problems_between(
             computed = [column for column in table.columns if column.generated and column.default]
             if not computed or table.is_versioned or table.name in planned:
                 continue
-            found += _refused_rows(session, table, computed)
+            found += _find_refused_rows(session, table, computed)
             if next(_warnings(session, table, computed), None) is None:
                 continue
             found += [
@@ -72,7 +72,7 @@ def problems_between(
     return found
 
 
-def _refused_rows(
+def _find_refused_rows(
     session: Connection, table: TableDefinition, columns: Sequence[ColumnDefinition]
 ) -> Iterator[str]:
     """Look for rows whose computed values a column's type refuses in strict mode."""
@@ -100,7 +100,7 @@ def _warnings(
 ) -> Iterator[str]:
     """The server's warnings when it computes these columns for all rows."""
     doing = f"computing generated columns of {table.name}"
-    counts = ", ".join(f"count({converted(column)})" for column in columns)
+    counts = ", ".join(f"count({convert_sql(column)})" for column in columns)
     try:
         rows(session, f"select {counts} from {quoted(*table.name)}", doing=doing)
     except StatementFailed as error:

@@ -34,7 +34,7 @@ def strict_refusal(column: ColumnDefinition) -> str:
     return " or ".join(f"({one})" for one in conditions if one)
 
 
-def converted(column: ColumnDefinition) -> str:
+def convert_sql(column: ColumnDefinition) -> str:
     """Return the expression as the column's type; the server warns of values that do not fit."""
     found = _TYPE.match(column.type_text)
     name = found["name"].lower() if found is not None else ""
