@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import structlog
 
@@ -59,6 +59,7 @@ APPLICATION_NAME = "penstock load"
 KEYS_INTERVAL_S = 2.0
 BASE_CHECK_S = 0.5
 BULK_ATTEMPTS_MAX = 8
+Result = TypeVar("Result")
 
 
 def session_options(config: Config) -> SessionOptions:
@@ -134,7 +135,10 @@ class _Load:
             loaded = done
         if mode.has_change:
             if self.config.merge is not None and self.config.creates_tables:
-                self.create_tables()
+                try:
+                    self.repeat(self.create_tables)
+                except BulkStopped:
+                    return
             self.follow(loaded)
 
     def ended(self) -> bool:
@@ -144,8 +148,8 @@ class _Load:
     def bulk(self) -> BulkResult | None:
         """Load what is not loaded yet; None when stopped before all of it was."""
         config = self.config
-        # Tables that are copied by request are not the bulk load's any more, nor those left behind.
-        copied = read_requests(config).copied() | self.read_isolated()
+        # Tables that are copied by request are not the bulk load's any more.
+        copied = read_requests(config).copied()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE
@@ -206,11 +210,18 @@ class _Load:
 
         It goes on as a restarted process would: by the ledger, and by what the target has.
         """
+        return self.repeat(lambda: self.bulk_load_once(planner, tables))
+
+    def repeat(self, work: Callable[[], Result]) -> Result:
+        """Do work that is safe to repeat; wait for servers that are away, and renew lost sessions.
+
+        Raises BulkStopped, and what waiting does not help against.
+        """
         patience = Patience(Backoff(attempts=BULK_ATTEMPTS_MAX))
         state = LoaderState(pid=os.getpid(), state="copying")
         while True:
             try:
-                return self.bulk_load_once(planner, tables)
+                return work()
             except PenstockError as error:
                 wait_s = patience.wait_s(error)
                 if wait_s is None or not (isinstance(error, SparkLost) or is_outage(error)):
@@ -233,7 +244,9 @@ class _Load:
         if not self.sessions.wait(self.ended):
             raise BulkStopped("stopped while Spark was starting")
         session = self.sessions.get().named("bulk load")
-        return bulk_load(self.config, session, planner, definitions=tables, stop=self.ended)
+        left = self.read_isolated()
+        due = [one for one in tables if one.name not in left]
+        return bulk_load(self.config, session, planner, definitions=due, stop=self.ended)
 
     def follow(self, loaded: BulkResult) -> None:
         """Apply the change log behind a bulk load until it is done or stopped."""
