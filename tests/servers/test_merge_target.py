@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -58,8 +59,9 @@ def test_an_empty_target_gets_its_tables(
                 source.execute(TABLE)
         config = merged_of(tmp_path, [source_url, other], target_url)
         assert examine(config, only=["PK14", "PK13"]).errors == ()
-        nothing: Any = None
-        load = _Load(config, nothing, nothing, nothing)
+        never: Any = lambda: False  # noqa: E731
+        actions: Any = SimpleNamespace(word=lambda: "RUN")
+        load = _Load(config, never, actions, never)
         with psycopg.connect(target_url, autocommit=True) as target:
             for _ in range(2):
                 load.create_tables()

@@ -186,12 +186,11 @@ class _Load:
             names = {one.name: target_name(one.name, config.target.map) for one in definitions}
             there = target.look(names.values()).empty
             lacking = [one for one in definitions if names[one.name] not in there]
-            if not lacking:
-                return
             notes = target.create(lacking)
+            # Of all that penstock made: an earlier start may have been killed in between.
             threads = config.data_loader.max_threads
-            target.add_keys(lacking, threads=threads, stop=self.ended)
-            notes += target.add_foreign_keys(lacking)
+            target.add_keys(definitions, threads=threads, stop=self.ended)
+            notes += target.add_foreign_keys(definitions)
         logger.info("target tables created", tables=[str(one.name) for one in lacking])
         for note in notes:
             logger.warning("target tables", note=note)
