@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STEP_NS = 1_000_000
+REPEATED_NS = 50_000_000
+"""How far back a feed repeats messages: less than the retireOffset of tests."""
 TABLES = ("parent", "child", "mark")
 DDL = (
     "create table parent (id int primary key, n int not null)",
@@ -172,9 +174,19 @@ class Feed:
                     del waiting[key]
             self._sent += batch
             if self._random.random() < 0.3:
-                batch += self._random.sample(self._sent, min(len(self._sent), 5))
+                batch += self._again(5)
             yield json.dumps({"payload": batch, "length": len(batch)})
             if self._random.random() < 0.1:
-                again = self._random.sample(self._sent, min(len(self._sent), 10))
+                again = self._again(10)
                 yield json.dumps({"payload": again, "length": len(again)})
         self._sent = self._sent[-500:]
+
+    def _again(self, count: int) -> list[dict[str, Any]]:
+        """Some messages that were sent before, none of them so old that it may be retired."""
+        times = [int(one["updated"].partition(".")[0]) for one in self._sent]
+        young = [
+            one
+            for one, time in zip(self._sent, times, strict=True)
+            if time > max(times) - REPEATED_NS
+        ]
+        return self._random.sample(young, min(len(young), count))
