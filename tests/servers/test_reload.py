@@ -60,6 +60,9 @@ class Reader:
             )
         )
 
+    def introduce(self, relation: Relation) -> None:
+        """The rows' relation says it here."""
+
     def cut(self) -> None:
         end = None
         if not self.decoder.in_transaction:

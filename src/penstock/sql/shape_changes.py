@@ -8,11 +8,12 @@ becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.model import Column, Relation
 from penstock.ports.policies import ChangeKind
+from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
 
 
@@ -78,6 +79,37 @@ def is_applied(record: TableRecord, relation: Relation, log_id: str = "") -> boo
     if log_id and record.log_id != log_id:
         return False
     return 0 < relation.version <= record.version
+
+
+def shape_of_copy(record: TableRecord, shapes: Sequence[Relation]) -> Relation | None:
+    """Return the shape of a table in the log that its copy was created with; None if not known.
+
+    A copy without identities may be newer than the first shapes of the log: the table was altered
+    while it was being copied. Then those before its own must not be applied to it.
+
+    shapes: of the table, in the order of the log.
+    """
+    if record.version or record.ids or record.columns is None:
+        return None
+    own = set(record.columns)
+    return next((one for one in reversed(shapes) if set(shape_of(one)) == own), None)
+
+
+def check_names(rows: Relation, table: Relation) -> None:
+    """Check that rows of an older shape fit a table by the names of their columns.
+
+    Raises ShapeNotApplicable where a column has another name in the table's shape.
+    """
+    names = {column.id: column.name for column in table.columns if column.id}
+    for column in rows.columns:
+        name = names.get(column.id, column.name)
+        if name != column.name:
+            raise ShapeNotApplicable(
+                f"{rows.full_name} was copied with a column {name}, and earlier rows of it still "
+                f"have the name {column.name}",
+                hint=f"Run: penstock table resync FILE {rows.full_name}; it is copied again.",
+                table=rows.full_name,
+            )
 
 
 def has_ids(record: TableRecord, relation: Relation) -> bool:

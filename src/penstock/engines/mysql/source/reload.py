@@ -131,6 +131,7 @@ class _Transaction:
         self._assembler = assembler
         self._book = book
         self._relation = relation
+        self._relations: tuple[Relation, ...] = (relation,)  # said also where no row has it
         self._place = assembler.place
         self._time_us = time.time_ns() // 1000
         # In front of what begins at the position, and behind all that ends there.
@@ -182,8 +183,9 @@ class _Transaction:
                 self._relation = self._book.widen(self._relation, place, self._place)
 
     def _give(self, found: tuple[Rows, ...], byte_count: int) -> None:
-        self._assembler.give(Run(rows=found, markers=self._markers), byte_count)
-        self._markers = ()
+        run = Run(rows=found, markers=self._markers, relations=self._relations)
+        self._assembler.give(run, byte_count)
+        self._markers, self._relations = (), ()
 
     def end(self) -> None:
         """All rows are written."""
@@ -192,7 +194,9 @@ class _Transaction:
         end = FlushPoint(
             position=self._end, gsn=decoder.gsn, trx=decoder.trx, commit_time_us=self._time_us
         )
-        self._assembler.give(Run(markers=self._markers, transactions=told, end=end))
+        self._assembler.give(
+            Run(markers=self._markers, relations=self._relations, transactions=told, end=end)
+        )
 
 
 def give_again(

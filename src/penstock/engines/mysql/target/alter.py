@@ -210,6 +210,10 @@ class Alterer:
         """Another primary key where the target has the one that the source had."""
         old, new, primary = self.record.key or (), key_of(self.relation), self._primary
         there = {name for name in old if self.table.column(name) is not None}
+        if old and not new and primary and set(primary) == there:
+            # Rows that are equal in it may follow.
+            yield from (_without_numbers(one) for one in self.table.columns if one.auto_increment)
+            yield Clause("drop primary key", change.what)
         if not new or not old or set(primary) == set(new) or set(primary) not in (there, set()):
             return
         if not set(new) <= {name for name, _ in self.record.columns or ()}:

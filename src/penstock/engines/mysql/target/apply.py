@@ -60,7 +60,7 @@ from penstock.ports.target import (
     TableRecord,
     target_name,
 )
-from penstock.sql.shape_changes import is_applied
+from penstock.sql.shape_changes import check_names, is_applied
 
 logger = structlog.get_logger(__name__)
 
@@ -351,10 +351,15 @@ class MySQLTarget:
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
         """See `SqlTarget`: tables have the last of their shapes already."""
+        shapes = self._shapes(phases)
         last = {
             self._target_name(source): {column.name for column in relation.columns}
-            for source, relation in self._shapes(phases).items()
+            for source, relation in shapes.items()
         }
+        for spec in (spec for phase in phases for spec in phase.merges):
+            shape = shapes.get(TableName(spec.relation.schema, spec.relation.name))
+            if shape is not None and spec.relation.version < shape.version:
+                check_names(spec.relation, shape)
         for phase in phases:
             names = {spec.table for spec in phase.merges}
             self.need({*names, *phase.truncated, *phase.reloaded})

@@ -28,7 +28,7 @@ from penstock.engines.mysql.target.shapes import (
 )
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables
 from penstock.host.errors import StatementFailed
-from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
+from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName, UniqueKey
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.server_pair import ServerPair
@@ -178,6 +178,7 @@ class MySQLBulk:
             columns=tuple((column.name, column.type_text) for column in copied),
             ids=copied_ids(copied),
             source_id=definition.source_id,
+            unique=UniqueKey.columns_of(definition.unique_keys),
         )
         progress.write_tables(self._connection, [record])
 

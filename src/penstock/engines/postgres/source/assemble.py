@@ -87,11 +87,7 @@ class Assembler:
         slot: str = "",
         limits: Limits | None = None,
     ) -> None:
-        """Start behind `start`: transactions whose commit lies before its position are dropped.
-
-        keep_messages: logical messages of others become markers. slot: whose heartbeats become
-        markers.
-        """
+        """Start after `start`. keep_messages: messages of others become markers. slot: of ours."""
         self.counted = Counted(received_position=start.position)
         self._decoder = decoder
         self._shapes = shapes
@@ -429,6 +425,10 @@ class Assembler:
         """Rows of source_id have this relation from now on, until the server sends another."""
         self._arrival += 1
         self._bind(source_id, relation, self._arrival)
+
+    def introduce(self, relation: Relation) -> None:
+        """Have the next run say a shape, whether rows have it or not."""
+        self._relations.append(relation)
 
     def unbind(self, source_id: int) -> None:
         """Ignore rows of source_id from now on, until the server sends a captured relation."""

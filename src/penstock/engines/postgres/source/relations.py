@@ -259,8 +259,9 @@ class RelationResolver:
         live = None
         if (
             definition is None
+            or last is None
             or _unknown(message.columns, definition)
-            or (last is not None and not _has_columns(message, last))
+            or not _has_columns(message, last)
         ):
             live = self._read(message.source_id)
         if definition is None:

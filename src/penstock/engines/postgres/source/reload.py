@@ -82,6 +82,10 @@ class Sink(Protocol):
         """Place a marker behind the last row of the open transaction."""
         ...
 
+    def introduce(self, relation: Relation) -> None:
+        """Have the next run say a shape, whether rows have it or not."""
+        ...
+
     def cut(self) -> None:
         """Give out what was decoded so far; as the end of a transaction if none is open."""
         ...
@@ -146,6 +150,7 @@ class ReloadJob:
             tables=((relation.schema, relation.name),),
             data={"reason": reason, "position": str(Lsn(self.position))},
         )
+        sink.introduce(relation)
         count = 0
         for block in self._blocks([column.name for column in relation.columns]):
             count += block.count(b"\n")

@@ -7,9 +7,10 @@ Pure. Not here: which changes there are (`sql/shape_changes.py`), running the st
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.engines.postgres.connect import literal, quoted
+from penstock.engines.postgres.target.foreign import written
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
@@ -36,7 +37,7 @@ class Alterer:
 
     table: as the catalogue has it now. emptied: the table's rows are dropped first (a reload
     follows), so that types change without a cast. replaced: they are not dropped, but all rewritten
-    or deleted after the change.
+    or deleted after the change. writes: by column the template that converts a value of the log.
     """
 
     record: TableRecord
@@ -45,6 +46,7 @@ class Alterer:
     namespaces: Mapping[str, str]
     emptied: bool
     replaced: bool = False
+    writes: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise ShapeNotApplicable when a column is missing for no reason the log tells."""
@@ -155,7 +157,9 @@ class Alterer:
             return
         kind = self._kind(column)
         sql = f"{self._alter} add column {quoted(column.name)} "
-        value = "" if column.missing is None else f" default {literal(column.missing)}"
+        value = ""
+        if column.missing is not None:
+            value = f" default {written(literal(column.missing), column.name, self.writes)}"
         not_null = " not null" if strict and value and not column.nullable else ""
         cast = f"::{kind}" if value else ""
         as_text = "" if strict else f"{sql}text{value}"
@@ -198,11 +202,14 @@ class Alterer:
             yield Alteration(f"{sql}; drop index if exists {name}", change.what)
 
     def _key(self, change: ShapeChange) -> Iterator[Alteration]:
-        """Another primary key where the target has the one that the source had."""
+        """Another primary key, or none, where the target has the one that the source had."""
         old, new = self.record.key or (), key_of(self.relation)
         primary = self._primary
         there = {name for name in old if self.table.column(name) is not None}
         columns = set(self._primary_columns)
+        if old and not new and primary is not None and columns == there:
+            # Rows that are equal in it may follow.
+            yield Alteration(f"{self._alter} drop constraint {quoted(primary.name)}", change.what)
         if not new or columns == set(new) or columns not in (there, set()) or not old:
             return
         known = {name for name, _ in self.record.columns or ()}

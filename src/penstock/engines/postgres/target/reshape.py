@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import psycopg
 import structlog
@@ -57,6 +58,7 @@ class Reshaping:
         *,
         emptied: bool,
         replaced: bool,
+        writes: Mapping[str, str] = MappingProxyType({}),
     ) -> TableRecord:
         """Bring the table to the relation's shape; the record to write. See `Alterer`.
 
@@ -81,6 +83,7 @@ class Reshaping:
             namespaces=self.namespaces,
             emptied=emptied,
             replaced=replaced,
+            writes=writes,
         )
         schema_drift = SchemaDrift.of(record)
         schema_drift.kept &= {column.name for column in table.columns}

@@ -106,6 +106,7 @@ def _record(
                 columns=tuple((column.name, column.type_text) for column in copied),
                 ids=copied_ids(copied),
                 source_id=definition.source_id,
+                unique=UniqueKey.columns_of(definition.unique_keys),
             )
         )
     progress.write_tables(connection, records)
