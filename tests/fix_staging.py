@@ -262,18 +262,25 @@ class FakeStaging:
 
     def feed_state(self, group: Group, partition: str) -> FeedState:
         window, name = self.window(group), group_name(group)
-        marks = self.checkpoints.setdefault(name, [])
-        if not any(known == partition for known, _, _ in marks):
-            joined = max(FIRST, window.proposed)
-            self.joined[name, partition] = joined
-            marks.extend((partition, time, True) for time in sorted({FIRST, joined}))
-        resolved = max(time for known, time, _ in marks if known == partition)
+        times = [time for known, time, _ in self.checkpoints.get(name, []) if known == partition]
+        if not times:
+            return FeedState(resolved=window.proposed, is_joining=True, window=window)
+        resolved = max(times)
         is_joining = self.joined.get((name, partition)) == resolved
         resolved = ZERO if resolved == FIRST else resolved
-        return FeedState(resolved=resolved, is_joining=is_joining, window=self.window(group))
+        return FeedState(resolved=resolved, is_joining=is_joining, window=window)
+
+    def _join(self, group: Group, partition: str) -> None:
+        name = group_name(group)
+        joined = max(FIRST, self.window(group).proposed)
+        marks = self.checkpoints.setdefault(name, [])
+        if not any(known == partition for known, _, _ in marks):
+            self.joined[name, partition] = joined
+            marks.extend((partition, time, True) for time in sorted({FIRST, joined}))
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         with self.lock:
+            self._join(group, partition)
             state = self.feed_state(group, partition)
             if time < state.resolved and not state.is_joining:
                 raise WentBack(

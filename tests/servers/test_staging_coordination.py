@@ -137,13 +137,11 @@ def test_partitions_wait_for_the_slowest(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
     """The end is the least of their ends, and what is committed is so for all of them."""
-    for name in ("a", "b", "a"):
-        state = session.feed_state(GROUP, name)
-        assert state == FeedState(resolved=ZERO, is_joining=True, window=Window(
-            committed=ZERO, proposed=ZERO))  # fmt: skip
+    for name in ("a", "b"):
+        session.advance(GROUP, name, at(1))
     session.advance(GROUP, "a", at(10))
     session.advance(GROUP, "a", at(20))
-    assert session.window(GROUP) == Window(committed=ZERO, proposed=ZERO)
+    assert session.window(GROUP) == Window(committed=ZERO, proposed=at(1))
     session.advance(GROUP, "b", at(12))
     assert session.window(GROUP) == Window(committed=ZERO, proposed=at(12))
     session.commit(GROUP, at(12))
@@ -158,10 +156,11 @@ def test_a_feed_that_joins_holds_the_window_where_it_is(
     session.advance(GROUP, "a", at(12))
     session.commit(GROUP, at(12))
     session.advance(GROUP, "a", at(14))
-    state = other.feed_state(GROUP, "c")
     window = Window(committed=at(12), proposed=at(14))
-    assert state == FeedState(resolved=at(14), is_joining=True, window=window)
+    joining = FeedState(resolved=at(14), is_joining=True, window=window)
+    assert other.feed_state(GROUP, "c") == joining
     other.advance(GROUP, "c", at(5))
+    assert other.feed_state(GROUP, "c") == joining
     session.advance(GROUP, "a", at(30))
     for one in (session, other):
         assert one.window(GROUP) == window
@@ -181,7 +180,6 @@ def test_a_window_that_is_proposed_gets_no_more_rows(
     session: PostgresStagingSession, other: PostgresStagingSession
 ) -> None:
     """Whoever stages rows of a feed sees what the feed has resolved; other feeds are apart."""
-    session.feed_state(GROUP, "p")
     session.stage({ORDERS: batch(change(3))}, partition="p")
     other.advance(GROUP, "p", at(3))
     with pytest.raises(CheckpointMoved):
@@ -189,7 +187,7 @@ def test_a_window_that_is_proposed_gets_no_more_rows(
     with pytest.raises(CheckpointMoved):
         session.stage_if_exists(ORDERS, batch(change(3, 2)), partition="p")
     with pytest.raises(CheckpointMoved):
-        session.stage({ORDERS: batch(change(9))}, partition="unknown")
+        session.stage({ORDERS: batch(change(3, 7))}, partition="unknown")
     assert rows_of(session, 9) == 1
     session.stage({ORDERS: batch(change(4))}, partition="p")
     session.stage({ORDERS: batch(change(2, 5))})
@@ -206,7 +204,6 @@ def test_a_feed_that_resolves_waits_for_rows_that_are_being_staged(
     session: PostgresStagingSession, url: str
 ) -> None:
     """So that they are in the window."""
-    session.feed_state(GROUP, "p")
     with psycopg.connect(url) as staging, PostgresStaging(url).opened() as other:
         Checkpoints().check_unresolved(staging, "shop.public", "p", at(3))
         thread = threading.Thread(target=other.advance, args=(GROUP, "p", at(3)))
@@ -223,14 +220,13 @@ def test_old_checkpoints_are_forgotten(
     session: PostgresStagingSession, other: PostgresStagingSession, url: str
 ) -> None:
     """All applied ones but the last of each partition, and the one that it begins with."""
-    for name in ("a", "b"):
-        session.feed_state(GROUP, name)
+    session.advance(GROUP, "b", at(1))
     for number in range(1, 6):
         session.advance(GROUP, "a", at(number))
     session.advance(GROUP, "b", at(4))
     session.commit(GROUP, at(4))
     window = session.window(GROUP)
-    assert session.forget_checkpoints(GROUP, at(4)) == 3
+    assert session.forget_checkpoints(GROUP, at(4)) == 4
     assert session.forget_checkpoints(GROUP, at(9)) == 0
     assert session.window(GROUP) == other.window(GROUP) == window
     query = "select partition, source_nanos from public.checkpoints order by 1, 2"

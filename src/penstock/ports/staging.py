@@ -149,9 +149,9 @@ class FeedState:
 
     Attributes:
         resolved: Time up to which the feed has sent everything.
-        is_joining: Whether the feed has resolved nothing yet. `resolved` is then the time up to
-            which the schema's other feeds were resolved when this one began, and rows up to there
-            are still to come.
+        is_joining: Whether the feed has resolved nothing later than the schema's other feeds yet.
+            `resolved` is then theirs: of now, or of when this one first resolved anything. Rows up
+            to there are still to come.
         window: Window of the schema, over all of its feeds.
     """
 
@@ -417,18 +417,16 @@ class StagingSession(Protocol):
         ...
 
     def feed_state(self, group: Group, partition: str) -> FeedState:
-        """Return the state of a feed, which joins the schema if it is new.
-
-        A feed that joins gets applied checkpoints: 1.0000000001, and the proposed time of the
-        window. So the window does not end later, and never begins earlier, because of it.
-        """
+        """Return the state of a feed."""
         ...
 
     def advance(self, group: Group, partition: str, time: Hlc) -> None:
         """Add a resolved timestamp of a feed. An equal one is accepted.
 
-        An earlier one is accepted, and changes nothing, while the feed is joining. Raises
-        CheckpointGoesBack otherwise.
+        With the first one the feed gets applied checkpoints, too: 1.0000000001, and the proposed
+        time of the window. So the window never begins earlier because of it, and ends there until
+        the feed resolves a later time; earlier ones are accepted until then, and change nothing.
+        Raises CheckpointGoesBack afterwards.
         """
         ...
 

@@ -79,12 +79,6 @@ def check_unmoved(group: Group, there: Applied, seen: Applied) -> None:
         raise _position_moved(group)
 
 
-def check_not_behind(group: Group, seen: Applied, joined: Hlc) -> None:
-    """Raise PositionMoved if the target has gone on since a feed joined, which is at `joined`."""
-    if time_through(seen.position) > joined:
-        raise _position_moved(group)
-
-
 def _position_moved(group: Group) -> PositionMoved:
     name = group_name(group)
     return PositionMoved(

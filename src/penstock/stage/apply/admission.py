@@ -40,13 +40,11 @@ class Admitted:
     """Mutations that are to be applied; others are there already.
 
     Attributes:
-        joined: Time up to which the target is where the feed is new.
         on_time: By table, those later than what their feed has resolved.
-        joining: By table, those of a feed that is new, up to `joined`. They are to be written now:
-            no window comes there any more.
+        joining: By table, those of a feed that is new, at times that are committed. They are to be
+            written now: no window comes there any more.
     """
 
-    joined: Hlc
     on_time: dict[StagedTable, pa.RecordBatch] = field(default_factory=dict)
     joining: dict[StagedTable, pa.RecordBatch] = field(default_factory=dict)
 
@@ -65,7 +63,7 @@ def admit(session: StagingSession, group: Group, partition: str, batches: Batche
         FeedEarly: The feed is to send the request again.
     """
     feed = session.feed_state(group, partition)
-    admitted = Admitted(joined=feed.resolved)
+    admitted = Admitted()
     for table, batch in batches.items():
         is_late = _is_late(batch, feed.resolved)
         if not is_late.any():
@@ -81,6 +79,15 @@ def admit(session: StagingSession, group: Group, partition: str, batches: Batche
             _check_joining(table, joining, partition, feed)
             admitted.joining[table] = joining
     return admitted
+
+
+def unreplaced_of(
+    session: StagingSession, table: StagedTable, batch: pa.RecordBatch
+) -> pa.RecordBatch:
+    """Return the mutations that are not applied, nor a later one of their key."""
+    states = session.states_of(table, batch)
+    wanted = [state in (RowState.NEW, RowState.WAITING) for state in states]
+    return batch.filter(pa.array(wanted, pa.bool_()))
 
 
 def time_at(batch: pa.RecordBatch, place: int) -> Hlc:
@@ -123,7 +130,8 @@ def _check_joining(
             table=str(table),
             partition=partition,
         )
-    if feed.window.committed < feed.resolved:
+    last = max(time_at(joining, place) for place in range(joining.num_rows))
+    if feed.window.committed < last:
         raise FeedEarly(
             f"feed {partition} is new, and what other feeds have resolved up to {feed.resolved} is "
             "not applied yet",

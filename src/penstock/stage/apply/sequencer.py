@@ -28,7 +28,7 @@ from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import Group, Staged, StagedTable, StagingSession, Window, group_name
 from penstock.ports.staging_errors import CheckpointMoved
 from penstock.ports.target import Applied
-from penstock.stage.apply.admission import FeedEarly, admit
+from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
 from penstock.stage.apply.dead_letters import DEFAULT_NAME
 from penstock.stage.apply.dispatching import Batches, dispatched
 from penstock.stage.apply.metrics import ApplyMetrics, labels
@@ -48,7 +48,6 @@ from penstock.stage.position import (
     PositionMoved,
     TakenOver,
     check_fence,
-    check_not_behind,
     check_unmoved,
     moved,
     settle,
@@ -198,7 +197,7 @@ class RowSequencer:
         added: Counter[StagedTable] = Counter()
         if admitted.joining:
             self._check_consumers(group)
-            write = partial(self._written, request, admitted.joining, admitted.joined)
+            write = partial(self._written, request, admitted.joining, is_joining=True)
             added += self._retried(group, write)
         mode = self.mode(session, group)
         if not admitted.on_time:
@@ -252,26 +251,25 @@ class RowSequencer:
             return None
 
     def _written(
-        self, request: _Request, batches: Batches, joined: Hlc | None = None
+        self, request: _Request, batches: Batches, *, is_joining: bool = False
     ) -> Counter[StagedTable]:
         """Write mutations without staging them; returns how many are new, by table.
 
-        A key with staged mutations has its new ones staged behind them. joined: given for those of
-        a feed that joins, which are earlier than any staged one. Raises PositionMoved if what was
-        looked at may not hold any more.
+        A key with staged mutations has its new ones staged behind them. is_joining: they are those
+        of a feed that joins, which are earlier than any staged one. Raises PositionMoved if what
+        was looked at may not hold any more.
         """
         session, group = request.session, request.group
         added: Counter[StagedTable] = Counter()
         with self._applying(group, batches) as (rows, shape):
             seen = rows.read_position(self._log_id(group))
-            if joined is not None:
-                check_not_behind(group, seen, joined)
             pending = {}
             for table, batch in batches.items():
-                free = batch
-                if joined is None:
+                if is_joining:
+                    free, pending[table] = batch, unreplaced_of(session, table, batch)
+                else:
                     free = session.stage_if_exists(table, batch, partition=request.partition)
-                pending[table] = session.unapplied_of(table, free)
+                    pending[table] = session.unapplied_of(table, free)
                 deferred = batch.num_rows - free.num_rows
                 self._metrics.direct_deferred.labels(*labels(table)).inc(deferred)
                 added[table] = deferred + pending[table].num_rows

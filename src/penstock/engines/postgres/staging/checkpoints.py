@@ -155,13 +155,10 @@ class Checkpoints:
     def feed_state(self, connection: Connection, group: str, partition: str) -> FeedState:
         """See `StagingSession`."""
         found = connection.execute(_LAST, (group, partition)).fetchone()
-        if found is None:
-            with connection.transaction():
-                connection.execute(_LOCK, (group,))
-                resolved, is_joining = self._last(connection, group, partition)
-        else:
-            resolved, is_joining = _time(found[0]), bool(found[1])
         window = self.window(connection, group)
+        if found is None:
+            return FeedState(resolved=window.proposed, is_joining=True, window=window)
+        resolved, is_joining = _time(found[0]), bool(found[1])
         return FeedState(resolved=resolved, is_joining=is_joining, window=window)
 
     def _last(self, connection: Connection, group: str, partition: str) -> tuple[Hlc, bool]:
@@ -182,11 +179,10 @@ class Checkpoints:
         """Let no feed resolve anything until the transaction ends.
 
         first: time of the earliest row that it stages. Raises CheckpointMoved if the feed has
-        resolved that.
+        resolved that, or, before it has resolved anything, the others have.
         """
         connection.execute(_LOCK_SHARED, (group,))
-        found = connection.execute(_LAST, (group, partition)).fetchone()
-        if found is None or first <= _time(found[0]):
+        if first <= self.feed_state(connection, group, partition).resolved:
             raise checkpoint_moved(partition)
 
     def forget(self, connection: Connection, group: str, before: Hlc) -> int:
