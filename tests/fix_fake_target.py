@@ -19,7 +19,7 @@ from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Counts
+from penstock.ports.target import Applied, Counts, ShapeNote
 
 # gsn, order beside others of it, table, its shape, a change as the log has it. No shape: empty.
 Step = tuple[int, int, TableName, Relation | None, Mapping[str, Any] | None]
@@ -169,7 +169,7 @@ class FakeTarget:
         state.table_syncs.update({row.table: row for row in rows})
         self.loading.state = state
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
+    def take_notes(self) -> list[ShapeNote]:
         """See Target."""
         return []
 

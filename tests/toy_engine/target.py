@@ -16,7 +16,7 @@ from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Counts, target_name
+from penstock.ports.target import Applied, Counts, ShapeNote, target_name
 from toy_engine.progress import FileNote, Following, ToyProgress, now
 from toy_engine.store import Row, Shape, Store, ToyFailed
 from toy_engine.values import texts
@@ -226,7 +226,7 @@ class ToyTarget(ToyProgress):
             for row in rows:
                 self._put_sync(row)
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
+    def take_notes(self) -> list[ShapeNote]:
         """See Target: every change of shape can be carried out."""
         return []
 

@@ -38,6 +38,7 @@ from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
+from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
@@ -86,6 +87,7 @@ def status(
     steps: int = 0,
     mode: HandoverMode = HandoverMode.SNAPSHOT,
     tables: tuple[TableLine, ...] = (),
+    loader: LoaderState | None = None,
 ) -> Status:
     """A status with so many rows extracted and applied."""
     handover = Handover(mode=mode, position="0/700" if steps > 1 else "")
@@ -105,6 +107,7 @@ def status(
         target=TargetState(applied=Applied(gsn=applied, trx=1, position=0x800), bulk=bulk),
         lag=lag(),
         tables=tables,
+        loader=loader,
     )
 
 
@@ -300,6 +303,36 @@ def test_tables_that_do_not_follow_are_shown() -> None:
     show_status(found, console(out))
     assert out.getvalue().index("public.odd refused") < out.getvalue().index("public.item paused")
     assert "public.odd refused: PG12 no key; next: Add one." in drawn(found, 120)
+
+
+def test_schema_changes_that_were_applied_are_reported_once() -> None:
+    """Report each change with its table; those of an earlier process are not news."""
+    clock, out = Hands(), io.StringIO()
+    view = LineView(console(out), clock=clock)
+    earlier, loader = LoaderState(pid=11), LoaderState(pid=12)
+    earlier.altered("public.item", "column old was dropped")
+    view.show(status(gsn=9, applied=9, loader=earlier))
+    for change in ("column a was added as text", "column b was dropped"):
+        loader.altered("public.item", change)
+        view.show(status(gsn=9, applied=9, loader=loader))
+        view.show(status(gsn=9, applied=9, loader=loader))
+    text = out.getvalue()
+    assert "column old" not in text
+    line = "schema change applied to public.item: column"
+    assert text.count(f"{line} a was added as text\n") == 1
+    assert text.count(f"{line} b was dropped\n") == 1
+
+
+def test_a_resumed_run_says_that_spark_is_starting() -> None:
+    """Say so until a job can run; a report that an earlier process left says nothing."""
+    line = "Spark is starting; changes are applied when it is there"
+    done, starting = bulk(1000, "done"), LoaderState(pid=12, is_spark_starting=True)
+    assert line in drawn(status(gsn=9, bulk=done, steps=4, loader=starting), 120)
+    out = io.StringIO()
+    LineView(console(out), clock=Hands()).show(status(gsn=9, bulk=done, steps=4, loader=starting))
+    assert out.getvalue().count(line) == 1
+    for other in (LoaderState(pid=12), LoaderState(pid=11, is_spark_starting=True), None):
+        assert line not in drawn(status(gsn=9, bulk=done, steps=4, loader=other), 120)
 
 
 def drawn(found: Status, width: int) -> str:

@@ -240,8 +240,11 @@ class _Load:
 
     def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
         """One session's part of it; safe to repeat."""
+        run, pid = self.config.layout.run, os.getpid()
+        write_loader_state(run, LoaderState(pid=pid, is_spark_starting=True))
         if not self.sessions.wait(self.ended):
             raise BulkStopped("stopped while Spark was starting")
+        write_loader_state(run, LoaderState(pid=pid, state="copying"))
         session = self.sessions.get().named("bulk load")
         left = self.read_isolated()
         due = [one for one in tables if one.name not in left]

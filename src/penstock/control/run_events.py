@@ -67,6 +67,7 @@ class RunEvents:
         self._away: dict[str, Outage] = {}
         self._tables: dict[str, str] = {}
         self._waited_for: frozenset[str] = frozenset()
+        self._alteration_of = (0, 0)  # pid and number of the last one reported
         self.log_rate = 0.0
         self.applied_rate = 0.0
         self.bulk: BulkProgress | None = None
@@ -89,9 +90,14 @@ class RunEvents:
             text = f"bulk load done: {human_count(rows)} rows in {tables} tables"
             report(text, "bulk load done", rows=rows, tables=tables)
         self._take_tables(status, report)
+        self._take_alterations(status, report)
 
     def _take_up(self, status: Status, report: ReportEvent) -> None:
         """What an earlier run has done is reported in one line, not as if it happened now."""
+        if status.loader is not None and status.running_loader is None:
+            alterations = status.loader.alterations
+            last = alterations[-1].number if alterations else 0
+            self._alteration_of = (status.loader.pid, last)
         handover = status.handover
         earlier = [step for step in handover.steps if step.at < self._started] if handover else []
         self._steps_reported = len(earlier)
@@ -117,7 +123,8 @@ class RunEvents:
             elif handover is not None and step.number == 2:
                 report(point_text(handover), "position", position=handover.position)
         self._steps_reported = max(self._steps_reported, len(steps))
-        if len(steps) >= 2 and not self._starting_reported and starting(status):
+        is_due = len(steps) >= 2 or status.mode == "change"
+        if is_due and not self._starting_reported and starting(status):
             self._starting_reported = True
             report(starting(status), "starting")
 
@@ -154,6 +161,20 @@ class RunEvents:
             report(table_text(line), "table", **line.as_dict())
         self._tables = {name: line.state for name, line in now.items()}
 
+    def _take_alterations(self, status: Status, report: ReportEvent) -> None:
+        """Report each schema change that the loader has carried out."""
+        if status.loader is None:
+            return
+        pid, last = status.loader.pid, 0
+        if self._alteration_of[0] == pid:
+            last = self._alteration_of[1]
+        for one in status.loader.alterations:
+            if one.number > last:
+                last = one.number
+                text = f"schema change applied to {one.table}: {one.change}"
+                report(text, "schema change", table=one.table, change=one.change)
+        self._alteration_of = (pid, last)
+
 
 def in_flight(handover: Handover) -> bool:
     """Whether nothing is stopped for the handover: a snapshot of the source is its point."""
@@ -176,7 +197,11 @@ def table_text(line: TableLine) -> str:
 
 
 def starting(status: Status) -> str:
-    """What the bulk load waits for before its first sign of life; empty when it waits no more."""
-    if status.mode == "change" or status.target.bulk is not None or status.target.unknown:
+    """Return what the load waits for before its first sign of life; empty once it works."""
+    if status.target.unknown:
         return ""
-    return "Spark is starting; the bulk load begins when it is there"
+    if status.mode != "change" and status.target.bulk is None:
+        return "Spark is starting; the bulk load begins when it is there"
+    if status.running_loader is not None and status.running_loader.is_spark_starting:
+        return "Spark is starting; changes are applied when it is there"
+    return ""

@@ -31,6 +31,7 @@ from penstock.control.running import ProcessState, processes
 from penstock.control.table_list import TableLine, lines_from
 from penstock.control.target_state import TargetState, read_target_state
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, read_handover
@@ -53,8 +54,9 @@ class Status:
 
     merge: of a pipeline with [merge], what its merging process said last. base: of the log.
     has_target: whether there is a target; else `target` is what the file in the pipeline's
-    directory says. tables: those that somebody asked something for. positions: how the source
-    writes them. waits: what a process waits for at the source.
+    directory says. tables: those that somebody asked something for. loader: last report of a
+    loader, which may have ended. positions: how the source writes them. waits: what a process
+    waits for at the source.
     """
 
     pipeline: str
@@ -75,6 +77,7 @@ class Status:
     merge: MergeSeen | None = None
     base: BaseSeen | None = None
     waits: Waits | None = None
+    loader: LoaderState | None = None
     positions: Positions = field(default_factory=PlainPositions, compare=False)
 
     def outage(self, side: str) -> Outage | None:
@@ -91,6 +94,12 @@ class Status:
     def running(self) -> list[str]:
         """The names of the processes that run."""
         return [process.name for process in self.processes if process.pid]
+
+    @property
+    def running_loader(self) -> LoaderState | None:
+        """The report of the loader that runs; also None until it has reported."""
+        pids = [process.pid for process in self.processes if process.name == "load"]
+        return self.loader if self.loader is not None and self.loader.pid in pids else None
 
     @property
     def why_no_lag(self) -> str:
@@ -232,6 +241,7 @@ class StatusReader:
             merge=read_merge(config),
             base=read_base(config),
             waits=read_waits(config.layout.run, self._clock),
+            loader=read_loader_state(config.layout.run),
             positions=positions_of(config),
         )
 

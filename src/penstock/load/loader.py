@@ -322,8 +322,11 @@ class Loader:
         self._show("applying")
         seconds = self._target.apply(staged)
         self.state.measured(staged, now_us=self._clock.now_us())
-        for table, note in self._target.take_notes():
-            self._options.on_note(SchemaChangeNotApplied.of(str(table), note))
+        for note in self._target.take_notes():
+            if note.is_applied:
+                self.state.altered(str(note.table), note.text)
+            else:
+                self._options.on_note(SchemaChangeNotApplied.of(str(note.table), note.text))
         self._applied = staged.after
         if not staged.is_cut:
             self._log_end = staged.after.position
@@ -590,6 +593,7 @@ class Loader:
             return
         self._written_s = now
         self.state.state = state
+        self.state.is_spark_starting = not self._sessions.wait(lambda: True)
         self.state.updated_us = self._clock.now_us()
         self.state.applied_gsn = self._applied.gsn
         self.state.applied_segment = self._applied.segment

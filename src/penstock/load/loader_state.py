@@ -15,6 +15,15 @@ if TYPE_CHECKING:  # who shows the state need not wait for Arrow
     from penstock.ports.loading import Batch
 
 STATE_NAME = "load.json"
+ALTERATIONS_MAX = 1000
+
+
+class AppliedAlteration(msgspec.Struct, frozen=True, kw_only=True):
+    """A schema change that the loader has carried out. number: counts from 1 in each process."""
+
+    number: int
+    table: str
+    change: str
 
 
 class LoaderState(msgspec.Struct, kw_only=True):
@@ -26,7 +35,8 @@ class LoaderState(msgspec.Struct, kw_only=True):
     took from before its commit at the source until it was visible, by this machine's clock.
     commits: the same from the commit of each batch's last transaction, by the source's clock.
     problem: what failed last, since problem_since_us, to be tried again at next_try_us; empty and 0
-    once it has worked.
+    once it has worked. is_spark_starting: no job can run yet. alterations: the last
+    ALTERATIONS_MAX.
     """
 
     pid: int
@@ -48,6 +58,8 @@ class LoaderState(msgspec.Struct, kw_only=True):
     problem: str = ""
     problem_since_us: int = 0
     next_try_us: int = 0
+    is_spark_starting: bool = False
+    alterations: list[AppliedAlteration] = []
 
     def measured(self, batch: Batch, *, now_us: int) -> None:
         """A batch has become visible: note how long that took from its commits."""
@@ -66,6 +78,12 @@ class LoaderState(msgspec.Struct, kw_only=True):
         self.batch_tables = batch.tables
         self.seconds = dict(seconds)
         self.worked()
+
+    def altered(self, table: str, change: str) -> None:
+        """Note a schema change of a target table."""
+        number = self.alterations[-1].number + 1 if self.alterations else 1
+        new = AppliedAlteration(number=number, table=table, change=change)
+        self.alterations = [*self.alterations, new][-ALTERATIONS_MAX:]
 
     def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
         """Something failed and is tried again after a while."""

@@ -24,7 +24,7 @@ from penstock.ports.policies import Policies
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.registry import engine_at
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, SqlTarget, TargetEngine, engine_of
+from penstock.ports.target import Applied, ShapeNote, SqlTarget, TargetEngine, engine_of
 
 logger = structlog.get_logger(__name__)
 faults.declare(
@@ -87,7 +87,7 @@ class MergingTarget:
             for row in rows:
                 self._sql.write_table_sync(row)
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
+    def take_notes(self) -> list[ShapeNote]:
         """See Target."""
         return self._sql.take_notes()
 

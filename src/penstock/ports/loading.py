@@ -19,7 +19,7 @@ from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Counts
+from penstock.ports.target import Applied, Counts, ShapeNote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +170,8 @@ class Target(Protocol):
         """Insert or replace rows of tables: all, or none. at: where the target is."""
         ...
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
-        """Changes of shape that could not be applied since the last call, by table."""
+    def take_notes(self) -> list[ShapeNote]:
+        """Return the changes of shape since the last call, applied or not."""
         ...
 
     def forget(self) -> None:

@@ -56,6 +56,21 @@ def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeNote:
+    """One change of a target table's shape.
+
+    Attributes:
+        table: the table in the target.
+        text: a sentence that names the change.
+        is_applied: whether the target has it; else text names the reason, too.
+    """
+
+    table: TableName
+    text: str
+    is_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """How far the change log is applied. 0 and None: nothing yet.
 
@@ -403,8 +418,8 @@ class SqlTarget(Protocol):
         """Drop merge tables that only one batch needed."""
         ...
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
-        """Changes of shape that could not be applied since the last call, by table."""
+    def take_notes(self) -> list[ShapeNote]:
+        """Return the changes of shape since the last call, applied or not."""
         ...
 
     def close(self) -> None:

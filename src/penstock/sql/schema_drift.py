@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Self
 
-from penstock.model import Relation
+from penstock.model import Relation, TableName
 from penstock.ports.policies import ChangeKind, Policy
-from penstock.ports.target import TableRecord
+from penstock.ports.target import ShapeNote, TableRecord
 from penstock.sql.shape_changes import ShapeChange, ids_of, key_of, not_null_of, shape_of
 
 NOTES_MAX = 50
@@ -25,6 +25,7 @@ class SchemaDrift:
         self.left_out = left_out
         self.kept = kept
         self.notes = notes
+        self._applied: list[str] = []
 
     @classmethod
     def of(cls, record: TableRecord) -> Self:
@@ -33,6 +34,10 @@ class SchemaDrift:
 
     def went(self, change: ShapeChange, policy: Policy) -> None:
         """A change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
+        was_there = change.kind not in _LEAVING or change.name not in self.left_out
+        if policy is not Policy.IGNORE and was_there:
+            kept = " (policy lenient)" if policy is Policy.LENIENT else ""
+            self._applied.append(change.what + kept)
         if change.kind in _LEAVING:
             if change.name in self.left_out:
                 self.left_out.discard(change.name)  # the target never had it
@@ -45,6 +50,10 @@ class SchemaDrift:
                 self.left_out.add(change.column.name)
             else:
                 self.left_out.discard(change.column.name)
+
+    def applied_notes(self, table: TableName) -> list[ShapeNote]:
+        """Return a note for each change that the target table has taken."""
+        return [ShapeNote(table=table, text=text, is_applied=True) for text in self._applied]
 
     def never_there(self, change: ShapeChange) -> bool:
         """Whether a renamed column is one that the target never had, and still does not have."""

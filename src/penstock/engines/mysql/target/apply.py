@@ -57,6 +57,7 @@ from penstock.ports.target import (
     FileProgress,
     MergeSpec,
     PhaseSpec,
+    ShapeNote,
     TableRecord,
     target_name,
 )
@@ -99,7 +100,7 @@ class MySQLTarget:
         self._choices = choices
         self._policies = policies
         self._unsure = unsure or UnsureTables()
-        self._noted: list[tuple[TableName, str]] = []
+        self._noted: list[ShapeNote] = []
         self._replays = False
         self._source_engine = ""
         self._log_id = ""
@@ -215,7 +216,7 @@ class MySQLTarget:
         """Nothing: types are altered when the log says so, and not because of a row."""
         return False
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
+    def take_notes(self) -> list[ShapeNote]:
         """See `SqlTarget`."""
         taken, self._noted = self._noted, []
         return taken

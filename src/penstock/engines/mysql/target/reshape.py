@@ -14,11 +14,11 @@ import structlog
 from penstock.engines.mysql.target.alter import Alterer, Clause, alter_afresh, alter_table, fill_new
 from penstock.engines.mysql.target.target import TargetTable
 from penstock.host import faults
-from penstock.model import PenstockError, Relation, TableName
+from penstock.model import PenstockError, Relation
 from penstock.ports.policies import ChangeKind, Policies, Policy
 from penstock.ports.refusals import ShapeNotApplicable, ValueRefused
 from penstock.ports.registry import engine_with_types
-from penstock.ports.target import TableRecord
+from penstock.ports.target import ShapeNote, TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     ShapeChange,
@@ -63,10 +63,10 @@ class Reshaping:
         policies: Policies,
         types: TypeRules,
         run: Callable[[str], object],
-        noted: list[tuple[TableName, str]],
+        noted: list[ShapeNote],
         log_id: str,
     ) -> None:
-        """run: execute a statement; typed errors come out. noted: gets what could not be done.
+        """run: execute a statement; typed errors come out. noted: gets the changes, applied or not.
 
         log_id: the log that shapes come from.
         """
@@ -138,6 +138,7 @@ class Reshaping:
             kept=tuple(schema_drift.kept),
         )
         self._others(found.others, replace(alterer, record=known), schema_drift)
+        self._noted += schema_drift.applied_notes(alterer.table.name)
         return schema_drift.record(before, alterer.relation, log_id=self._log_id)
 
     def _rename(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> None:
@@ -197,7 +198,7 @@ class Reshaping:
         self, schema_drift: SchemaDrift, alterer: Alterer, change: ShapeChange, error: PenstockError
     ) -> None:
         note = schema_drift.note(change, error.message)
-        self._noted.append((alterer.table.name, note))
+        self._noted.append(ShapeNote(table=alterer.table.name, text=note))
         table = str(alterer.table.name)
         logger.warning("change of shape not applied", table=table, note=note)
 

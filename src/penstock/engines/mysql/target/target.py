@@ -176,8 +176,8 @@ def require(tables: dict[TableName, TargetTable], name: TableName) -> TargetTabl
     if name not in tables:
         raise TargetTableMissing(
             f"the target has no table {name}",
-            hint="Create it as the source has it, or run the pipeline in mode data+change, which "
-            "creates it.",
+            hint="If it was dropped, load it again: penstock table resync FILE TABLE. Otherwise "
+            "create it as the source has it.",
             table=str(name),
         )
     return tables[name]

@@ -33,7 +33,7 @@ from penstock.ports.refusals import (
     TruncateBlocked,
     UniqueBlocked,
 )
-from penstock.ports.target import MergeSpec, PhaseSpec, TableRecord, target_name
+from penstock.ports.target import MergeSpec, PhaseSpec, ShapeNote, TableRecord, target_name
 from penstock.sql.shape_changes import check_names, is_applied, shape_of_copy
 
 logger = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class TargetSession:
     policies: Policies = EVOLVE_ALL
     log_id: str = ""
     tables: dict[TableName, TargetTable] = field(default_factory=dict)
-    noted: list[tuple[TableName, str]] = field(default_factory=list)
+    noted: list[ShapeNote] = field(default_factory=list)
 
     def forget(self) -> None:
         """Read catalogue and records again when next needed."""

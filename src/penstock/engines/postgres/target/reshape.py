@@ -19,7 +19,7 @@ from penstock.engines.postgres.target.target import TargetTable, read_target_tab
 from penstock.engines.postgres.target.types import same_type
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import ChangeKind, Policies, Policy
-from penstock.ports.target import TableRecord
+from penstock.ports.target import ShapeNote, TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
     ShapeChange,
@@ -39,7 +39,7 @@ TYPES = TypeRules(holds=holds, same=same_type)
 class Reshaping:
     """One table on its way to another shape.
 
-    refused: the typed error for one of the server's. noted: called with what could not be applied.
+    refused: the typed error for one of the server's. noted: gets the changes, applied or not.
     log_id: the log that shapes come from.
     """
 
@@ -47,7 +47,7 @@ class Reshaping:
     namespaces: Mapping[str, str]
     policies: Policies
     refused: Callable[[psycopg.Error, TableName], PenstockError]
-    noted: list[tuple[TableName, str]]
+    noted: list[ShapeNote]
     log_id: str = ""
 
     def run(
@@ -103,6 +103,7 @@ class Reshaping:
             if place:  # columns were dropped and added
                 alterer = self._looked_again(alterer)
             self._one(change, alterer, schema_drift)
+        self.noted.extend(schema_drift.applied_notes(table.name))
         return schema_drift.record(record, relation, log_id=self.log_id)
 
     def _changes(
@@ -146,7 +147,7 @@ class Reshaping:
             if error.retry == "backoff" or is_key:
                 raise
             note = schema_drift.note(change, error.message)
-            self.noted.append((name, note))
+            self.noted.append(ShapeNote(table=name, text=note))
             logger.warning("change of shape not applied", table=str(name), note=note)
             self._execute_all(alterer.lenient(change), name)
             return Policy.LENIENT

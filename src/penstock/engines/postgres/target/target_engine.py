@@ -29,7 +29,14 @@ from penstock.model import PenstockError, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, FileProgress, MergeSpec, MergeTable, PhaseSpec
+from penstock.ports.target import (
+    Applied,
+    FileProgress,
+    MergeSpec,
+    MergeTable,
+    PhaseSpec,
+    ShapeNote,
+)
 
 STAGER_NAME = "penstock stager"
 NAME_BYTES_MAX = 63
@@ -232,7 +239,7 @@ class PostgresTarget:
         with server_errors("mending what the target refused"):
             return how(self.connection, layouts) > 0
 
-    def take_notes(self) -> list[tuple[TableName, str]]:
+    def take_notes(self) -> list[ShapeNote]:
         """See `SqlTarget`."""
         taken = list(self._target.noted)
         self._target.noted.clear()
