@@ -587,14 +587,12 @@ class Loader:
 
     def _show(self, state: str, *, at_once: bool = False) -> None:
         now = self._clock.monotonic_s()
-        changed = state != self.state.state
-        due = now - self._written_s >= STATE_INTERVAL_S
-        if not (due or at_once or (changed and state in ("held", "paused"))):
+        is_due = at_once or now - self._written_s >= STATE_INTERVAL_S
+        if not (is_due or (state != self.state.state and state in ("held", "paused"))):
             return
         self._written_s = now
-        self.state.state = state
+        self.state.state, self.state.updated_us = state, self._clock.now_us()
         self.state.is_spark_starting = not self._sessions.wait(lambda: True)
-        self.state.updated_us = self._clock.now_us()
         self.state.applied_gsn = self._applied.gsn
         self.state.applied_segment = self._applied.segment
         self.state.applied_position = self._applied.position
