@@ -75,6 +75,7 @@ class Keeper:
 
     is_local = True
     restart_count = 0
+    is_ready = True
 
     def __init__(self, *_: object) -> None:
         self._session = InProcess()

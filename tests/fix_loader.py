@@ -236,6 +236,8 @@ class Word:
 class LocalKeeper:
     """A session keeper without Spark."""
 
+    is_ready = True
+
     def __init__(self) -> None:
         self.session = LocalSession()
         self.renewed = 0

@@ -275,7 +275,12 @@ def test_shape_of_the_batch_ahead(target: str, tmp_path: Path, log: LogMaker) ->
             8,
         )
         assert rows(target, "select columns from wirekite.wirekite_table where source_name = 't'")
-    running.end()
+    state = running.end()
+    assert [(one.table, one.change) for one in state.alterations] == [
+        ("public.t", "column n was added as integer"),
+        ("public.t", "column name was dropped"),
+    ]
+    assert not state.is_spark_starting
     found = rows(target, "select * from public.t where id > 5 order by id")
     assert found == [(6, 6), (7, 70)]
     assert rows(target, "select * from public.other") == [(1,)]

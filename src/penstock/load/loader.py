@@ -592,7 +592,7 @@ class Loader:
             return
         self._written_s = now
         self.state.state, self.state.updated_us = state, self._clock.now_us()
-        self.state.is_spark_starting = not self._sessions.wait(lambda: True)
+        self.state.is_spark_starting = not self._sessions.is_ready
         self.state.applied_gsn = self._applied.gsn
         self.state.applied_segment = self._applied.segment
         self.state.applied_position = self._applied.position

@@ -404,6 +404,12 @@ class SessionKeeper:
         """Whether this process and the workers share this machine."""
         return self._options.is_local
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `get` would neither wait nor start a session."""
+        with self._lock:
+            return self._pending is not None and self._pending.ready
+
     def get(self) -> Session:
         """The session, started now if it was not. Raises what the start raises."""
         return self._starting().result()
