@@ -210,6 +210,26 @@ def test_the_slower_of_two_feeds_loses_nothing(site: Site, mode: StageMode) -> N
         site.post(mode, row(10, 8, v=10), table=P, feed="b")
 
 
+def test_a_row_of_a_feed_that_joins_is_looked_at_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one of its key may be applied since it was admitted."""
+    mode = StageMode.CONSISTENT
+    site.post(mode, row(20, 1, v=20))
+    site.resolve(30)
+    site.apply(mode)
+    read = site.target.read_position
+
+    def late(log_id: str) -> Applied:
+        site.staging.mark_applied(P, batch_of([row(25, 5, v=25)]))
+        site.target.rows["p"]["[5]"] = {"id": 5, "v": 25}
+        return read(log_id)
+
+    monkeypatch.setattr(site.target, "read_position", late)
+    assert site.post(mode, row(7, 5, v=7), table=P, feed="b") == (0, 1)
+    assert site.values("p") == {"[5]": 25}
+
+
 def test_a_feed_that_resolves_nothing_holds_nobody_up(site: Site) -> None:
     """Its rows are in the windows of the others, or are written at once."""
     site.post(StageMode.CONSISTENT, row(20, 1, v=20))
