@@ -438,7 +438,7 @@ def test_a_change_of_shape(
     log.close_segment()
     assert files_of(target.batch())
     wide = relation(
-        ("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64")
+        ("id", "integer", "int32"), ("name", "text", "string"), ("n", "bigint", "int64"), version=2
     )
     log.transaction(update(wide, 1, "b", 2**40))
     log.close_segment()

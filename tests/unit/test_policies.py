@@ -16,41 +16,110 @@ from penstock.control.config_errors import (
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.model import LOAD_AFRESH, Relation
 from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
+from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
-from penstock.sql.shape_changes import is_applied, shape_changes
+from penstock.sql.shape_changes import (
+    check_names,
+    column_renames,
+    is_applied,
+    names_in_the_way,
+    shape_changes,
+    shape_of_copy,
+    under_new_names,
+    with_names,
+)
 
 FRESH = TableRecord(source=TABLE, target=TABLE, merge_name="t_wkm", made=True, columns=())
-RECORD = SchemaDrift(set(), set(), []).record(FRESH, BASE)
+RECORD = SchemaDrift(set(), set(), []).record(FRESH, BASE, log_id="log")
 TITLE = replace(NAME, name="title")
+AGAIN = replace(NAME, id=9)
+
+
+def changes_to(after: Relation, record: TableRecord = RECORD) -> list[ChangeKind]:
+    """The kinds of all changes, renames first, as targets find them."""
+    aside = names_in_the_way(record, after, keeps_dropped=False)
+    record = with_names(record, aside)
+    renames = column_renames(record, after)
+    known = under_new_names(record, renames, is_key_kept=True)
+    return [change.kind for change in (*renames, *shape_changes(known, after, TYPES))]
 
 
 @pytest.mark.parametrize(
-    ("after", "renamed", "kinds"),
+    ("after", "kinds"),
     [
-        (BASE, False, []),
-        (shaped(ID, NAME, N, MORE, version=2), False, [ChangeKind.ADD_COLUMN]),
-        (shaped(ID, N, version=2), False, [ChangeKind.DROP_COLUMN]),
-        (shaped(ID, TITLE, N, version=2), True, [ChangeKind.RENAME_COLUMN]),
-        (shaped(ID, TITLE, N, version=2), False, [ChangeKind.DROP_COLUMN, ChangeKind.ADD_COLUMN]),
-        (shaped(ID, NAME, BIG, version=2), False, [ChangeKind.WIDEN_TYPE]),
-        (shaped(ID, NAME, SMALL, version=2), False, [ChangeKind.NARROW_TYPE]),
-        (
-            shaped(ID, NAME, replace(N, source_type="date"), version=2),
-            False,
-            [ChangeKind.CHANGE_TYPE],
-        ),
-        (shaped(ID, NAME, replace(N, nullable=True), version=2), False, [ChangeKind.NULLABILITY]),
-        (shaped(ID, replace(NAME, nullable=False), N, version=2), False, [ChangeKind.NULLABILITY]),
-        (shaped(ID, NAME, N, version=2, key=(0, 2)), False, [ChangeKind.CHANGE_KEY]),
+        (BASE, []),
+        (shaped(ID, NAME, N, MORE, version=2), [ChangeKind.ADD_COLUMN]),
+        (shaped(ID, N, version=2), [ChangeKind.DROP_COLUMN]),
+        (shaped(ID, TITLE, N, version=2), [ChangeKind.RENAME_COLUMN]),
+        (shaped(ID, AGAIN, N, version=2), [ChangeKind.ADD_COLUMN, ChangeKind.DROP_COLUMN]),
+        (shaped(ID, NAME, BIG, version=2), [ChangeKind.WIDEN_TYPE]),
+        (shaped(ID, NAME, SMALL, version=2), [ChangeKind.NARROW_TYPE]),
+        (shaped(ID, NAME, replace(N, source_type="date"), version=2), [ChangeKind.CHANGE_TYPE]),
+        (shaped(ID, NAME, replace(N, nullable=True), version=2), [ChangeKind.NULLABILITY]),
+        (shaped(ID, replace(NAME, nullable=False), N, version=2), [ChangeKind.NULLABILITY]),
+        (shaped(ID, NAME, N, version=2, key=(0, 2)), [ChangeKind.CHANGE_KEY]),
     ],
 )
-def test_changes_are_distinguished(after: Relation, renamed: bool, kinds: list[ChangeKind]) -> None:
+def test_changes_are_distinguished(after: Relation, kinds: list[ChangeKind]) -> None:
     """Each by its kind, and none where nothing changed."""
-    found = shape_changes(RECORD, after, TYPES, renamed=renamed)
-    assert [change.kind for change in found] == kinds
-    assert is_applied(RECORD, after) is (not kinds)
+    assert changes_to(after) == kinds
+    assert is_applied(RECORD, after, "log") is (not kinds)
+
+
+def test_each_shape_is_applied_once_and_in_its_own_log() -> None:
+    """A version up to the copy's is no news; one of another log is."""
+    assert is_applied(RECORD, BASE, "log")
+    assert not is_applied(RECORD, BASE, "another log")
+    later = replace(RECORD, version=3)
+    assert is_applied(later, shaped(ID, version=3), "log")
+    assert not is_applied(later, shaped(ID, version=4), "log")
+
+
+def test_names_that_another_column_has_now_are_set_aside() -> None:
+    """Two columns that swap their names, and one that takes the name of a dropped one."""
+    other = replace(MORE, name="other")
+    both = SchemaDrift(set(), set(), []).record(
+        FRESH, shaped(ID, NAME, other, version=1), log_id="log"
+    )
+    swapped = shaped(ID, replace(NAME, name="other"), replace(other, name="name"), version=2)
+    assert names_in_the_way(both, swapped, keeps_dropped=False) == {
+        "name": "penstock_column_2",
+        "other": "penstock_column_4",
+    }
+    taken = shaped(ID, replace(other, name="name"), version=2)
+    assert names_in_the_way(both, taken, keeps_dropped=False) == {"name": "penstock_column_2"}
+    assert names_in_the_way(both, taken, keeps_dropped=True) == {}
+    assert changes_to(swapped, both) == [ChangeKind.RENAME_COLUMN] * 2
+
+
+def test_a_copy_that_is_newer_than_the_logs_first_shapes() -> None:
+    """It is found by its columns; rows of an older shape must have the same names."""
+    copied = replace(FRESH, columns=(("id", "integer"), ("title", "text")))
+    old, new = shaped(ID, NAME, version=1), shaped(ID, TITLE, version=2)
+    assert shape_of_copy(copied, [old, new]) == new
+    assert shape_of_copy(RECORD, [old, new]) is None
+    with pytest.raises(ShapeNotApplicable, match="was copied with a column title"):
+        check_names(old, new)
+    check_names(new, new)
+
+
+def test_a_dropped_unique_key_is_a_change_of_a_key() -> None:
+    """Where the copy has it; one that came with the copy, or is not told, is none."""
+    keyed = replace(RECORD, unique=(("name",), ("n",)))
+    (change,) = shape_changes(keyed, replace(BASE, unique=(("name",),), version=2), TYPES)
+    assert (change.kind, change.columns) == (ChangeKind.CHANGE_KEY, ("n",))
+    assert shape_changes(keyed, replace(BASE, unique=None, version=2), TYPES) == []
+
+
+def test_another_collation_is_a_change() -> None:
+    """One that is not told is none."""
+    collated = replace(RECORD, collations=("", "latin1_swedish_ci", ""))
+    binary = shaped(ID, replace(NAME, collation="utf8mb4_bin"), N, version=2)
+    (change,) = shape_changes(collated, binary, TYPES)
+    assert change.is_recollated
+    assert shape_changes(collated, shaped(ID, NAME, N, version=2), TYPES) == []
 
 
 def test_a_record_of_an_earlier_version() -> None:
@@ -63,7 +132,7 @@ def test_a_record_of_an_earlier_version() -> None:
 def test_a_record_is_read_as_it_was_written() -> None:
     """With its departures."""
     schema_drift = SchemaDrift({"a"}, {"b"}, ["it could not be"])
-    record = schema_drift.record(FRESH, BASE)
+    record = schema_drift.record(FRESH, BASE, log_id="log")
     assert replace(FRESH, **shape_fields(shape_text(record))) == record
 
 

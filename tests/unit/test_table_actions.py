@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.engines.postgres.source.table_actions import TableActions
+from penstock.model import TableName
 
 
 class Watch:
@@ -14,6 +15,10 @@ class Watch:
 
     pending_count = 0
     changed = False
+
+    def awaiting(self) -> dict[TableName, str]:
+        """No table has to be read again."""
+        return {}
 
     def __init__(self, cost_s: float) -> None:
         self.cost_s = cost_s
