@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from fix_pipeline import pipeline
 from penstock.control import file_edits
 from penstock.control.doctor_directory import check_edits
-from penstock.control.file_edits import EditRefused, settle_file_edits
+from penstock.control.file_edits import EditRefused, keep_first_settings, settle_file_edits
 from penstock.control.table_list import _captured, line_of
 from penstock.control.table_requests import put_request, read_requests, removed_tables
 from penstock.host.files import REAL_FILES
@@ -56,11 +56,18 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
     return made
 
 
+def settle(config: Config, tell: Callable[[str], None] = lambda _: None) -> Config:
+    """Do what each start does that passes its checks."""
+    found = settle_file_edits(config, tell)
+    keep_first_settings(config)
+    return found
+
+
 def start(folder: Path, tables: tuple[str, ...], **options: Any) -> tuple[Config, list[str]]:
     """Start with this file; the configuration after it, and what was told."""
     told: list[str] = []
     config = pipeline(folder, *URLS, tables=tables, **options)
-    return settle_file_edits(config, told.append), told
+    return settle(config, told.append), told
 
 
 def begin_log(config: Config) -> None:
@@ -188,10 +195,10 @@ def test_a_log_that_leaves_no_table_out_refuses(
     """An engine without table requests keeps what its log began with."""
     url = "yugabytedb://u@h:5433/s"
     config = pipeline(tmp_path, url, URLS[1], tables=BOTH)
-    settle_file_edits(config)
+    settle(config)
     config = pipeline(tmp_path, url, URLS[1], tables=BOTH[:1])
     with pytest.raises(EditRefused, match=r"public\.bag"):
-        settle_file_edits(config)
+        settle(config)
 
 
 def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> None:
@@ -271,14 +278,14 @@ def test_another_target_in_mode_change_has_to_follow_the_log(
 
     monkeypatch.setattr(file_edits, "open_target_reader", open_reader)
     same = (URLS[0], URLS[1].replace("one", "two"))
-    settle_file_edits(pipeline(tmp_path, *same, tables=BOTH, mode="change"))
+    settle(pipeline(tmp_path, *same, tables=BOTH, mode="change"))
     assert not opened
     other = pipeline(tmp_path, URLS[0], "postgresql://u:one@h/new", tables=BOTH, mode="change")
     if log_id == "one":
-        settle_file_edits(other)
+        settle(other)
     else:
         with pytest.raises(EditRefused, match=r"h/new does not follow"):
-            settle_file_edits(other)
+            settle(other)
     assert len(opened) == 1
 
 
@@ -288,7 +295,7 @@ def test_a_choice_of_types_is_said_to_hold_from_now_on(source: Source, tmp_path:
     told: list[str] = []
     for types in ({"zero dates": "null"}, {"zero dates": "epoch"}):
         chosen = replace(config, target=replace(config.target, types=types))
-        settle_file_edits(chosen, told.append)
+        settle(chosen, told.append)
         begin_log(config)
     assert ["[target.types]" in text for text in told] == [True]
 

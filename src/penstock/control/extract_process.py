@@ -16,7 +16,7 @@ from penstock.control.base_place import base_holder
 from penstock.control.consumers import register_configured, register_merge
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
-from penstock.control.file_edits import settle_file_edits
+from penstock.control.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.new_table_watch import NewTableWatch, settle_new_tables
 from penstock.control.new_tables import without_new
 from penstock.control.pipeline import pipeline_of
@@ -90,12 +90,14 @@ def extract_changes(
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "extract")
+        given = config
         config = settle_file_edits(config)
         if not checked:
             config = settle_new_tables(config)
             # Only progress is written to the target, and extraction goes on without it.
             examine(config, sides=(Side.HOST, Side.SOURCE)).require()
         check_source(config)
+        keep_first_settings(given)
         if stop():
             raise SystemExit(0)
         if not checked:

@@ -121,9 +121,19 @@ def settle_file_edits(
             "are in the target stay as they are; to translate a table's rows again: "
             f"penstock table resync {config.path.name} TABLE"
         )
-    REAL_FILES.make_directory(config.layout.state)
-    checkpoint.save(config.layout.state / SETTINGS_FILE, now)
+    if last is not None:
+        checkpoint.save(config.layout.state / SETTINGS_FILE, now)
     return with_requests(config)
+
+
+def keep_first_settings(config: Config) -> None:
+    """Keep the settings of a pipeline's first start, once it has passed all checks.
+
+    Before, a start that is refused leaves nothing. config: as it was read from the file.
+    """
+    if config.stage is None and load_settings(config) is None:
+        REAL_FILES.make_directory(config.layout.state)
+        checkpoint.save(config.layout.state / SETTINGS_FILE, FileSettings.of(config))
 
 
 def _has_begun(config: Config) -> bool:

@@ -23,7 +23,7 @@ from penstock.control.cluster import check_cluster
 from penstock.control.deferred_keys import DeferredKeyMaker, unique_keys_wait
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.doctor import examine
-from penstock.control.file_edits import settle_file_edits
+from penstock.control.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.handover import bulk_planner, wait_for_point
 from penstock.control.log_facts import read_log_end
 from penstock.control.new_table_watch import settle_new_tables
@@ -85,11 +85,13 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
         check_not_running(config, "load")
+        given = config
         config = settle_file_edits(config)
         if not checked:
             config = settle_new_tables(config)
             check_plan(config)
             examine(config).require()
+        keep_first_settings(given)
         stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
         REAL_FILES.make_directory(config.layout.run)
         if not checked:

@@ -20,7 +20,7 @@ import structlog
 
 from penstock.control.diagnostics import diagnostics_to, open_diagnostics
 from penstock.control.doctor import examine
-from penstock.control.file_edits import settle_file_edits
+from penstock.control.file_edits import keep_first_settings, settle_file_edits
 from penstock.control.live import View
 from penstock.control.new_table_watch import settle_new_tables
 from penstock.control.outages import Outage
@@ -382,10 +382,12 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
         text = f"checking {places} and this machine for pipeline {name}"
         view.event(text, "checking", pipeline=name)
         check_not_running(config, "run", "extract", "load")
+        given = config
         config = settle_file_edits(config, lambda text: view.event(text, "file edited"))
         config = settle_new_tables(config)
         check_plan(config)
         examine(config).require()
+        keep_first_settings(given)
         if stop():
             return
         REAL_FILES.make_directory(config.layout.run)
