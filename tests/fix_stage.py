@@ -376,8 +376,22 @@ class Stage:
         while not self._mark() or self._mark()[0][1] < until:  # nothing with a note is on its way
             self._moves(deadline)
             time.sleep(0.1)
+        last = self._staged("select max(nanos) from {table}")
+        while self._staged(f"select count(*) from {{table}} where not applied and nanos <= {last}"):
+            self._moves(deadline)  # mark may be written before them
+            time.sleep(0.1)
         self._execute("alter table child drop column note")
         return "column dropped"
+
+    def _staged(self, query: str) -> int:
+        """Ask the mutation table of child; while its server is away, something waits."""
+        table = f"_{self.path.replace('/', '_')}_child"
+        try:
+            with psycopg.connect(self.staging_server.url("postgres")) as connection:
+                (found,) = connection.execute(query.format(table=table)).fetchone() or (0,)  # type: ignore[arg-type]
+                return int(found or 0)
+        except psycopg.OperationalError:
+            return 1
 
     def _execute(self, sql: str) -> None:
         with session(self.target, self.namespace) as connection:
