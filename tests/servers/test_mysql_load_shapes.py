@@ -337,3 +337,31 @@ def test_a_unique_key_that_the_source_dropped_is_dropped(my_start: MyStart, log:
     while target.applied.segment < 1:
         target.batch()
     assert target.rows("select * from t order by id") == [(1, 7), (2, 7)]
+
+
+@pytest.mark.parametrize("place", ["load.alter.before", "load.alter.aside", "load.alter.between"])
+def test_names_are_swapped_once_wherever_it_is_cut_off(
+    my_start: MyStart, log: LogMaker, place: str
+) -> None:
+    """DDL commits: the names that columns have for the time being tell how far it came."""
+    target = my_start("create table t (id int primary key, a int, b int)")
+    number, a, b = (
+        Column(name=name, source_type="integer", neutral="int32", id=place, nullable=place > 1)
+        for place, name in enumerate(("id", "a", "b"), 1)
+    )
+    first = replace(relation(("id", "integer", "int32")), columns=(number, a, b))
+    log.transaction(insert(first, 1, 10, 20))
+    log.close_segment()
+    target.batch()
+    swapped = (number, replace(a, name="b"), replace(b, name="a"))
+    log.transaction(insert(replace(first, columns=swapped, version=2), 2, 11, 21))
+    log.close_segment()
+    with armed(f"{place}:1:error"):
+        try:
+            while target.applied.segment < 1:
+                target.batch()
+        except FaultInjected:
+            target.target.forget()
+    while target.applied.segment < 1:
+        target.batch()
+    assert target.rows("select id, b, a from t order by id") == [(1, 10, 20), (2, 11, 21)]

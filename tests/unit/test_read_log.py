@@ -470,7 +470,7 @@ def test_a_frame_without_pandas_says_what_to_do(tmp_path: Path) -> None:
         check=True,
         env=environment,
     )
-    assert "pip install pandas" in done.stdout
+    assert "penstock[pandas]" in done.stdout
 
 
 def test_a_frame_holds_absent_where_a_cell_was_not_sent(tmp_path: Path) -> None:
