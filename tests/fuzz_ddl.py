@@ -115,6 +115,8 @@ class Fuzzing:
             more["tell"] = lambda text: say(f"    {text}")
         more.setdefault("patience_s", self._flags.patience)
         more["has_base"] = self._flags.base
+        if self._flags.begin:
+            more.setdefault("begins_at_once", self._flags.begin == "beside")
         return run_histories(self._servers, self._folder, self._pair, given, seed, **more)
 
 
@@ -134,6 +136,7 @@ def read_flags() -> argparse.Namespace:
     add("--play", type=Path, nargs="+", help="files of scripts, in place of random histories")
     add("--patience", type=float, default=UNCHANGED_S, help="seconds that a difference must stay")
     add("--base", action="store_true", help="compare the fold of the log, too")
+    add("--begin", choices=("after", "beside"), help="the bulk load; both, if not given")
     add("--keep", type=Path, help="a folder for the pipelines' files")
     add("--verbose", action="store_true")
     flags = parser.parse_args()

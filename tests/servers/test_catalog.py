@@ -289,6 +289,32 @@ def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -
         assert neutral["kinds.mood[]"] == neutral['kinds."Pair"'] == "string"
 
 
+def test_types_of_a_shape(source_url: str) -> None:
+    """A relation of the stream, or of a look at the catalogue, brings the user's types."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(
+            catalog,
+            "create type public.mood as enum ('sad', 'glad')",
+            "create domain public.moods as public.mood[]",
+            "create table public.t (id int primary key, m public.moods)",
+            "insert into public.t values (1, '{sad}')",
+        )
+        (table,) = captured_tables(catalog, ["public.t"])
+        (message,) = capture.relation_messages()
+        resolved = RelationResolver(catalog, [table]).resolve(message)
+        assert resolved is not None
+        mood, moods = resolved.types
+        assert (mood.create_sql, mood.labels) == (
+            "create type \"public\".\"mood\" as enum ('sad', 'glad')",
+            ("sad", "glad"),
+        )
+        assert moods.name == "moods"
+        assert moods.kind == "d"
+        assert relation_of(table).types == resolved.types
+        looked = definitions_of(catalog, [table.source_id], shape_only=True)
+        assert looked[table.source_id].types == resolved.types
+
+
 def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
     """Names of columns may hold anything; a table may have very many."""
     odd = ["Größe", 'say "hi"', "a.b", "select", "x" * 63, "%s", "\\", "'", "\n"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -23,8 +24,9 @@ from fix_policies import (
     settle,
     shaped,
 )
-from penstock.model import Column
+from penstock.model import Column, Relation, TypeDefinition
 from penstock.ports.policies import Policies, Policy
+from penstock.ports.refusals import ShapeNotApplicable
 
 
 class PgApplying(Applying):
@@ -105,3 +107,58 @@ class TestLeniently(Leniently):
         log.close_segment()
         settle(target, log)
         assert target.rows("select s from t order by id") == [("x",), ("(1,2)",)]
+
+
+MOOD = Column(name="m", source_type="public.mood", neutral="string", missing="glad", id=4)
+RANK = Column(name="r", source_type="public.rank", neutral="int32", base_type="integer", id=5)
+
+
+def typed(*types: TypeDefinition, version: int) -> Relation:
+    """A shape with columns of the user's types."""
+    return replace(shaped(ID, NAME, N, MOOD, RANK, version=version), types=types)
+
+
+def enum_of(*labels: str) -> TypeDefinition:
+    """The enum as the source has it."""
+    listed = ", ".join(f"'{label}'" for label in labels)
+    sql = f"create type public.mood as enum ({listed})"
+    return TypeDefinition(schema="public", name="mood", kind="e", create_sql=sql, labels=labels)
+
+
+DOMAIN = TypeDefinition(
+    schema="public", name="rank", kind="d", create_sql="create domain public.rank as integer"
+)
+LABELS = "select enumlabel from pg_enum order by enumsortorder"
+
+
+class TestTypes:
+    """Types that the source got after the target's tables were created."""
+
+    def test_are_created_with_the_columns(self, begin: Begin, log: LogMaker) -> None:
+        """Also in a target that has a log of before."""
+        target = begun(begin, log, Policies())
+        relation = typed(enum_of("sad", "glad"), DOMAIN, version=2)
+        log.transaction(insert(relation, 2, "b", 20, "sad", 3))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select m::text, r from t order by id") == [("glad", None), ("sad", 3)]
+
+    def test_get_labels_at_their_places(self, begin: Begin, log: LogMaker) -> None:
+        """A default may be a label that no row has had."""
+        target = begun(begin, log, Policies())
+        target.execute("create type public.mood as enum ('sad', 'own')")
+        relation = typed(enum_of("low", "sad", "glad"), DOMAIN, version=2)
+        log.transaction(insert(relation, 2, "b", 20, "low", 3))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows(LABELS) == [("low",), ("sad",), ("glad",), ("own",)]
+        assert target.rows("select m::text from t order by id") == [("glad",), ("low",)]
+
+    def test_that_the_target_refuses_are_named(self, begin: Begin, log: LogMaker) -> None:
+        """The column is refused, by name, and the statement is the hint."""
+        target = begun(begin, log, Policies())
+        bad = replace(DOMAIN, create_sql="create domain public.rank as public.nowhere")
+        log.transaction(insert(typed(enum_of("sad", "glad"), bad, version=2), 2, "b", 20, "sad", 3))
+        log.close_segment()
+        with pytest.raises(ShapeNotApplicable, match="rank"):
+            settle(target, log)

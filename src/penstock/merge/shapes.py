@@ -246,6 +246,7 @@ def _joined(
         source_id=before.source_id if before is not None else 0,
         version=before.version if before is not None else 1,
         awaits_reload=next((shape.awaits_reload for shape in shapes if shape.awaits_reload), ""),
+        types=tuple(dict.fromkeys(one for shape in shapes for one in shape.types)),
         notes=first.notes,
     )
     return made if len({column.name for column in columns}) == len(columns) else None

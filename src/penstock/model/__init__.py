@@ -5,13 +5,12 @@ Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `pe
 
 from penstock.model.change import DROP_TABLE, FlushPoint, Marker, MarkerKind, Op, Rows, Run
 from penstock.model.errors import LOAD_AFRESH, LOAD_AGAIN, PenstockError, Retry
-from penstock.model.relation import Column, Identity, Relation
+from penstock.model.relation import Column, Identity, Relation, TypeDefinition
 from penstock.model.table import (
     ColumnDefinition,
     ForeignKey,
     TableDefinition,
     TableName,
-    TypeDefinition,
     UniqueKey,
 )
 

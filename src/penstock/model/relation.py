@@ -54,6 +54,21 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypeDefinition:
+    """A user-defined type that a table needs, after those it depends on.
+
+    kind: `e` enum, `d` domain, `c` composite, `r` range. labels: of an enum, in their order. Types
+    of extensions are not listed: the target needs the extension.
+    """
+
+    schema: str
+    name: str
+    kind: str
+    create_sql: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """One version of a table's shape. Replaced whole, never changed.
 
@@ -67,6 +82,8 @@ class Relation:
     awaits_reload: why the rows before this version are not known in it; empty where they are. All
     rows follow after a RELOAD marker, in a later version; a reader that keeps the table's contents
     leaves it as it is until then and skips the rows of this version.
+    types: the user's types of the columns, as they were when the version began, each after those
+    that it rests on.
     """
 
     schema: str
@@ -79,6 +96,7 @@ class Relation:
     version: int = 1
     unique: tuple[tuple[str, ...], ...] | None = None
     awaits_reload: str = ""
+    types: tuple[TypeDefinition, ...] = field(default=(), compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

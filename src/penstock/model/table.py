@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.model.relation import Identity
+from penstock.model.relation import Identity, TypeDefinition
 
 
 class TableName(NamedTuple):
@@ -93,20 +93,6 @@ class ForeignKey:
     deferrable: bool = False
     on_update: str = ""
     on_delete: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeDefinition:
-    """A user-defined type that a table needs, after those it depends on.
-
-    kind: `e` enum, `d` domain, `c` composite, `r` range. Types of extensions are not listed: the
-    target needs the extension.
-    """
-
-    schema: str
-    name: str
-    kind: str
-    create_sql: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ BASE_TYPES = """
      where typtype <> 'd'
 """
 
+USER_ID_MIN = 16384  # the server's own types have lower oids
+
 ENCODING = """
     select pg_encoding_to_char(encoding)
       from pg_database
@@ -225,7 +227,9 @@ def user_types(
     columns: per table oid, the oids of its columns' types. A type comes after those it depends on.
     Row types of tables are not listed.
     """
-    ids = sorted({oid for oids in columns.values() for oid in oids})
+    ids = sorted({oid for oids in columns.values() for oid in oids if oid >= USER_ID_MIN})
+    if not ids:
+        return {}
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = {row["id"]: row for row in cursor.execute(USER_TYPES, {"ids": ids}).fetchall()}
     if not rows:
@@ -273,7 +277,13 @@ def _definition(row: dict[str, Any]) -> TypeDefinition | None:
         sql = f"create type {name} as range ({', '.join(options)})"
     else:
         return None
-    return TypeDefinition(schema=row["schema"], name=row["name"], kind=row["kind"], create_sql=sql)
+    return TypeDefinition(
+        schema=row["schema"],
+        name=row["name"],
+        kind=row["kind"],
+        create_sql=sql,
+        labels=tuple(row["labels"]),
+    )
 
 
 def _domain(name: str, row: dict[str, Any]) -> str:

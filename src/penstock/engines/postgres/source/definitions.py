@@ -202,7 +202,7 @@ def definitions_of(
     """Definitions by oid; an oid that the catalogue does not have is left out.
 
     connection: autocommit or in a transaction, with EXACT_TEXT_SETTINGS. book: types already
-    known. shape_only: without sizes, defaults, user types and foreign keys, so that nothing waits
+    known. shape_only: without sizes, defaults and foreign keys, so that nothing waits
     for an ALTER TABLE in progress. Raises SettingsWrong on a connection without those settings.
     """
     require_exact_text(connection)
@@ -223,7 +223,7 @@ def definitions_of(
     wanted = {(c["type_oid"], c["typmod"]) for rows in columns.values() for c in rows}
     book.learn(connection, wanted)
     type_oids = {id_: [c["type_oid"] for c in rows] for id_, rows in columns.items()}
-    types = {} if shape_only else user_types(connection, type_oids)
+    types = user_types(connection, type_oids)
     return {
         row["id"]: _table(
             row,

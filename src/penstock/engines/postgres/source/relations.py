@@ -73,6 +73,7 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
         source_id=definition.source_id,
         version=version,
         unique=UniqueKey.columns_of(definition.unique_keys),
+        types=definition.types,
     )
 
 
@@ -116,8 +117,8 @@ def definition_of(relation: Relation) -> TableDefinition:
         primary_key=tuple(relation.columns[i].name for i in relation.key),
         identity=relation.identity,
         identity_columns=tuple(relation.columns[i].name for i in relation.before),
-        # Any other table's messages mark these columns.
-        is_partitioned=bool(relation.before),
+        types=relation.types,
+        is_partitioned=bool(relation.before),  # other tables' messages mark these columns
     )
 
 
@@ -474,6 +475,7 @@ class RelationResolver:
             identity=identity,
             source_id=message.source_id,
             unique=_told_keys(definition, live, last=self._current.get(name)),
+            types=(live or definition).types,
             notes=tuple(notes),
         )
 

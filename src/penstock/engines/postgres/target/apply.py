@@ -18,6 +18,7 @@ import psycopg
 import structlog
 
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, commit_durably, connect, quoted
+from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.merge_rows import MergeLayout
@@ -135,6 +136,20 @@ def apply_phases(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
     copies = _copied_shapes(target, phases)
     for phase in phases:
         _PhaseApply(target, phase, copies).run()
+
+
+def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
+    """Create the types of shapes that these phases bring; before the batch's transaction."""
+    wanted = [relation for phase in phases for relation in phase.relations if relation.types]
+    if not wanted:
+        return
+    new = []
+    for relation in wanted:
+        source = TableName(relation.schema, relation.name)
+        record = target.records.get(source, target_name(source, target.namespaces))
+        if not is_applied(record, relation, target.log_id):
+            new.append(relation)
+    prepare_types(target.connection, new, target.namespaces)
 
 
 def _copied_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:

@@ -1,5 +1,6 @@
-"""Labels that an enum got at the source after the target's type was made.
+"""Types that the source got after the target's tables were created, and labels of enums.
 
+A shape of the log brings the types of its columns, with the labels that they had then.
 The server sends no message for ALTER TYPE ... ADD VALUE; the first row that uses the label shows
 it. A label is added after the others, because its place is not known: that only affects sorting by
 the type. Outside a transaction, because a new label cannot be used in the one that adds it.
@@ -7,7 +8,7 @@ the type. Outside a transaction, because a new label cannot be used in the one t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import psycopg
 import structlog
@@ -15,7 +16,8 @@ import structlog
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
-from penstock.model import PenstockError, TableName
+from penstock.engines.postgres.target.schema import ensure_type
+from penstock.model import PenstockError, Relation, TableName, TypeDefinition
 
 logger = structlog.get_logger(__name__)
 
@@ -44,6 +46,16 @@ ENUM_COLUMNS = """
       join pg_type e on e.oid = b.id and e.typtype = 'e'
       join pg_namespace n on n.oid = e.typnamespace
      where b.arrays < 2
+"""
+
+
+LABELS = """
+    select e.enumlabel
+      from pg_enum e
+      join pg_type t on t.oid = e.enumtypid
+      join pg_namespace n on n.oid = t.typnamespace
+     where n.nspname = %s and t.typname = %s
+     order by e.enumsortorder
 """
 
 
@@ -78,6 +90,40 @@ def add_missing_labels(
                 _add(connection, quoted(schema, name), label)
                 added += 1
     return added
+
+
+def prepare_types(
+    connection: psycopg.Connection, relations: Iterable[Relation], namespaces: Mapping[str, str]
+) -> None:
+    """Create the types that shapes have and the target lacks; add the labels that its enums lack.
+
+    Before the transaction that alters tables: a label cannot be used in the one that adds it. What
+    the target refuses here is told when a table cannot be altered without it.
+    """
+    for kind in dict.fromkeys(kind for relation in relations for kind in relation.types):
+        try:
+            ensure_type(connection, kind, namespaces)
+            _follow_labels(connection, kind, namespaces)
+        except (PenstockError, psycopg.errors.InsufficientPrivilege) as error:
+            logger.warning("type not created in the target", type=kind.name, reason=str(error))
+
+
+def _follow_labels(
+    connection: psycopg.Connection, kind: TypeDefinition, namespaces: Mapping[str, str]
+) -> None:
+    """Give an enum of the target the source's labels, each after the one before it there."""
+    if not kind.labels:
+        return
+    schema = namespaces.get(kind.schema, kind.schema)
+    rows = connection.execute(LABELS, (schema, kind.name)).fetchall()
+    there = {label for (label,) in rows}
+    place = ""
+    for label in kind.labels:
+        if label not in there:
+            added = f"alter type {quoted(schema, kind.name)} add value if not exists"
+            first = f" before {literal(rows[0][0])}" if rows else ""
+            connection.execute(f"{added} {literal(label)}{place or first}")
+        place = f" after {literal(label)}"
 
 
 def _add(connection: psycopg.Connection, enum: str, label: str) -> None:

@@ -158,7 +158,7 @@ def _create(
     name = target_name(definition.name, namespaces)
     _ensure_schema(connection, name.schema)
     for kind in definition.types:
-        _ensure_type(connection, kind, namespaces)
+        ensure_type(connection, kind, namespaces)
     version = connection.info.server_version
     columns = []
     for column in definition.columns:
@@ -236,9 +236,13 @@ def _ensure_schema(connection: psycopg.Connection, schema: str) -> None:
         ) from error
 
 
-def _ensure_type(
+def ensure_type(
     connection: psycopg.Connection, kind: TypeDefinition, namespaces: Mapping[str, str]
 ) -> None:
+    """Create a type of the source's if the target has none of its name.
+
+    Raises TargetSchemaMissing, TargetTypeMissing, TargetDdlFailed.
+    """
     schema = namespaces.get(kind.schema, kind.schema)
     if connection.execute(
         "select 1 from pg_type t join pg_namespace n on n.oid = t.typnamespace"

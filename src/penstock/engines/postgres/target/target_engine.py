@@ -184,18 +184,20 @@ class PostgresTarget:
 
     def reshape(
         self,
-        phases: Sequence[PhaseSpec],  # noqa: ARG002 - the port's
+        phases: Sequence[PhaseSpec],
         *,
         source_engine: str,
         before: Applied,  # noqa: ARG002 - the port's
     ) -> None:
-        """Tables are altered in the batch's transaction; the types are those of this source."""
+        """Prepare types: tables are altered in the batch's transaction."""
         version = self.connection.info.server_version // 10_000
         self._target.foreign = Foreign(
             engine=source_engine,
             target=Server(engine=Engine.POSTGRESQL, version=(version,)),
             choices=self._choices,
         )
+        with server_errors("preparing types"):
+            apply.prepare_shapes(self._target, phases)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
