@@ -113,9 +113,10 @@ def test_every_type_of_the_same_engine(
 ) -> None:
     """Printed the same way at both ends; old images, too: a whole one finds its row."""
     place = postgres_place
-    with psycopg.connect(place.url) as connection:
-        both = min(connection.info.server_version // 10_000, postgres.version)
-        values = values_of_postgres(both, set(), with_xml=has_xml(connection))
+    with psycopg.connect(place.url) as source, psycopg.connect(postgres.url()) as target:
+        both = min(source.info.server_version // 10_000, postgres.version)
+        with_xml = has_xml(source) and has_xml(target)
+        values = values_of_postgres(both, set(), with_xml=with_xml)
     columns = ", ".join(f"c{n} {kind}" for n, kind in enumerate(values))
     table = f"create table public.item (id int primary key, {columns})"
     place.run(SETUP, table)
