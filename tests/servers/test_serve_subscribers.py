@@ -178,6 +178,9 @@ def test_columns_rows_and_publications_that_change(shop: Served, postgres: Serve
         with psycopg.connect(shop.connection(), autocommit=True) as connection:
             connection.execute("create publication mine for table other")
             subscriber.run(f"alter subscription {subscriber.name} disable")
+            # Until its worker has ended, it confirms changes that the old publication lacks.
+            workers = "select pid from pg_stat_subscription where pid is not null"
+            subscriber.until(lambda: not subscriber.run(workers), "the worker has ended")
             subscriber.run(
                 f"alter subscription {subscriber.name} set publication mine with (refresh = false)"
             )
