@@ -240,6 +240,21 @@ def test_pg21_right_to_read(
     assert found(least, "PG21") == []
 
 
+def test_pg21_is_one_finding_for_many_tables(
+    config: Config, run: Callable[[str], None], postgres: Server, role: str
+) -> None:
+    """The first tables are named, the others counted, and one command is enough."""
+    for number in range(25):
+        run(f"create table t{number:02} (id int primary key)")
+    least = as_role(config, postgres, role, "source")
+    finding = one(least, "PG21", Severity.ERROR, "public.t09 and 15 more")
+    assert "public.t10" not in finding.what
+    run(finding.command)
+    assert found(least, "PG21") == []
+    run("alter table t03 enable row level security; alter table t04 enable row level security")
+    one(least, "PG22", Severity.ERROR, "public.t03, public.t04 have row security")
+
+
 def test_pg22_row_security(
     config: Config, run: Callable[[str], None], postgres: Server, role: str
 ) -> None:
@@ -268,7 +283,7 @@ def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None])
     run("create table a (id int primary key)")
     assert found(config, "PG30") == []
     run("create sequence s")
-    one(config, "PG30", Severity.INFO, "1 sequences")
+    one(config, "PG30", Severity.INFO, "1 sequence")
     run("select lo_create(0)")
     assert len(found(config, "PG30")) == 2
 
@@ -276,7 +291,7 @@ def test_pg30_what_is_not_replicated(config: Config, run: Callable[[str], None])
 def test_pg30_what_made_tables_lack(config: Config, run: Callable[[str], None]) -> None:
     """Constraints with the statements that make them, and parents of inheritance."""
     run("create table a (id int primary key, n int constraint small check (n < 5))")
-    finding = one(config, "PG30", Severity.INFO, "1 CHECK and exclusion constraints")
+    finding = one(config, "PG30", Severity.INFO, "1 CHECK or exclusion constraint")
     assert finding.command == "alter table public.a add constraint small CHECK ((n < 5));"
     run("alter table a drop constraint small; create table b () inherits (a)")
     one(config, "PG30", Severity.INFO, "inherit from public.a")

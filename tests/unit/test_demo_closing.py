@@ -19,7 +19,7 @@ def outcome(**differences: int) -> DemoOutcome:
 def test_equal_is_said_with_rows_and_position() -> None:
     """Equality names what was compared and where."""
     assert closing_lines(outcome())[-1] == (
-        "source and target are equal: 1 tables, 7 rows, compared row by row at position 0/100"
+        "source and target are equal: 1 table, 7 rows, compared row by row at position 0/100"
     )
     assert outcome().as_dict()["equal"] is True
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from penstock.control.consumer_list import ConsumerLine
 from penstock.control.display import (
     console,
-    count_words,
     human_bytes,
     human_count,
     human_seconds,
@@ -32,6 +32,7 @@ from penstock.control.live import (
     last_lines,
 )
 from penstock.control.running import ProcessState
+from penstock.control.serve_status import ServeSeen
 from penstock.control.show import show_lag, show_report, show_status
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
@@ -40,6 +41,7 @@ from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
 from penstock.load.loader_state import LoaderState
 from penstock.model import FlushPoint, TableName
+from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity, Side
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import STEPS, Handover
@@ -173,7 +175,7 @@ def test_a_report_shows_each_command_on_a_line_of_its_own() -> None:
     text = out.getvalue()
     assert f"        > {command}\n" in text
     assert "E PG12  w" in text
-    assert "5 checks done, 2 could not be done: 1 errors" in text
+    assert "5 checks done, 2 could not be done: 1 error, 0 warnings, 0 notes" in text
     assert "nothing stops" not in text
 
 
@@ -213,8 +215,8 @@ def test_lines_tell_each_step_once_and_numbers_at_intervals() -> None:
     text = out.getvalue()
     for number in range(1, 5):
         assert text.count(f"handover {number} of 4") == 1
-    assert text.count("bulk load 70%, 0 of 1 tables: 700 of about 1 000 rows, 100 rows/s") == 1
-    assert text.count("bulk load done: 1 000 rows in 1 tables") == 1
+    assert text.count("bulk load 70%, 0 of 1 table: 700 of about 1 000 rows, 100 rows/s") == 1
+    assert text.count("bulk load done: 1 000 rows in 1 table\n") == 1
     assert "stopped in order" in text
 
 
@@ -240,11 +242,12 @@ def test_events_have_a_type_a_time_and_fields() -> None:
     view = JsonView(seen.append, clock=clock)
     view.event("checking", "checking", pipeline="shop")
     for second in range(8):
-        view.show(status(gsn=500 * second, applied=250 * second, steps=2))
+        done = bulk(1000, "done") if second else None
+        view.show(status(gsn=500 * second, applied=250 * second, bulk=done, steps=2))
         clock.now_s += 1
     clock.now_s += 10
     for _ in range(8):
-        view.show(status(gsn=3500, applied=1750, steps=2))
+        view.show(status(gsn=3500, applied=1750, bulk=done, steps=2))
         clock.now_s += 1
     view.show(status(gsn=3500, applied=1750, bulk=bulk(1000, "done"), steps=4))
     view.finish(status(gsn=3500, applied=1750, bulk=bulk(1000, "done"), steps=4))
@@ -281,6 +284,43 @@ def test_the_live_view_draws_bars_and_numbers() -> None:
     text = out.getvalue()
     assert "preparing" in text
     assert "position step 2" in text
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_no_rate_is_shown_before_changes_are_applied(resumed: bool) -> None:
+    """While tables are loaded or Spark is starting, 0 rows/s would look like a fault."""
+    loader = LoaderState(pid=12, is_spark_starting=True) if resumed else None
+    phase = "done" if resumed else "copying"
+    before = status(gsn=9, bulk=bulk(0, phase), steps=4, loader=loader)
+    found = replace(before, lag=None)
+    clock, out, figures = Hands(), io.StringIO(), list[dict[str, object]]()
+    views = [LineView(console(out), clock=clock), JsonView(figures.append, clock=clock)]
+    for _ in range(3):
+        for view in views:
+            view.show(found)
+        clock.now_s += 6
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    live = LiveView(terminal, clock=clock)
+    live.close()
+    live.show(found)
+    clock.now_s += 1
+    live.show(found)
+    paper = Console(width=120, record=True, file=io.StringIO(), color_system=None)
+    paper.print(live.drawn(found))
+    show_status(found, console(out))
+    for text in (out.getvalue(), paper.export_text()):
+        assert "extracted" in text
+        assert "0 rows/s" not in text
+        assert "(0/s)" not in text
+        assert "? to go" not in text
+    progress = [item for item in figures if item["type"] == "progress"]
+    assert {item["loaded_rows_per_s"] for item in progress} == {None}
+    moving = status(gsn=9, applied=5, bulk=bulk(1000, "done"), steps=4)
+    live.show(moving)
+    clock.now_s += 1
+    live.show(moving)
+    paper.print(live.drawn(moving))
+    assert "0 rows/s" in paper.export_text(), "a pipeline that stands says so"
 
 
 REFUSED = TableLine(
@@ -463,7 +503,7 @@ def test_rows_that_are_under_way_are_not_done() -> None:
     done = msgspec.structs.replace(full, chunks_done=16)
     ended = msgspec.structs.replace(whole, tables=(done,))
     assert share_of(ended) == 1
-    assert "100%, 1 of 1 tables" in bulk_line(ended)
+    assert "100%, 1 of 1 table" in bulk_line(ended)
     assert bulk_line(ended).endswith("keys and indexes follow")
 
 
@@ -480,3 +520,30 @@ def with_done(before: Status, rows: int = 0) -> Status:
     """The same status with CHANGE.DONE and so many rows outstanding."""
     assert before.lag is not None
     return replace(before, log=replace(before.log, done=True), lag=replace(before.lag, rows=rows))
+
+
+def test_status_has_a_line_for_each_consumer_and_the_server() -> None:
+    """With state, position and lag, and with what ended it."""
+    consumers = (
+        ConsumerLine(name="audit", state="reading", pid=9, saved=40, lag_events=1, lag_seconds=2.5),
+        ConsumerLine(name="mails", state="failed", saved=7, lag_events=0, error="no", hint="Do."),
+        ConsumerLine(name="new", state="not registered"),
+    )
+    found = replace(status(gsn=5, applied=5), consumers=consumers, serve=ServeSeen(pid=0))
+    out = io.StringIO()
+    show_status(found, console(out))
+    lines = out.getvalue().splitlines()
+    first = lines.index(
+        "consumer audit: reading (pid 9), saved up to gsn 40, 1 event behind, 2.5 s"
+    )
+    assert lines[first + 1 : first + 6] == [
+        "consumer mails: failed, saved up to gsn 7, 0 events behind",
+        "        no",
+        "        > Do.",
+        "consumer new: not registered, nothing saved yet",
+        "serve: does not run",
+    ]
+    as_json = found.as_dict()
+    assert [one["consumer"] for one in as_json["consumers"]] == ["audit", "mails", "new"]
+    assert as_json["serve"]["pid"] is None
+    assert "consumers" not in status().as_dict(), "only `read_status` reads them"

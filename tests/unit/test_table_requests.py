@@ -13,12 +13,15 @@ from penstock.control import table_commands, table_requests
 from penstock.control.config import load_config
 from penstock.control.followed import is_followed
 from penstock.control.table_commands import RequestRefused, TableNotTaken
-from penstock.control.table_list import line_of, lines_from
+from penstock.control.table_list import captured_lines, line_of, lines_from
 from penstock.control.table_requests import read_requests, requested_patterns
 from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
+from penstock.engines.postgres.source.ddl_watch import WatchState
+from penstock.engines.postgres.source.source_engine import WATCH_FILE
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
+from penstock.load.ledger import Ledger, write_ledger
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import (
@@ -30,6 +33,8 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
+from penstock.ports.bulk import TablePlan
+from penstock.ports.config import Config
 from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
 
@@ -146,3 +151,45 @@ def test_a_table_of_a_binlog_is_followed_as_soon_as_it_is_taken_in(tmp_path: Pat
     assert is_followed(config, late)
     row = TableSync(table=late, state=SyncState.FOLLOWING, copy_id=1)
     assert [line.table for line in lines_from(config, {late: row}, applied_gsn=0)] == [late]
+
+
+def plan_of(table: TableName) -> TablePlan:
+    """Return the bulk load's plan of a table."""
+    return TablePlan(
+        source=table,
+        target=table,
+        columns=("id",),
+        binary=False,
+        position="0/1",
+        snapshot_id="",
+        snapshot_text="",
+        chunks=(),
+    )
+
+
+def states_of(config: Config) -> dict[str, str]:
+    """Return what `table ls` says of tables that nothing was asked for."""
+    return {str(line.table): line.state for line in captured_lines(config)}
+
+
+def test_every_captured_table_is_listed(tmp_path: Path) -> None:
+    """From the bulk load on; also those that no command touched, and those that are gone."""
+    loading = pipeline(tmp_path, *URLS, mode="data+change")
+    assert states_of(loading) == {}
+    ledger = Ledger(plans=[plan_of(ITEM), plan_of(ODD)])
+    write_ledger(loading.layout.state, ledger)
+    assert set(states_of(loading).values()) == {"loading"}
+    ledger.finished = True
+    write_ledger(loading.layout.state, ledger)
+    follows(loading, ITEM)
+    assert states_of(loading) == {"public.item": "following"}
+    watch = WatchState(shapes=(), gone=(ITEM,))
+    checkpoint.save(loading.layout.state / WATCH_FILE, watch)
+    assert states_of(loading) == {"public.item": "dropped"}
+
+
+def test_a_pipeline_that_loads_only(tmp_path: Path) -> None:
+    """Its tables are those of the bulk load."""
+    data = pipeline(tmp_path, *URLS, mode="data")
+    write_ledger(data.layout.state, Ledger(plans=[plan_of(ITEM)], finished=True))
+    assert states_of(data) == {"public.item": "loaded"}

@@ -8,6 +8,7 @@ import click
 
 from penstock.cli.arguments import common, diagnostics
 from penstock.cli.output import say, say_json, say_text
+from penstock.model.words import count_words
 
 
 def _patterns(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,9 +80,9 @@ def init(
             }
         )
         return
-    say_text(f"{file}: {len(found.tables)} tables; look at it, it is short")
+    say_text(f"{file}: {count_words(len(found.tables), 'table')}; look at it, it is short")
     if errors:
-        say_text(f"{len(errors)} things to do first, with their SQL, are listed at its end")
+        say_text(f"to do first, listed at its end with SQL: {count_words(len(errors), 'thing')}")
     say_text("next:")
     loads = ("load in bulk, then follow", "compare both sides")
     follows = ("extract changes, and run the consumers", "how far each of them is")
@@ -146,4 +147,4 @@ def copy(
         view=make_view(say_json if as_json else None),
         verbose=verbose,
     )
-    say(as_json, f"copied {len(names)} tables: {', '.join(names)}", copied=names)
+    say(as_json, f"copied {count_words(len(names), 'table')}: {', '.join(names)}", copied=names)

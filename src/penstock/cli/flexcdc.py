@@ -12,6 +12,7 @@ import click
 from penstock.cli.arguments import CONTEXT, InOrder, checked_option, common, diagnostics
 from penstock.cli.output import say, say_error_line, say_text
 from penstock.model import TableName
+from penstock.model.words import count_words
 
 SCHEMA = click.option(
     "--schema", required=True, metavar="S", help="The table's database or schema."
@@ -124,7 +125,7 @@ def cleanup(ini: Path, as_json: bool, verbose: bool) -> None:
     found = clean(ini)
     total = sum(found.rows.values())
     text = (
-        f"removed {total} rows, up to unit of work {found.uow_id}"
+        f"removed {count_words(total, 'row')}, up to unit of work {found.uow_id}"
         if found.uow_id
         else ("nothing is old enough")
     )

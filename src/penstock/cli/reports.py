@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 @pipeline_file
 @common
 def status(file: Path, as_json: bool, verbose: bool) -> None:
-    """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag.
+    """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag, readers.
 
     Read from the change log, the target and the state files only, never from what a process
     believes; so it is right whether or not the pipeline runs. A server that cannot be
     asked is named, with since when, and what is tried next; what only it knows is shown as unknown.
+    Of the log's readers it shows each consumer, the server (`penstock serve`) and its slots.
     Of a file with [stage]: for each target schema mode, lease, checkpoints, rows that wait, the
     last problem. Changes nothing.
 

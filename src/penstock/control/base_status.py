@@ -9,9 +9,10 @@ from typing import Any
 
 from penstock.base.manifest import load_manifest
 from penstock.control.base_place import base_place
-from penstock.control.display import count_words, human_bytes
+from penstock.control.display import human_bytes
 from penstock.host.files import FileMissing
 from penstock.log.layout import list_segments
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 
 

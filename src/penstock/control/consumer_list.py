@@ -19,6 +19,7 @@ from penstock.consume.lock import LOCK_FILE
 from penstock.consume.position import ConsumerState, ConsumerStateCorrupt, Position
 from penstock.consume.report import bytes_before, status_path
 from penstock.control.consumers import log_place
+from penstock.control.display import human_seconds
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
 from penstock.control.running import processes
 from penstock.host.checkpoint import CheckpointCorrupt
@@ -29,10 +30,12 @@ from penstock.host.process import holder_of, process_alive
 from penstock.log import links
 from penstock.log.layout import SegmentFile, list_segments
 from penstock.log.segment import list_begun_segments, open_segment
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import TARGET_NAME
 from penstock.ports.lag import LogEnd
 from penstock.ports.progress import open_progress
+from penstock.serve.retention import NAME as SERVE
 
 NAME = "penstock consumers"
 
@@ -103,6 +106,21 @@ class ConsumerLine:
             "hint": self.hint,
         }
 
+    def line(self) -> str:
+        """Return it in one line, for people."""
+        state = self.state if self.is_configured else f"{self.state}, not in the file"
+        process = f" (pid {self.pid})" if self.pid else ""
+        parts = [f"consumer {self.name}: {state}{process}"]
+        if self.saved is None:
+            parts.append("nothing saved yet")
+        else:
+            parts.append(f"saved up to gsn {self.saved}")
+        if self.lag_events is not None:
+            parts.append(f"{count_words(self.lag_events, 'event')} behind")
+        if self.lag_events and self.lag_seconds is not None:
+            parts.append(human_seconds(self.lag_seconds))
+        return ", ".join(parts)
+
 
 def consumer_lines(config: Config, *, with_target: bool = True) -> tuple[ConsumerLine, ...]:
     """Every consumer of the file or the directory, sorted; first the load, as `target`.
@@ -128,7 +146,8 @@ def read_report(config: Config, name: str) -> ConsumerReport:
 
 
 def _line(config: Config, name: str, end: LogEnd, *, is_known: bool) -> ConsumerLine:
-    is_configured = name in config.consumers or (name == BASE and config.has_base)
+    ours = {BASE: config.has_base, SERVE: config.serve is not None}
+    is_configured = name in config.consumers or ours.get(name, False)
     if not is_known:
         error = read_report(config, name).error or {}
         return ConsumerLine(
@@ -163,7 +182,7 @@ def _known_line(config: Config, name: str, end: LogEnd, *, is_configured: bool) 
     error = report.error if not pid else None
     return ConsumerLine(
         name=name,
-        state=_state(settings, report, pid, enabled),
+        state=_state(name, settings, report, pid, enabled),
         enabled=enabled,
         pid=pid,
         segment=None if saved is None else saved.segment,
@@ -183,11 +202,15 @@ def _known_line(config: Config, name: str, end: LogEnd, *, is_configured: bool) 
     )
 
 
-def _state(settings: links.Consumer, report: ConsumerReport, pid: int, enabled: bool) -> str:
+def _state(
+    name: str, settings: links.Consumer, report: ConsumerReport, pid: int, enabled: bool
+) -> str:
     if settings.start:
         return "being registered"
     if settings.paused:
         return "paused"
+    if pid and name == SERVE:
+        return "running"
     if pid:
         return report.state if report.pid == pid and report.state else "starting"
     if report.state == "failed":

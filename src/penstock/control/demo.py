@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from penstock.control.config import load_config
-from penstock.control.display import human_count, human_seconds
+from penstock.control.display import human_seconds
 from penstock.control.live import View
 from penstock.control.supervisor import run_pipeline
 from penstock.control.verify import VerifyResult, verify
@@ -26,6 +26,7 @@ from penstock.host.files import REAL_FILES
 from penstock.host.process import JAVA_VERSIONS, java_version
 from penstock.log.layout import DONE_NAME
 from penstock.model import PenstockError
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.demo import WorkloadOptions, demo_engine
 
@@ -125,18 +126,20 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
     result = outcome.compared
     rows = sum(table.source_rows for table in result.tables)
     lines = [
-        f"the customers made {human_count(outcome.transactions)} transactions, which changed "
-        f"{human_count(outcome.rows_changed)} rows; the demo took {human_seconds(outcome.seconds)}",
+        f"the customers made {count_words(outcome.transactions, 'transaction')}, which changed "
+        f"{count_words(outcome.rows_changed, 'row')}; the demo took "
+        f"{human_seconds(outcome.seconds)}",
     ]
     for table in result.tables:
         if not table.equal:
             lines.append(
-                f"{table.table}: {table.missing} rows missing in the target, {table.surplus} "
-                f"surplus, {table.different} different"
+                f"{table.table}: {count_words(table.missing, 'row')} missing in the target, "
+                f"{table.surplus} surplus, {table.different} different"
             )
     if result.equal:
         lines.append(
-            f"source and target are equal: {len(result.tables)} tables, {human_count(rows)} rows, "
+            f"source and target are equal: {count_words(len(result.tables), 'table')}, "
+            f"{count_words(rows, 'row')}, "
             f"compared row by row at position {result.at}"
         )
     else:

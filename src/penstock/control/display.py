@@ -41,11 +41,6 @@ def human_count(count: float) -> str:
     return f"{count:,.0f}".replace(",", " ")
 
 
-def count_words(count: int, noun: str) -> str:
-    """Return `1 segment`, `2 segments`: a count with its noun, whose plural ends in s."""
-    return f"{human_count(count)} {noun}{'' if count == 1 else 's'}"
-
-
 def human_seconds(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 10:

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from penstock.control.display import (
     console,
-    count_words,
     grid,
     human_bytes,
     human_count,
@@ -27,10 +26,11 @@ from penstock.control.display import (
 )
 from penstock.control.lag import Lag
 from penstock.control.outages import utc_text
-from penstock.control.run_events import RunEvents, starting, table_text
+from penstock.control.run_events import RunEvents, is_loading, starting, table_text
 from penstock.control.status import Status
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, TableProgress, share_of
+from penstock.model.words import count_words
 
 LINE_INTERVAL_S = 5.0
 TABLES_SHOWN_MAX = 12
@@ -67,14 +67,14 @@ def bulk_line(bulk: BulkProgress) -> str:
     paused = "paused at " if bulk.phase == "paused" else ""
     return (
         f"bulk load {paused}{share_of(bulk):.0%}, {_tables_done(bulk)}: "
-        f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows, "
-        f"{human_count(bulk.rows_per_s)} rows/s{_left(bulk)}"
+        f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows"
+        f"{_rate(bulk.rows_per_s or None)}{_left(bulk)}"
     )
 
 
 def _tables_done(bulk: BulkProgress) -> str:
     loaded = sum(t.chunks_done == t.chunks_total for t in bulk.tables)
-    return f"{loaded} of {len(bulk.tables)} tables"
+    return f"{loaded} of {count_words(len(bulk.tables), 'table')}"
 
 
 def _left(item: TableProgress | BulkProgress) -> str:
@@ -84,23 +84,37 @@ def _left(item: TableProgress | BulkProgress) -> str:
     return f", {human_seconds(item.eta_s)} to go" if item.eta_s is not None else ""
 
 
-def change_line(status: Status, log_rate: float, applied_rate: float) -> str:
-    """Extraction, loading and lag in one line."""
+def change_line(
+    status: Status, log_rate: float | None = None, applied_rate: float | None = None
+) -> str:
+    """Return extraction, loading and lag in one line.
+
+    Args:
+        status: the newest status.
+        log_rate: rows per second into the log; None if not known.
+        applied_rate: rows per second into the target; None if not known.
+    """
     lag = status.lag
     behind = f"lag {status.lag_words}"
     if lag is not None and lag.counts_bytes:
         behind += f", {human_bytes(lag.applied_bytes)}"
-    extracted = f"extracted {human_count(status.log.end.gsn)} rows ({human_count(log_rate)}/s)"
+    extracted = f"extracted {count_words(status.log.end.gsn, 'row')}{_per_s(log_rate)}"
     position = status.log.end.position
     at = f", at {status.positions.text(position)}" if position else ""
     if not status.has_target:
         return f"{extracted}, {behind}{at}"
-    loaded = f"loaded {human_count(status.target.applied.gsn)} ({human_count(applied_rate)}/s)"
+    if is_loading(status):  # there is no lag before all rows are there
+        return f"{extracted}{at}"
+    loaded = f"loaded {human_count(status.target.applied.gsn)}{_per_s(applied_rate)}"
     if status.target.unknown:
         loaded = "loaded unknown"
     elif status.outage("target") is not None:
         loaded = f"loaded {human_count(status.target.applied.gsn)} when last read"
     return f"{extracted}, {loaded}, {behind}{at}"
+
+
+def _per_s(rate: float | None) -> str:
+    return "" if rate is None else f" ({human_count(rate)}/s)"
 
 
 def _following(status: Status) -> bool:
@@ -157,7 +171,7 @@ def last_lines(status: Status | None) -> list[str]:
         return ["stopped"]
     lines = []
     if status.mode != "data":
-        lines.append(change_line(status, 0.0, 0.0).replace(" (0/s)", ""))
+        lines.append(change_line(status))
     if is_idle(status):
         done = "applied" if status.has_target else "in the change log"
         lines.append(f"the source was idle and everything is {done}: done")
@@ -222,9 +236,9 @@ class JsonView:
         if _following(status):
             found |= {
                 "extracted_rows": status.log.end.gsn,
-                "extracted_rows_per_s": round(events.log_rate, 1),
+                "extracted_rows_per_s": _rounded(events.log_rate),
                 "loaded_rows": None if away else status.target.applied.gsn,
-                "loaded_rows_per_s": None if away else round(events.applied_rate, 1),
+                "loaded_rows_per_s": None if away else _rounded(events.applied_rate),
                 **_lag_figures(lag),
                 "lag_bytes": lag.applied_bytes if lag is not None and lag.counts_bytes else None,
                 "log_position": status.positions.text(status.log.end.position),
@@ -241,6 +255,10 @@ class JsonView:
 
     def close(self) -> None:
         """See View."""
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)
 
 
 def _lag_figures(lag: Lag | None) -> dict[str, Any]:
@@ -283,9 +301,9 @@ class LiveView:
             parts += [bulk_table(events.bulk, self._out.width), Text("")]
         if _following(status):
             rows = change_rows(status, events.log_rate, events.applied_rate)
-            loading = events.bulk is not None and events.bulk.phase != "done"
             # There is no lag before all rows are there: changes wait for them in the log.
-            parts.append(grid([one for one in rows if not (loading and one[0] in LATER)]))
+            hidden = LATER if is_loading(status) else ()
+            parts.append(grid([one for one in rows if one[0] not in hidden]))
         parts += [indented(text, style) for text, style in table_rows(status)]
         preparing = "Spark and the source are" if status.has_target else "the source is"
         waiting = starting(status) if len(parts) > 1 else f"{preparing} being prepared"
@@ -331,8 +349,8 @@ def change_rows(
     rows = [
         (
             "  extracted",
-            f"{human_count(status.log.end.gsn)} rows in {human_count(status.log.end.trx)} "
-            f"transactions{_rate(log_rate)}{_up_to(status, status.log.end.position)}",
+            f"{_rows_in(status.log.end.gsn, status.log.end.trx)}{_rate(log_rate)}"
+            f"{_up_to(status, status.log.end.position)}",
         ),
     ]
     if status.has_target:
@@ -340,7 +358,7 @@ def change_rows(
     lag = status.lag
     words = status.lag_words
     if lag is not None and lag.seconds is not None:
-        parts = [f"{human_count(lag.rows)} rows"] if status.has_target else []
+        parts = [count_words(lag.rows, "row")] if status.has_target else []
         if lag.counts_bytes:
             parts.append(f"{human_bytes(lag.applied_bytes)} of the source's log")
         words = ", ".join([words, *parts])
@@ -360,11 +378,15 @@ def _loaded(status: Status, applied_rate: float | None) -> str:
     if status.target.unknown:
         return f"unknown: {status.why_no_lag}"
     applied = status.target.applied
-    rows = f"{human_count(applied.gsn)} rows in {human_count(applied.trx)} transactions"
+    rows = _rows_in(applied.gsn, applied.trx)
     if status.outage("target") is not None:
         read_at = datetime.fromtimestamp(status.target_read_us / 1e6, UTC)
         return f"{rows} when last read, at {read_at:%H:%M:%S} UTC"
     return f"{rows}{_rate(applied_rate)}{_up_to(status, applied.position)}"
+
+
+def _rows_in(rows: int, transactions: int) -> str:
+    return f"{count_words(rows, 'row')} in {count_words(transactions, 'transaction')}"
 
 
 def _up_to(status: Status, position: int) -> str:
@@ -418,12 +440,15 @@ def _columns(width: int) -> int:
 
 def _bar_row(name: str, item: TableProgress | BulkProgress, width: int) -> list[RenderableType]:
     share = share_of(item)
-    waits = "waits" if not item.rows_done and share == 0.0 else "? to go"
+    waits = "waits" if not item.rows_done and share == 0.0 else ""
     left = _left(item).removeprefix(", ") or ("done" if share == 1.0 else waits)
     bar = ProgressBar(
         total=1.0, completed=share, width=BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
     )
-    figures = [f"{human_count(item.rows_done)} rows", f"{human_count(item.rows_per_s)} rows/s"]
+    figures = [
+        count_words(item.rows_done, "row"),
+        _rate(item.rows_per_s or None).removeprefix(", "),
+    ]
     shown = figures[: _columns(width) - 4]
     return [f"  {name}", bar, f"{share:4.0%}", *shown, left]
 

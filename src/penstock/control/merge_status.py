@@ -11,6 +11,7 @@ import msgspec
 from penstock.control.display import human_count, human_seconds
 from penstock.host.files import REAL_FILES, FileMissing
 from penstock.merge.stream import STATUS_FILE
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 
 
@@ -33,7 +34,7 @@ class MergeSeen:
                 continue
             resolved = one["resolved_us"]
             upto = f"known up to {human_seconds((now_us - resolved) / 1e6)} ago" if resolved else ""
-            behind = f"{human_count(one['behind'])} transactions are not merged"
+            behind = f"{count_words(one['behind'], 'transaction')} to be merged"
             text = f"log {one['name']}: merged up to transaction {one['trx']}, {behind}"
             yield ", ".join(filter(None, (text, upto))), False
         if facts["held_s"]:

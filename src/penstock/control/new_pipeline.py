@@ -22,6 +22,7 @@ from penstock.control.plan import Plan, make_plan
 from penstock.control.servers import source_tables
 from penstock.model import PenstockError, TableName
 from penstock.model.patterns import as_pattern
+from penstock.model.words import count_words
 from penstock.ports.checks import Severity, Side
 from penstock.ports.config import Config
 from penstock.ports.registry import engine_at
@@ -277,7 +278,9 @@ class _Parts:
             return
         names = [str(table) for table in self.tables]
         more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
-        yield from _comment(f"{len(names)} tables: {', '.join(names[:TABLES_MAX])}{more}")
+        yield from _comment(
+            f"{count_words(len(names), 'table')}: {', '.join(names[:TABLES_MAX])}{more}"
+        )
         if self.plan is None:
             return
         for left_out in self.plan.left_out[:TABLES_MAX]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.control.plan import ColumnPlan, Plan, PlannedTable
+from penstock.model.words import count_words
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
     """The lines that `penstock plan` prints: every table, then what is still to be chosen."""
-    yield f"{plan.source} to {plan.target}: {len(plan.tables)} tables"
+    yield f"{plan.source} to {plan.target}: {count_words(len(plan.tables), 'table')}"
     for table in plan.tables:
         yield ""
         yield from _table(table)

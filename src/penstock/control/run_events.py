@@ -9,12 +9,13 @@ from collections import deque
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from penstock.control.display import human_count, human_seconds
+from penstock.control.display import human_seconds
 from penstock.control.outages import Outage
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.host.clock import Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
+from penstock.model.words import count_words
 from penstock.ports.config import HandoverMode
 from penstock.ports.handover import Handover
 
@@ -36,18 +37,23 @@ class ChangeRates:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
-    def add(self, now_s: float, status: Status) -> tuple[float, float]:
-        """Take a reading; rows per second extracted and loaded."""
+    def add(self, now_s: float, status: Status) -> tuple[float | None, float | None]:
+        """Take a reading; return rows per second extracted and loaded, None if not known.
+
+        While tables are loaded or Spark is starting, no changes are applied: that is no rate of 0.
+        """
         if status.target.unknown:
-            return 0.0, 0.0
+            return None, None
         self._seen.append((now_s, status.log.end.gsn, status.target.applied.gsn))
         while len(self._seen) > 2 and now_s - self._seen[0][0] > RATE_WINDOW_S:
             self._seen.popleft()
         then_s, log_gsn, applied_gsn = self._seen[0]
         span_s = now_s - then_s
         if span_s <= 0:
-            return 0.0, 0.0
+            return None, None
         log_rate = (status.log.end.gsn - log_gsn) / span_s
+        if is_loading(status) or starting(status):
+            return log_rate or None, None
         return log_rate, (status.target.applied.gsn - applied_gsn) / span_s
 
 
@@ -68,8 +74,8 @@ class RunEvents:
         self._tables: dict[str, str] = {}
         self._waited_for: frozenset[str] = frozenset()
         self._alteration_of = (0, 0)  # pid and number of the last one reported
-        self.log_rate = 0.0
-        self.applied_rate = 0.0
+        self.log_rate: float | None = None
+        self.applied_rate: float | None = None
         self.bulk: BulkProgress | None = None
 
     def take(self, status: Status, report: ReportEvent) -> None:
@@ -87,7 +93,7 @@ class RunEvents:
         if bulk is not None and bulk.phase == "done" and not self._bulk_reported:
             self._bulk_reported = True
             rows, tables = bulk.rows_done, len(bulk.tables)
-            text = f"bulk load done: {human_count(rows)} rows in {tables} tables"
+            text = f"bulk load done: {count_words(rows, 'row')} in {count_words(tables, 'table')}"
             report(text, "bulk load done", rows=rows, tables=tables)
         self._take_tables(status, report)
         self._take_alterations(status, report)
@@ -109,8 +115,9 @@ class RunEvents:
         bulk = status.target.bulk
         if bulk is not None and bulk.phase == "done":
             self._bulk_reported = True
-            rows = human_count(bulk.rows_done)
-            report(f"the bulk load was done before: {rows} rows in {len(bulk.tables)} tables")
+            rows, tables = bulk.rows_done, len(bulk.tables)
+            loaded = f"{count_words(rows, 'row')} in {count_words(tables, 'table')}"
+            report(f"the bulk load was done before: {loaded}")
 
     def _take_steps(self, status: Status, report: ReportEvent) -> None:
         """The four steps where something is stopped for them; else the one place that counts."""
@@ -194,6 +201,13 @@ def table_text(line: TableLine) -> str:
     way = f", on its way to {line.wanted}" if line.wanted else ""
     why = f": {line.code} {line.error}; next: {line.hint}" if line.error else ""
     return f"table {line.table} {line.state}{way}{why}"
+
+
+def is_loading(status: Status) -> bool:
+    """Return whether the bulk load is still to be done, so that changes wait in the log."""
+    if status.mode == "change" or not status.has_target or status.target.unknown:
+        return False
+    return status.target.bulk is None or status.target.bulk.phase != "done"
 
 
 def starting(status: Status) -> str:

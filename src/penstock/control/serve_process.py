@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,6 +17,7 @@ from penstock.codec.types import NO_CHOICES, Engine, parse_choices
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.base_place import base_holder
 from penstock.control.log_facts import read_watermark
+from penstock.control.serve_status import ServeReport, ServeReportFile
 from penstock.control.servers import source_tables
 from penstock.control.stopping import StopRequest, stop_on_signals
 from penstock.host.files import REAL_FILES, DirectoryLocked
@@ -31,6 +34,9 @@ from penstock.serve.settings import ServeSettings, verifiers
 from penstock.serve.shapes import Shapes
 from penstock.serve.slots import Slots
 from penstock.serve.source_log import Head, LogNotBegun, SourceLog
+
+if TYPE_CHECKING:
+    from penstock.serve.serving import Serving
 
 logger = structlog.get_logger()
 _LOOK_S = 0.5
@@ -249,7 +255,7 @@ class _Served:
             port = await server.start(*self._section.address)
             logger.info("serving", address=f"{host}:{port}", position=head.position)
             self._on_served(f"{host}:{port}")
-            await self._until_stopped(serving.failed)
+            await self._until_stopped(serving, f"{host}:{port}")
             await server.stop()
 
     def _holder(self) -> Holder | None:
@@ -258,11 +264,21 @@ class _Served:
             return None
         return base_holder(self._config, NAME, self._log.links)
 
-    async def _until_stopped(self, failed: asyncio.Future[None]) -> None:
+    async def _until_stopped(self, serving: Serving, address: str) -> None:
+        """Wait for the stop, and report who is connected meanwhile."""
+        file = ServeReportFile(self._config.layout.run)
         while not self._stop():
-            done, _ = await asyncio.wait([failed], timeout=_LOOK_S)
+            if file.is_due():
+                report = ServeReport(
+                    pid=os.getpid(),
+                    address=address,
+                    connections=len(serving.clients),
+                    streaming=tuple(one.saved.name for one in serving.slots.all() if one.owner),
+                )
+                await serving.in_thread(file.write, report)
+            done, _ = await asyncio.wait([serving.failed], timeout=_LOOK_S)
             if done:
-                failed.result()
+                serving.failed.result()
 
     def _relations(self) -> list[Relation]:
         """The tables as the source has them now, so that those without changes are known, too."""

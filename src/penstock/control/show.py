@@ -23,7 +23,13 @@ from rich.text import Text
 
 from penstock.control.compare import CompareProgress
 from penstock.control.consumer_list import ConsumerLine
-from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
+from penstock.control.display import (
+    console,
+    human_bytes,
+    human_count,
+    human_seconds,
+    pairs,
+)
 from penstock.control.doctor import Report
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows, table_rows
@@ -32,6 +38,7 @@ from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.control.verify import VerifyResult
 from penstock.log.reader import LogFinding
+from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity
 
 SEVERITY_STYLES = {
@@ -49,8 +56,10 @@ def show_report(report: Report, out: Console | None = None) -> None:
     counts = {s: sum(f.severity is s for f in report.findings) for s in Severity}
     skipped = f", {report.checks_skipped} could not be done" if report.checks_skipped else ""
     out.print(
-        f"{report.checks_done} checks done{skipped}: {counts[Severity.ERROR]} errors, "
-        f"{counts[Severity.WARNING]} warnings, {counts[Severity.INFO]} notes"
+        f"{count_words(report.checks_done, 'check')} done{skipped}: "
+        f"{count_words(counts[Severity.ERROR], 'error')}, "
+        f"{count_words(counts[Severity.WARNING], 'warning')}, "
+        f"{count_words(counts[Severity.INFO], 'note')}"
     )
     if not report.errors:
         out.print(Text("nothing stops this pipeline from running", style="green"))
@@ -73,7 +82,7 @@ def show_no_lag(status: Status, out: Console | None = None) -> None:
     for one in status.outages:
         out.print(Text(f"next for the {one.side}: {one.hint}"))
     log = status.positions.text(status.log.end.position)
-    rows = [("change log is at", f"{log}, {human_count(status.log.end.gsn)} rows")]
+    rows = [("change log is at", f"{log}, {count_words(status.log.end.gsn, 'row')}")]
     out.print(pairs(rows))
 
 
@@ -81,7 +90,7 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
     """Print how far behind the target is, or without one the change log."""
     out = out or console()
     extracting = "" if lag.extracting else " (the extractor does not run)"
-    rows = f", {human_count(lag.rows)} rows in the log" if lag.has_target else ""
+    rows = f", {count_words(lag.rows, 'row')} in the log" if lag.has_target else ""
     lines = [
         ("lag", f"{lag.words}{rows}"),
         *_at_source(lag, extracting),
@@ -126,7 +135,8 @@ def show_status(status: Status, out: Console | None = None) -> None:
         out.print(Text(text, style=style))
     bulk = status.target.bulk
     if bulk is not None and bulk.phase == "done":
-        out.print(f"bulk load done: {human_count(bulk.rows_done)} rows, {len(bulk.tables)} tables")
+        tables = count_words(len(bulk.tables), "table")
+        out.print(f"bulk load done: {count_words(bulk.rows_done, 'row')}, {tables}")
     elif bulk is not None:
         out.print(bulk_table(bulk, out.width))
     if status.merge is not None:
@@ -134,9 +144,21 @@ def show_status(status: Status, out: Console | None = None) -> None:
             out.print(Text(text, style="yellow" if is_trouble else ""))
     for text in status.base.lines() if status.base is not None else ():
         out.print(Text(text))
+    _show_readers(status, out)
     if status.mode != "data":
         out.print(pairs(change_rows(status)))
         _show_files(status, out)
+
+
+def _show_readers(status: Status, out: Console) -> None:
+    """Print the consumers and the server of the log."""
+    for one in status.consumers or ():
+        out.print(Text(one.line(), style="red" if one.error else ""))
+        if one.error:
+            out.print(Text(f"        {one.error}", style="red"))
+            out.print(Text(f"        > {one.hint}"))
+    for text, is_trouble in status.serve.lines() if status.serve is not None else ():
+        out.print(Text(text, style="red" if is_trouble else ""))
 
 
 def _handover(status: Status) -> list[str]:
@@ -152,7 +174,7 @@ def _handover(status: Status) -> list[str]:
 def _action(status: Status) -> str:
     if status.target.unknown:
         return "unknown"
-    return f"{status.target.action}, {status.target.restarts} restarts so far"
+    return f"{status.target.action}, {count_words(status.target.restarts, 'restart')} so far"
 
 
 def _show_files(status: Status, out: Console) -> None:
@@ -185,16 +207,16 @@ def show_segments(segments: Iterable[Mapping[str, Any]], out: Console | None = N
 
 
 def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
-    """Print the tables that something was asked for."""
+    """Print the tables of a pipeline, and where each is."""
     out = out or console()
     if not lines:
-        out.print("every table follows with the others; nothing was asked for a single one")
+        out.print("no table is captured yet: `penstock run` begins with them")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("table", "state", "on its way to", "behind the others"):
         table.add_column(title, overflow="fold")
     for line in lines:
-        behind = f"{human_count(line.behind)} changes" if line.behind else ""
+        behind = count_words(line.behind, "change") if line.behind else ""
         table.add_row(str(line.table), line.state, line.wanted, behind)
     out.print(table)
     for line in lines:
@@ -214,7 +236,7 @@ def show_consumers(lines: Sequence[ConsumerLine], out: Console | None = None) ->
             line.name,
             line.state if line.is_configured else f"{line.state}, not in the file",
             *("" if gsn is None else str(gsn) for gsn in (line.saved, line.read)),
-            "" if line.lag_events is None else f"{human_count(line.lag_events)} events",
+            "" if line.lag_events is None else count_words(line.lag_events, "event"),
             "" if line.lag_bytes is None else human_bytes(line.lag_bytes),
             "" if line.lag_seconds is None else human_seconds(line.lag_seconds),
             f"{line.links}, {human_bytes(line.link_bytes)}",
@@ -318,8 +340,8 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
             continue
         out.print(
             Text(
-                f"{table.table}: {table.missing} rows missing in the target, {table.surplus} "
-                f"surplus, {table.different} different",
+                f"{table.table}: {count_words(table.missing, 'row')} missing in the target, "
+                f"{human_count(table.surplus)} surplus, {human_count(table.different)} different",
                 style="red",
             )
         )
@@ -330,14 +352,15 @@ def show_verify(result: VerifyResult, out: Console | None = None) -> None:
             out.print(f"  and {human_count(hidden)} more")
     _show_not_compared(result, out)
     rows = sum(table.source_rows for table in result.tables)
-    facts = f"{len(result.tables)} tables, {human_count(rows)} rows, at {result.at}"
+    tables = count_words(len(result.tables), "table")
+    facts = f"{tables}, {count_words(rows, 'row')}, at {result.at}"
     taken = f"in {human_seconds(result.seconds)}"
     if result.way:
         out.print(Text(f"compared by {result.way}", style="dim"))
     for done in result.repaired:
         out.print(
             Text(
-                f"{done.target} repaired: {human_count(done.deleted)} rows deleted, "
+                f"{done.target} repaired: {count_words(done.deleted, 'row')} deleted, "
                 f"{human_count(done.written)} written from the source",
                 style="green",
             )

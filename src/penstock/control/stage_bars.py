@@ -43,14 +43,14 @@ class Bar:
         """For people: rows, rate and time to go."""
         about = "about " if self.is_estimate else ""
         rows = f"{human_count(self.applied)} of {about}{human_count(self.staged)} rows applied"
-        return f"{rows}, {_rate(self.applied_per_s)}, {self.to_go}"
+        return ", ".join(filter(None, (rows, _rate(self.applied_per_s), self.to_go)))
 
     @property
     def to_go(self) -> str:
-        """The time to go for people."""
+        """Return the time to go for people; empty if it is not known."""
         if self.share == 1.0:
             return "nothing waits"
-        return "time to go unknown" if self.eta_s is None else f"{human_seconds(self.eta_s)} to go"
+        return "" if self.eta_s is None else f"{human_seconds(self.eta_s)} to go"
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -66,7 +66,7 @@ class Bar:
 
 
 def _rate(per_s: float | None) -> str:
-    return "rate unknown" if per_s is None else f"{human_count(per_s)} rows/s"
+    return "" if per_s is None else f"{human_count(per_s)} rows/s"
 
 
 class BarMeter:

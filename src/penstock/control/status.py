@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.base.manifest import NAME as BASE
 from penstock.control.base_status import BaseSeen, read_base
+from penstock.control.consumer_list import ConsumerLine, consumer_lines
 from penstock.control.lag import Lag, assess_lag
 from penstock.control.log_facts import read_log_end
 from penstock.control.merge_status import MergeSeen, read_merge
@@ -28,6 +30,7 @@ from penstock.control.outages import (
     utc_text,
 )
 from penstock.control.running import ProcessState, processes
+from penstock.control.serve_status import ServeSeen, read_serve
 from penstock.control.table_list import TableLine, lines_from
 from penstock.control.target_state import TargetState, read_target_state
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -40,8 +43,10 @@ from penstock.ports.lag import LogEnd, SourceReader, Watermark, open_source
 from penstock.ports.positions import PlainPositions, Positions, positions_of
 from penstock.ports.target_state import ProgressRow, TargetReader, open_target_reader
 from penstock.ports.waits import Waits, read_waits
+from penstock.serve.retention import NAME as SERVE
 
 NAME = "penstock status"
+OTHERS = (BASE, SERVE)  # they have links as consumers have, and lines of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,7 @@ class Status:
     has_target: whether there is a target; else `target` is what the file in the pipeline's
     directory says. tables: those that somebody asked something for. loader: last report of a
     loader, which may have ended. positions: how the source writes them. waits: what a process
-    waits for at the source.
+    waits for at the source. consumers, serve: of the log; only `read_status` reads them.
     """
 
     pipeline: str
@@ -79,6 +84,8 @@ class Status:
     waits: Waits | None = None
     loader: LoaderState | None = None
     positions: Positions = field(default_factory=PlainPositions, compare=False)
+    consumers: tuple[ConsumerLine, ...] | None = None
+    serve: ServeSeen | None = None
 
     def outage(self, side: str) -> Outage | None:
         """That of one server: source or target."""
@@ -178,6 +185,16 @@ class Status:
             "target_read_at": utc_text(self.target_read_us) if self.target_read_us else None,
             **({"merge": dict(self.merge.facts)} if self.merge is not None else {}),
             **({"base": self.base.as_dict()} if self.base is not None else {}),
+            **self._readers_dict(),
+        }
+
+    def _readers_dict(self) -> dict[str, Any]:
+        """Return the consumers and the server of the log, if they were read."""
+        if self.consumers is None:
+            return {}
+        return {
+            "consumers": [one.as_dict() for one in self.consumers],
+            "serve": self.serve.as_dict() if self.serve is not None else None,
         }
 
 
@@ -307,4 +324,11 @@ def read_status(config: Config) -> Status:
         reader.close()
     known = {SIDES[retry.process] for retry in found.retries}
     outages = (one if one.side in known else replace(one, since_us=0) for one in found.outages)
-    return replace(found, outages=tuple(outages))
+    return replace(
+        found,
+        outages=tuple(outages),
+        consumers=tuple(
+            one for one in consumer_lines(config, with_target=False) if one.name not in OTHERS
+        ),
+        serve=read_serve(config, found.log),
+    )

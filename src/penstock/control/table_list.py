@@ -15,6 +15,7 @@ from penstock.control.copy_notes import read_notes
 from penstock.control.followed import followed_tables
 from penstock.control.table_requests import read_answers, read_requests
 from penstock.load.isolation import read_isolations
+from penstock.load.ledger import read_ledger
 from penstock.model import TableName
 from penstock.model.table_requests import (
     Capture,
@@ -29,12 +30,13 @@ from penstock.ports.table_sync import SyncState, TableSync, next_state
 
 APPLICATION_NAME = "penstock tables"
 LEFT_OUT = "left out"
+LOADING, LOADED, DROPPED = "loading", "loaded", "dropped"
 WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # changes wait in the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """One table that somebody has asked something for.
+    """One table.
 
     state: where it is. wanted: the state that it will reach; empty when it has. behind: row changes
     of this table that wait and that the others' progress has passed. code, error, hint: why it does
@@ -68,19 +70,51 @@ class TableLine:
 
 
 def table_lines(config: Config) -> list[TableLine]:
-    """The tables that have, had or shall have a table sync, by name.
+    """Return every captured table, and those that something was asked for, by name.
 
-    Raises the typed errors of the target's connection.
+    Raises the typed errors of the target's connection, CheckpointCorrupt and LedgerUnreadable.
     """
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         rows, applied = target.read_table_syncs(), target.read_applied()
-    return lines_from(config, rows, applied_gsn=applied.gsn)
+    asked = lines_from(config, rows, applied_gsn=applied.gsn)
+    known = {line.table for line in asked}
+    others = [line for line in captured_lines(config) if line.table not in known]
+    return sorted([*asked, *others], key=lambda line: line.table)
+
+
+def captured_lines(config: Config) -> list[TableLine]:
+    """Return the tables that the pipeline captures or loads, as if nothing was asked for any.
+
+    Empty before the first run. Raises CheckpointCorrupt, LedgerUnreadable.
+    """
+    mode, ledger = config.pipeline.mode, read_ledger(config.layout.state)
+    state = str(SyncState.FOLLOWING) if mode.has_change else LOADED
+    if config.has_target and mode.has_data and not ledger.finished:
+        state = LOADING
+    followed = [followed_tables(one) for one in config.inputs or (config,)]
+    dropped = {name for one in followed if one is not None for name in one.missing}
+    names = {name for one in followed if one is not None for name in one.names} - dropped
+    if not (names or dropped):  # changes are not captured yet, or never
+        names = {plan.source for plan in ledger.plans}
+    return [
+        *(TableLine(table=name, state=state) for name in sorted(names)),
+        *(TableLine(table=name, state=DROPPED) for name in sorted(dropped)),
+    ]
 
 
 def lines_from(
     config: Config, rows: Mapping[TableName, TableSync], *, applied_gsn: int
 ) -> list[TableLine]:
-    """The same, where the target was read already. Raises CheckpointCorrupt."""
+    """Return the tables that have, had or shall have a table sync, by name.
+
+    Args:
+        config: the pipeline.
+        rows: the table syncs, as the target has them.
+        applied_gsn: how far the log is applied to the others.
+
+    Raises:
+        CheckpointCorrupt: a state file is damaged.
+    """
     notes = {note.table: note for note in read_notes(config) if note.error}
     requests, answers, known = read_requests(config), read_answers(config), followed_tables(config)
     isolations = read_isolations(config.layout.state)

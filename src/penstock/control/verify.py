@@ -44,6 +44,7 @@ from penstock.load.hold import (
 )
 from penstock.load.ledger import read_ledger
 from penstock.model import LOAD_AFRESH, PenstockError, Retry, TableName
+from penstock.model.words import count_words
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import log_begin
 from penstock.ports.positions import positions_of
@@ -466,7 +467,10 @@ def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) ->
     end = read_log_end(config).end
     applied = _applied(config)
     if applied.gsn < end.gsn:
-        raise _unapplied(config, f"{end.gsn - applied.gsn} changes in the log are not applied")
+        raise _unapplied(
+            config,
+            f"the log has {count_words(end.gsn - applied.gsn, 'change')} that the target lacks",
+        )
 
 
 def _unread(config: Config, point: SourcePoint) -> str:

@@ -315,8 +315,8 @@ class _Load:
             rounds += 1
             logger.info("bulk load goes into another round", round=rounds + 1, tables=len(pending))
         raise self.unreachable or BulkUnsettled(
-            f"{len(pending)} tables could not be read at one consistent point in {ROUNDS_MAX} "
-            f"rounds, the first is {next(iter(pending))}",
+            f"no consistent point in {ROUNDS_MAX} rounds for {next(iter(pending))}, the first of "
+            f"the tables that could not be read ({len(pending)})",
             hint="Stop what truncates or rewrites these tables, then run the same command again.",
         )
 
@@ -364,7 +364,7 @@ class _Load:
                 break
             point = self.planner.fresh_point()
             if plans or any(self.ledger.plan_of(name) for name in unfit):
-                self.note(f"{len(unfit)} tables are loaded at a later point, {point.position}")
+                self.note(f"tables loaded at a later point, {point.position}: {len(unfit)}")
             later, unfit = self.plans_at(point, unfit)
             plans += later
         if unfit:

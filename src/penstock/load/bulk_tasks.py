@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from penstock.load.job_figures import TaskFigures
 from penstock.load.plan import listed
 from penstock.model import TableName
+from penstock.model.words import count_words
 from penstock.ports.bulk import Chunk, ChunkOutcome, ChunkTask, TablePlan
 
 # Small chunks share a task: a task costs time, and so do new connections.
@@ -104,7 +105,8 @@ def described(plans: Sequence[TablePlan], tasks: Sequence[ChunkTask]) -> str:
     size = sum(task.chunk.size_bytes for task in tasks)
     return (
         f"bulk load at {' '.join(sorted({plan.position for plan in plans}))}: "
-        f"{listed(plan.source for plan in plans)}, {len(tasks)} chunks, {size:,} bytes"
+        f"{listed(plan.source for plan in plans)}, {count_words(len(tasks), 'chunk')}, "
+        f"{size:,} bytes"
     )
 
 

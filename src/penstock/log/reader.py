@@ -24,6 +24,7 @@ from penstock.log.recovery import ChainBroken, LogForeign, broken_chain
 from penstock.log.segment import ClosedSegment, Segment, open_segment
 from penstock.log.state import LogState, load_state
 from penstock.model import FlushPoint, PenstockError
+from penstock.model.words import count_words
 
 Severity = Literal["error", "warning", "info"]
 
@@ -261,7 +262,13 @@ def _check_open(
         return [_open_finding("error", file, f"is left over; segment {expected} is expected")]
     rows = found.builder.row_count
     tail = source.size_bytes - found.flush_end_bytes
-    return [_open_finding("info", file, f"is open: {rows} rows, {tail} bytes not yet whole")]
+    return [
+        _open_finding(
+            "info",
+            file,
+            f"is open: {count_words(rows, 'row')}, {count_words(tail, 'byte')} not yet whole",
+        )
+    ]
 
 
 def _open_finding(severity: Severity, file: SegmentFile, what: str) -> LogFinding:
@@ -280,7 +287,11 @@ def _check_cut(path: Path, at: CutPlace, files: Files) -> list[LogFinding]:
         cut = read_cut(path, at, files)
     except FileMissing:
         return []  # the log has gone past it meanwhile
-    rows = f"{cut.row_count} rows up to gsn {cut.gsn_last}" if cut.row_count else "no whole rows"
+    rows = (
+        f"{count_words(cut.row_count, 'row')} up to gsn {cut.gsn_last}"
+        if cut.row_count
+        else "no whole rows"
+    )
     return [
         LogFinding(
             severity="info",

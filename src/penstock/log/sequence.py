@@ -113,7 +113,7 @@ def _last_number(last: int, batches: tuple[Rows, ...]) -> int:
     dense = dense and low == last + 1 and high == last + count
     if not dense and not _only_keys_lack(last, batches):
         raise RunInvalid(
-            f"{count} rows numbered {low} to {high} do not follow row {last}", hint=_HINT
+            f"rows numbered {low} to {high} ({count}) do not follow row {last}", hint=_HINT
         )
     return int(high)
 

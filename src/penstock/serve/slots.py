@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -59,6 +60,11 @@ class SavedSlot:
     def lsn(self) -> int:
         """What is confirmed, as clients say it."""
         return self.confirmed_lsn if self.is_hybrid else self.confirmed
+
+    @property
+    def lsn_text(self) -> str:
+        """Return `lsn` as clients write it: `0/1000042`."""
+        return str(Lsn(self.lsn))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

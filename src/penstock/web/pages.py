@@ -16,6 +16,7 @@ from penstock import __version__
 from penstock.control.display import human_bytes, human_count, human_seconds
 from penstock.host.errors import mask
 from penstock.load.bulk_progress import share_of
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
 from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
@@ -24,6 +25,7 @@ from penstock.web.reading import (
     Reading,
     Sample,
     changes_of,
+    lag_reason,
     lag_words,
     latencies,
     state_of,
@@ -105,6 +107,7 @@ def _environment() -> Environment:
     made.filters.update(
         bytes=human_bytes,
         count=human_count,
+        words=count_words,
         seconds=human_seconds,
         quantity=quantity,
         span=span,
@@ -226,6 +229,7 @@ def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
         "state": state_of(reading),
         "lag": reading.status.lag if reading.status is not None else None,
         "lag_words": lag_words(reading),
+        "lag_reason": lag_reason(reading),
         "secret": secret,
     }
 
@@ -274,7 +278,8 @@ def announcements(context: Mapping[str, Any]) -> dict[str, str]:
 def _task_words(name: str, view: TaskView) -> str:
     if view.stage is Stage.DONE and view.report is not None:
         errors = sum(finding["severity"] == "E" for finding in view.findings)
-        return f"{name}: done, {errors} errors, {len(view.findings)} findings"
+        findings = count_words(len(view.findings), "finding")
+        return f"{name}: done, {count_words(errors, 'error')}, {findings}"
     if view.stage is Stage.DONE and view.result is not None:
         verdict = "are equal" if view.result["equal"] else "differ"
         return f"{name}: source and target {verdict}"

@@ -24,6 +24,7 @@ from penstock.control.consumer_list import (
 from penstock.control.followed import followed_tables
 from penstock.control.log_facts import read_log_end
 from penstock.control.past_errors import PastError, past_errors
+from penstock.control.run_events import is_loading, starting
 from penstock.control.running import ProcessState, processes
 from penstock.control.status import Status, StatusReader
 from penstock.control.table_states import TableFacts, table_facts
@@ -51,12 +52,15 @@ SPEED_WINDOW_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Changes per second, over the last SPEED_WINDOW_S: into the log and into the target."""
+    """Changes per second, over the last SPEED_WINDOW_S: into the log and into the target.
 
-    extracted_rows: float = 0.0
-    loaded_rows: float = 0.0
-    extracted_transactions: float = 0.0
-    loaded_transactions: float = 0.0
+    None: not known yet; also while tables are loaded, when changes wait in the log.
+    """
+
+    extracted_rows: float | None = None
+    loaded_rows: float | None = None
+    extracted_transactions: float | None = None
+    loaded_transactions: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +69,7 @@ class Sample:
 
     at_s: float
     lag_s: float | None
-    extracted_transactions: float
+    extracted_transactions: float | None
     loaded_transactions: float | None
     consumer_lags_s: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -123,6 +127,8 @@ class SpeedMeter:
         if span_s <= 0:
             return Speeds()
         rates = [(new - old) / span_s for new, old in zip(counters, before, strict=True)]
+        if is_loading(status) or starting(status):
+            return Speeds(extracted_rows=rates[0] or None, extracted_transactions=rates[2] or None)
         return Speeds(
             extracted_rows=rates[0],
             loaded_rows=rates[1],
@@ -292,11 +298,19 @@ def state_of(reading: Reading) -> str:
 
 
 def lag_words(reading: Reading) -> str:
-    """The lag for people; where it is not known the page says elsewhere which server is away."""
+    """Return the lag for people, in a few letters; `lag_reason` says why it is not known."""
     status = reading.status
     if status is None or status.mode == "data":
         return "–"
-    return "unknown" if status.outages else status.lag_words
+    return "unknown" if lag_reason(reading) else status.lag_words
+
+
+def lag_reason(reading: Reading) -> str:
+    """Return why the lag is not known; empty if it is."""
+    status = reading.status
+    if status is None or (status.lag is not None and status.lag.seconds is not None):
+        return ""
+    return status.why_no_lag
 
 
 def _done(status: Status) -> bool:

@@ -16,6 +16,7 @@ from penstock.engines.ignite.lock import holder, reader_of
 from penstock.engines.ignite.state import PLACE_FILE, STATE
 from penstock.model import PenstockError
 from penstock.model.lost_links import lost_count
+from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity, mend_of
 
 LAG_S_MAX = 3600.0
@@ -175,8 +176,8 @@ def lag(probe: NodeProbe) -> Iterator[Finding]:
     yield probe.found(
         "IG07",
         Severity.WARNING if is_far else Severity.INFO,
-        f"{len(stats)} segments, {size / 2**20:.1f} MiB, are not read yet; the oldest is "
-        f"{age_s / 60:.0f} minutes old",
+        f"not read yet: {count_words(len(stats), 'segment')}, {size / 2**20:.1f} MiB; the oldest "
+        f"is {count_words(round(age_s / 60), 'minute')} old",
         "they are kept until a consumer has read them",
         f"penstock consume {probe.file} NAME" if is_far else "",
     )

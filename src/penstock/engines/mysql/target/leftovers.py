@@ -12,6 +12,7 @@ from contextlib import closing
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
 from penstock.model import TableName
 from penstock.model.removal import Removal
+from penstock.model.words import count_words
 from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named
 from penstock.ports.target import SCHEMA
 
@@ -81,12 +82,13 @@ def _emptied(
     if dropped:
         listed = ", ".join(quoted(*table) for table in dropped)
         yield Removal(
-            what=f"{len(dropped)} tables at the target that penstock made: {named(dropped)}",
+            what=f"{count_words(len(dropped), 'table')} at the target that penstock made: "
+            f"{named(dropped)}",
             statements=(unchecked, f"drop table if exists {listed};"),
         )
     if kept:
         yield Removal(
-            what=f"all rows of {len(kept)} tables at the target: {named(kept)}",
+            what=f"all rows of {count_words(len(kept), 'table')} at the target: {named(kept)}",
             statements=(unchecked, *(f"truncate table {quoted(*table)};" for table in kept)),
         )
 

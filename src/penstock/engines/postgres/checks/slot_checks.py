@@ -41,6 +41,7 @@ from penstock.engines.postgres.standby import PublicationOnPrimary, check_public
 from penstock.host import checkpoint
 from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
+from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity, mend_of
 from penstock.ports.config import Mode
 from penstock.ports.handover import read_handover
@@ -415,8 +416,9 @@ def spilling(probe: Probe) -> Iterator[Finding]:
         yield found(
             "PG20",
             Severity.WARNING,
-            f"{row['spill_txns']} transactions ({row['spill_bytes']} bytes) were spilled to the "
-            "server's disk for this slot",
+            "spilled to the server's disk for this slot: "
+            f"{count_words(row['spill_txns'], 'transaction')}, "
+            f"{count_words(row['spill_bytes'], 'byte')}",
             "that slows decoding down",
             f"alter role {quoted(probe.user)} set logical_decoding_work_mem = '512MB';",
         )

@@ -5,16 +5,19 @@ Not here: the replica identity (`identity.py`), how they look in the target (`ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import found
 from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.source.catalog import Excluded, Exclusion
 from penstock.host.errors import PrivilegeMissing
+from penstock.model import TableName
+from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity
 
 NAMES_SHOWN_MAX = 10
+GRANTED_MAX = 20  # tables in one statement; more are granted as all of their schema
 UNLOGGED = (Exclusion.UNLOGGED, Exclusion.PART_UNLOGGED)
 TOLD_ELSEWHERE = (Exclusion.PART_IDENTITY, *UNLOGGED)
 # Exclusions that are expected, and only reported for tables that are named.
@@ -114,9 +117,11 @@ def toast(probe: Probe) -> Iterator[Finding]:
         )
 
 
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + more
+def _names(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    listed = list(names)
+    left = len(listed) - NAMES_SHOWN_MAX
+    return ", ".join(listed[:NAMES_SHOWN_MAX]) + (f" and {left} more" if left > 0 else "")
 
 
 @SOURCE_CHECKS.check("PG15", "logged tables")
@@ -150,29 +155,42 @@ def generated(probe: Probe) -> Iterator[Finding]:
 @SOURCE_CHECKS.check("PG21", "SELECT privilege")
 def readable(probe: Probe) -> Iterator[Finding]:
     """Select no row of each table: that takes USAGE on its schema and SELECT on its columns."""
+    refused: list[TableName] = []
     for table in probe.tables:
-        name = quoted(*table.name)
         try:
             with server_errors(f"reading {table.name}"):
+                name = quoted(*table.name)
                 probe.connection.execute(statement(f"select * from {name} limit 0"))
         except PrivilegeMissing as error:
-            if "row-level security" in error.message:
-                continue  # PG22 says so
-            user = quoted(probe.user)
-            yield found(
-                "PG21",
-                Severity.ERROR,
-                f"{probe.user} may not read {table.name}",
-                "the bulk load and `penstock verify` read the table itself",
-                f"grant usage on schema {quoted(table.name.schema)} to {user}; "
-                f"grant select on {name} to {user};",
-            )
+            if "row-level security" not in error.message:  # PG22 says so
+                refused.append(table.name)
+    if refused:
+        yield found(
+            "PG21",
+            Severity.ERROR,
+            f"{probe.user} may not read {_names(map(str, refused))}",
+            "the bulk load and `penstock verify` read the tables themselves",
+            _grants(refused, quoted(probe.user)),
+        )
+
+
+def _grants(tables: Sequence[TableName], user: str) -> str:
+    """Return the statements with which a user may read these tables, for each schema."""
+    statements = []
+    for schema in sorted({table.schema for table in tables}):
+        names = [quoted(*table) for table in tables if table.schema == schema]
+        listed = ", ".join(names)
+        if len(names) > GRANTED_MAX:
+            listed = f"all tables in schema {quoted(schema)}"
+        statements.append(f"grant usage on schema {quoted(schema)} to {user};")
+        statements.append(f"grant select on {listed} to {user};")
+    return " ".join(statements)
 
 
 @SOURCE_CHECKS.check("PG22", "row security")
 def row_security(probe: Probe) -> Iterator[Finding]:
     """Policies hide rows from the bulk load, never from the stream."""
-    for row in probe.rows(
+    rows = probe.rows(
         """
         select n.nspname as schema, c.relname as name
           from pg_class as c
@@ -184,11 +202,14 @@ def row_security(probe: Probe) -> Iterator[Finding]:
          order by 1, 2
         """,
         ids=probe.table_ids,
-    ):
+    )
+    if rows:
+        names = _names([f"{row['schema']}.{row['name']}" for row in rows])
+        has = "has" if len(rows) == 1 else "have"
         yield found(
             "PG22",
             Severity.ERROR if probe.config.pipeline.mode.has_data else Severity.WARNING,
-            f"{row['schema']}.{row['name']} has row security, and {probe.user} may not pass it",
+            f"{names} {has} row security, and {probe.user} may not pass it",
             "the bulk load stops rather than copy only a part of the table",
             f"alter role {quoted(probe.user)} bypassrls;",
         )
@@ -235,7 +256,7 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
         yield found(
             "PG30",
             Severity.INFO,
-            f"the source has {large} large objects",
+            f"the source has {count_words(large, 'large object')}",
             "logical replication does not include them",
         )
     sequences = probe.value(
@@ -252,7 +273,7 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
         yield found(
             "PG30",
             Severity.INFO,
-            f"the schemas of the wanted tables have {sequences} sequences",
+            f"the schemas of the wanted tables have {count_words(sequences, 'sequence')}",
             "their state is not replicated: set them when the applications move to the target",
             "select setval(pg_get_serial_sequence('TABLE', 'COLUMN'), max(COLUMN)) from TABLE;",
         )
@@ -279,7 +300,7 @@ def constraints_not_made(probe: Probe) -> Iterator[Finding]:
         yield found(
             "PG30",
             Severity.INFO,
-            f"the wanted tables have {len(listed)} CHECK and exclusion constraints",
+            f"the wanted tables have {count_words(len(listed), 'CHECK or exclusion constraint')}",
             "tables that penstock makes do not get them, as the source checks every row; make them "
             "in the target when the applications move there",
             " ".join(listed),

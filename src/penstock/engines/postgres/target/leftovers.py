@@ -11,6 +11,7 @@ from penstock.engines.postgres.connect import connect, quoted, server_errors, st
 from penstock.engines.postgres.target.progress import read_tables
 from penstock.model import TableName
 from penstock.model.removal import Removal
+from penstock.model.words import count_words
 from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named
 
 PRESENT = """
@@ -72,7 +73,7 @@ def _emptied(
         for table, kind in present.items()
     )
     yield Removal(
-        what=f"all rows of {len(present)} tables at the target: {named(present)}",
+        what=f"all rows of {count_words(len(present), 'table')} at the target: {named(present)}",
         statements=(f"truncate table {listed};",),
     )
     dropped = [table for table in present if table in made]

@@ -16,6 +16,7 @@ from penstock.engines.postgres.source.snapshot import (
 )
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.model import TableDefinition
+from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.verify import APPLICATION_NAME, PART_BYTES, SourcePoint, Verifier, VerifyReader
 
@@ -111,7 +112,7 @@ class PostgresVerifier:
             if not _first(connection, SLOT_EXISTS, parameters):
                 return ""
             unread = int(_first(connection, UNREAD_ROWS, parameters))
-        return f"{unread} changes are still in the replication slot" if unread else ""
+        return f"the replication slot still holds {count_words(unread, 'change')}" if unread else ""
 
 
 VERIFIER: Verifier = PostgresVerifier()
