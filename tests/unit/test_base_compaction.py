@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
+from fix_base import OLD, Log, change, moved
 from fix_log import (
     EVENT,
     ITEM,
     ITEM_2,
-    SOURCE,
-    Change,
     commit_position,
     dropped,
     inserts,
@@ -25,134 +22,13 @@ from fix_log import (
     run_of,
     truncate,
 )
-from fix_serve import holder, source_log, write_base
-from penstock.base.held import BaseNotReady, HeldState
-from penstock.base.manifest import (
-    BaseCorrupt,
-    BasePlace,
-    Manifest,
-    empty,
-    load_manifest,
-    save_manifest,
-)
+from penstock.base.held import BaseNotReady
+from penstock.base.manifest import BaseCorrupt, empty, save_manifest
 from penstock.base.shapes import ShapeUnfit, converted
 from penstock.host import faults
-from penstock.load.base import BaseHole, Compaction
-from penstock.load.session import Session
-from penstock.log import Writer, WriterOptions, links
+from penstock.load.base import BaseHole
 from penstock.log.layout import list_segments
-from penstock.model import Marker, Op, Relation, TableName
-
-OLD = [(n, f"old {n}") for n in range(100, 110)]
-
-
-class Inline:
-    """A session that does its tasks at once."""
-
-    parallelism = 2
-
-    def run(
-        self,
-        partitions: Sequence[Sequence[Any]],
-        work: Callable[[Iterator[Any]], Iterable[Any]],
-        *,
-        description: str = "",
-    ) -> list[Any]:
-        """As Spark's workers do."""
-        assert description
-        return [one for partition in partitions for one in work(iter(partition))]
-
-
-def change(op: Op, row: tuple[Any, ...] | None, relation: Relation = ITEM, **more: Any) -> Change:
-    """One row's change."""
-    return Change(relation=relation, op=op, after=row, **more)
-
-
-def moved(key: int, row: tuple[Any, ...], **more: Any) -> Change:
-    """An update of a row's key."""
-    return change(Op.UPDATE, row, before=(key,), **more)
-
-
-class Log:
-    """A log with links of the base, and a base in front of it."""
-
-    def __init__(self, root: Path, tables: dict[Relation, list[tuple[Any, ...]]]) -> None:
-        self.root = root
-        self.place = BasePlace(
-            directory=root / "base", links=root / "cdc" / "base", extension="ckt"
-        )
-        links.enable(self.place.links)
-        with self.writer() as writer:
-            log_id = writer.log_id
-        write_base(root, tables, log_id)
-        self.compaction = Compaction(self.place)
-
-    def writer(self) -> Writer:
-        """Of its next segment."""
-        options = WriterOptions(consumers=self.root / "cdc")
-        return Writer.open(self.root / "log", log_id=None, source=SOURCE, options=options)
-
-    def write(
-        self,
-        *groups: list[Change],
-        empties: str = "",
-        mark: Callable[[int, int, str], Marker] = truncate,
-    ) -> None:
-        """Transactions in a segment of their own, behind an emptying of a table."""
-        with self.writer() as writer:
-            start = writer.end
-            found = numbered(groups, keys_have_two=True)
-            for group in found:
-                rows = [
-                    replace(
-                        row,
-                        gsn=row.gsn + start.gsn,
-                        trx=row.trx + start.trx,
-                        position=commit_position(row.trx + start.trx),
-                    )
-                    for row in group
-                ]
-                marks = [mark(start.gsn, rows[0].trx, empties)] if empties else []
-                writer.write(run_of(rows, markers=marks))
-                empties = ""
-            writer.flush()
-            writer.rotate()
-
-    @property
-    def manifest(self) -> Manifest:
-        """The base as it is."""
-        found = load_manifest(self.place.directory)
-        assert found is not None
-        return found
-
-    @contextmanager
-    def held(self) -> Iterator[HeldState]:
-        """The state at the log's end."""
-        with closing(source_log(self.root)) as log:
-            head = log.head()
-        found = holder(self.root).hold(head.log_id, head.number, head.end, is_open=head.is_open)
-        try:
-            yield found
-        finally:
-            found.release()
-
-    @staticmethod
-    def read(held: HeldState, relation: Relation) -> Counter[tuple[Any, ...]]:
-        """A table in a state."""
-        pieces = held.pieces(TableName(relation.schema, relation.name))
-        return Counter(tuple(row.values()) for piece in pieces for row in piece.rows.to_pylist())
-
-    def rows(self, relation: Relation) -> Counter[tuple[Any, ...]]:
-        """A table at the log's end."""
-        with self.held() as held:
-            return self.read(held, relation)
-
-    def step(self) -> Manifest:
-        """Add all closed segments to the base."""
-        manifest = self.manifest
-        return self.compaction.step(
-            cast("Session", Inline()), manifest, self.compaction.waiting(manifest)
-        )
+from penstock.model import Marker, Op, TableName
 
 
 @pytest.fixture

@@ -126,9 +126,9 @@ def _column_codes(column: Any, whole_rows: bool) -> tuple[Ints, int]:
         else:
             column = pc.add(column, pa.scalar(0, column.type))  # -0.0 becomes 0.0
     if pa.types.is_null(column.type):
-        return np.zeros(len(column), np.int64), 1
+        return np.zeros(len(column), np.int64), min(1, len(column))
     encoded = column.dictionary_encode(null_encoding="encode")
-    return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def _compact(codes: Ints) -> tuple[Ints, int]:
@@ -148,7 +148,9 @@ class Net:
     rows: the last change of each surviving row, ascending; for each codes: of its key, and new:
     whether that was free before. gone: codes to delete. patches: column to (places in rows, changes
     to take the value from). open_places: places in rows with columns left to the target; open_bits:
-    which columns, open_origin: the codes of their origin keys.
+    which columns, open_origin: the codes of their origin keys. is_mixed: the target may have some
+    of the changes, and a key of such a row changed among them: what is at its origin key there may
+    be another row.
     """
 
     relation: Relation
@@ -163,6 +165,7 @@ class Net:
     open_places: Ints = field(default_factory=_empty)
     open_bits: Bools = field(default_factory=lambda: np.empty((0, 0), np.bool_))
     open_origin: Ints = field(default_factory=_empty)
+    is_mixed: bool = False
 
 
 def fold(relation: Relation, frames: Iterable[pa.RecordBatch], *, overlaps: bool = False) -> Net:
@@ -264,6 +267,8 @@ class Fold:
             absent = _joined(self._absent_rows, np.int64)
             unsent = _Unsent(absent, self._absent_bits, len(self._relation.columns))
             _resolve_absent(net, op, lineage, origin_of, unsent)
+            is_moved = lineage[net.rows[net.open_places]] >= keys.size
+            net.is_mixed = self._overlaps and bool(is_moved.any())
         return net
 
     def _codes(self, keys: KeyCodes, op: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:

@@ -20,7 +20,7 @@ from penstock.base.changes import Layer, TableChanges
 from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
-from penstock.base.shapes import as_kind, converted, widest
+from penstock.base.shapes import ShapeUnfit, as_kind, converted, widest
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Op, Relation
@@ -100,6 +100,8 @@ class _Layered:
         self._layer, self._adds_rows = layer, adds_rows
         self._relation, self._shape = layer.relation, shape
         self._net: Net = fold(layer.relation, layer.batches(), overlaps=layer.overlaps)
+        if self._net.is_mixed:
+            raise _mixed(self._net)
         self._key = self._relation.key or tuple(range(len(self._relation.columns)))
         keys = self._net.keys
         self._touched = [
@@ -213,6 +215,19 @@ class _Layered:
         if (places < 0).any():
             raise inconsistent(self._relation, "an update of a row that is not there")
         return places
+
+
+def _mixed(net: Net) -> ShapeUnfit:
+    """The error for unsent values of a row that is under one of several keys in the base."""
+    table = net.relation.full_name
+    column = net.relation.columns[int(net.open_bits.any(axis=0).argmax())].name
+    return ShapeUnfit(
+        f"a key of {table} changed while the base read the table, and column {column} was not sent "
+        "with the change",
+        hint="Nothing to do: the base reads the table again.",
+        table=table,
+        column=column,
+    )
 
 
 def _codes(

@@ -1,8 +1,8 @@
 """Which segments a reader of a log reads next: its own links, and after them the open segment.
 
-Consumers and FlexCDC read this way. Each look first checks that the saved state and the links
-belong to the log that is there, then the whole listing for gaps; only then is a link removed, or a
-segment returned.
+Consumers, FlexCDC and merges read this way. Each look first checks that the saved state and the
+links belong to the log that is there, then the whole listing for gaps; only then is a link removed,
+or a segment returned.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log import links
+from penstock.log.durable import Durable
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
 from penstock.log.links import log_id_of
 from penstock.log.state import load_state
@@ -68,6 +69,7 @@ class Listing:
         extension: str = EXTENSION_DEFAULT,
         reads_open: bool = True,
         reads_log: bool = False,
+        removes: bool = True,
         files: Files = REAL_FILES,
     ) -> None:
         """Open nothing yet.
@@ -79,6 +81,7 @@ class Listing:
             extension: of segments.
             reads_open: whether durable parts of the open segment are returned too.
             reads_log: whether a closed segment without a link is read by its name in the log.
+            removes: whether links that the saved state is past are removed.
             files: the disk.
         """
         self._directory = directory
@@ -87,6 +90,7 @@ class Listing:
         self._extension = extension
         self._reads_open = reads_open
         self._reads_log = reads_log
+        self._removes = removes
         self._files = files
         self._follower = LogFollower(log_directory, extension, files)
         self._found: dict[int, SegmentFile] = {}
@@ -105,8 +109,8 @@ class Listing:
 
         Args:
             saved: the saved state; None if nothing was saved.
-            is_pending: whether nothing was read since it was loaded. Links that it is past are
-                removed then.
+            is_pending: whether nothing was read since it was loaded. Segments that it is past are
+                left out then, and links of them removed.
 
         Raises:
             StateOfOtherLog: the state or a link belongs to another log. Nothing is removed.
@@ -165,7 +169,7 @@ class Listing:
 
     def _remove(self, number: int) -> None:
         file = self._found[number]
-        if file.path.parent == self._directory:
+        if self._removes and file.path.parent == self._directory:
             logger.info(already_processed(number, self._state))
             self._files.unlink(file.path)
 
@@ -213,6 +217,10 @@ class Listing:
         raise self._errors.missed(text, expected - 1, number)
 
     # -- waiting -----------------------------------------------------------------------------
+
+    def durable(self) -> Durable | None:
+        """Return how far the open segment is durable; None if the log has none."""
+        return self._follower.durable()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until more is durable in the log, at most this long."""

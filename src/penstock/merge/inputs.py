@@ -19,21 +19,25 @@ import pyarrow as pa
 from penstock.base.held import Holder
 from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log import links
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
     SegmentFile,
+    SegmentMissing,
     list_segments,
     missing,
     segment_name,
 )
+from penstock.log.listing import Listing, ReaderErrors, SavedSegment
 from penstock.log.segment import Segment
 from penstock.log.state import load_state
-from penstock.log.tail import LogFollower, SegmentOpener
+from penstock.log.tail import SegmentOpener
 from penstock.merge.order import Global, Ints
-from penstock.model import Marker, MarkerKind, PenstockError, Relation, Rows, TableName
+from penstock.model import Marker, MarkerKind, Relation, Rows, TableName
 from penstock.model.change import is_global_prefix
+from penstock.model.segment_order import GREATER
 from penstock.model.whole_number import parse_whole
 
 PARTS_MAX = 1000  # of a global transaction: there are no more sources
@@ -41,10 +45,16 @@ PARTS_MAX = 1000  # of a global transaction: there are no more sources
 MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
 
 
-class InputReplaced(PenstockError):
+BEGIN_ANEW = (
+    "It was made anew, or its links were removed. Put the old log back; or give the new one's "
+    "pipeline another name, so that it joins as another log."
+)
+
+
+class InputReplaced(StateOfOtherLog):
     """A log to merge is another one than before, or has lost what was not merged yet.
 
-    fields: input, expected, actual.
+    fields: place, expected, actual.
     """
 
     code = "MG02"
@@ -103,6 +113,22 @@ class _Held:
     shapes: list[tuple[int, Relation]] = field(default_factory=list)
 
 
+def _errors_of(place: InputPlace) -> ReaderErrors:
+    """What a merge says when it cannot go on in a log."""
+
+    def make_missed(text: str, last: int, following: int) -> SegmentMissing:
+        is_first = text.startswith(GREATER)  # last is the one that is not there then
+        after = last - 1 if is_first else last
+        return missing(place.links, after, following, extension=place.extension)
+
+    return ReaderErrors(
+        missed=make_missed,
+        other_log=InputReplaced,
+        state=f"what is merged of {place.name}",
+        begin_anew=BEGIN_ANEW,
+    )
+
+
 class MergeInput:
     """One input. For one thread.
 
@@ -118,10 +144,20 @@ class MergeInput:
         self.log_id = log_id
         self.skew_us: int | None = None
         self._number = number
+        self._is_pending = True
+        self._found: deque[SegmentFile] = deque()
         self._held: deque[_Held] = deque()
         self._markers: deque[Marker] = deque()
         self._frames: dict[tuple[int, int], Piece] = {}
-        self._follower = LogFollower(place.log, place.extension, place.files)
+        self._listing = Listing(
+            place.links,
+            place.log,
+            errors=_errors_of(place),
+            extension=place.extension,
+            reads_log=True,
+            removes=False,  # what is read is not merged yet: see release()
+            files=place.files,
+        )
         self._opener = SegmentOpener(place.extension, place.files)
 
     # -- reading on --------------------------------------------------------------------------
@@ -133,51 +169,35 @@ class MergeInput:
         """
         if self._number < 0 and not self._begin():
             return None
-        while True:
-            file = self._file(self._number)
-            if file is None:
-                return None
+        while file := self._next():
             held = self._opened(file)
+            self._found.popleft()
             end = held.segment.end.trx if held.segment is not None else 0
             if end > self.read_trx:
                 return self._chunk(held, end)
-            if file.is_open:
-                return None
-            self._number += 1
+        return None
 
     def _begin(self) -> bool:
-        """Find the first segment: the oldest link, or the one that is written now."""
+        """Find the first segment: the oldest link, or the one that is written now.
+
+        Links are listed last: one that is closed meanwhile has a link then.
+        """
+        durable = self._listing.durable()
+        state = load_state(self.place.log, self.place.files)
         found = list_segments(self.place.links, self.place.extension, self.place.files)
         if found:
             self._number = found[0].number
-            return True
-        state = load_state(self.place.log, self.place.files)
-        if state is None:
-            return False
-        durable = self._follower.durable()
-        self._number = max(state.number_next, durable.number if durable is not None else 0)
-        return True
+        elif state is not None:
+            self._number = max(state.number_next, durable.number if durable is not None else 0)
+        return self._number >= 0
 
-    def _file(self, number: int) -> SegmentFile | None:
-        """This segment, closed or open; None where there is none yet. Raises SegmentMissing."""
-        for attempt in range(2):
-            linked = {file.number: file for file in self._links()}
-            if number in linked:
-                return linked[number]
-            found = self._follower.find(number=number, trx_after=self.read_trx)
-            if found is not None:
-                return found
-            later = [other for other in linked if other > number]
-            if not later:
-                return None
-            if attempt:  # a link that is made meanwhile can be hidden from one listing
-                raise missing(
-                    self.place.links, number - 1, min(later), extension=self.place.extension
-                )
-        return None
-
-    def _links(self) -> list[SegmentFile]:
-        return list_segments(self.place.links, self.place.extension, self.place.files)
+    def _next(self) -> SegmentFile | None:
+        """The segment to read on in; None for nothing new. Raises InputReplaced, SegmentMissing."""
+        if not self._found:
+            saved = SavedSegment(segment=self._number, log_id=self.log_id)
+            self._found.extend(self._listing.look(saved, is_pending=self._is_pending))
+            self._is_pending = self._is_pending and not self._found
+        return self._found[0] if self._found else None
 
     def _opened(self, file: SegmentFile) -> _Held:
         """The segment as it is now; an older view of it is closed."""
@@ -215,9 +235,8 @@ class MergeInput:
             raise InputReplaced(
                 f"the log of {self.name} is {found} and goes on behind transaction "
                 f"{segment.start.trx}; merged are {self.read_trx} of log {self.log_id}",
-                hint="It was made anew, or its links were removed. Put the old log back; or give "
-                "the new one's pipeline another name, so that it joins as another log.",
-                input=self.name,
+                hint=BEGIN_ANEW,
+                place=self.name,
                 expected=self.log_id,
                 actual=found,
             )
@@ -351,7 +370,9 @@ class MergeInput:
     def number_of(self, trx: int) -> int:
         """The segment that has the transaction behind this one, or will have it."""
         held = next((one for one in self._held if one.last > trx), None)
-        return held.number if held is not None else self._number
+        if held is not None:
+            return held.number
+        return self._held[-1].number + self._held[-1].is_closed if self._held else self._number
 
     def release(self, number: int) -> None:
         """Segments in front of this one are in the merged log, durably."""
@@ -406,7 +427,11 @@ class MergeInput:
     def durable_trx(self) -> int:
         """How far its log is durable, as far as that is known without reading it."""
         state = load_state(self.place.log, self.place.files)
-        return max(self._follower.durable_end().trx, state.end.trx if state is not None else 0)
+        durable = self._listing.durable()
+        return max(
+            durable.end.trx if durable is not None else 0,
+            state.end.trx if state is not None else 0,
+        )
 
     def is_done(self) -> bool:
         """Whether its extraction has ended and everything was read."""
@@ -415,11 +440,11 @@ class MergeInput:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until more of it is durable, at most so long."""
-        self._follower.wait(timeout_s)
+        self._listing.wait(timeout_s)
 
     def close(self) -> None:
         """Give the files back."""
-        self._follower.close()
+        self._listing.close()
         for held in self._held:
             if held.segment is not None:
                 held.segment.close()

@@ -93,7 +93,6 @@ class RowMerger:
     gsn: int
     leaves_tables: bool = False
     left_out: int = 0
-    has_new_shapes: bool = False
     _relations: list[TableName] = field(default_factory=list)
     _taken: list[int] = field(default_factory=list)
 
@@ -123,7 +122,7 @@ class RowMerger:
                 for name, pieces in having:
                     # The state's shape is older than any that the log will say.
                     shape = replace(next(pieces).relation, version=0)
-                    self.has_new_shapes |= self.shapes.apply(name, shape)
+                    self.shapes.apply(name, shape)
                 into = self.shapes.merged[table]
                 marker = Marker(
                     kind=MarkerKind.RELOAD,
@@ -197,7 +196,8 @@ class RowMerger:
         gsn_end = self.gsn + int(counts.sum())
         ended = self._ended(one)
         last_gsn = (starts + counts)[_last_of(one.group)]  # behind which each of them ends
-        yield from self._cut(rows, kept, gsn_end, ended, last_gsn)
+        late = [(index, int(ends[-1])) for index, _, ends, _ in parts]
+        yield from self._cut(rows, kept, gsn_end, ended, last_gsn, late)
         for index, here, _, _ in parts:
             self.inputs[index].forget(self._low(index, len(here)) + len(here))
 
@@ -258,17 +258,18 @@ class RowMerger:
                 yield Run(markers=tuple(markers))
         ended = self._ended(one)
         self.trx = trx
-        yield Run(transactions=ended, end=self._point(ended))
+        for index in one.which.tolist():
+            self._apply_shapes(index, self.inputs[index].gsn_end(self._taken[index]))
+        yield Run(relations=self._new_relations(()), transactions=ended, end=self._point(ended))
         for index in one.which.tolist():
             self.inputs[index].forget(self._taken[index])
 
     # -- shapes ------------------------------------------------------------------------------
 
     def _apply_shapes(self, index: int, gsn: int) -> None:
-        """Shapes that an input has without rows so far, as of that row of its own."""
+        """Let shapes that an input has be in force, without rows, up to that row of its own."""
         for relation in self.inputs[index].shapes(gsn):
             if self.shapes.apply(self.inputs[index].name, relation):
-                self.has_new_shapes = True
                 self._relations.append(TableName(relation.schema, relation.name))
 
     def _cut(
@@ -278,10 +279,12 @@ class RowMerger:
         gsn_end: int,
         ended: pa.RecordBatch | None,
         last_gsn: Ints,
+        late: Sequence[tuple[int, int]] = (),
     ) -> Iterator[Run]:
         """Rows up to gsn_end as runs: one, or one more at each row from which on a shape changes.
 
-        ended: transactions that end here, None within one. last_gsn: of each the last row.
+        ended: transactions that end here, None within one. last_gsn: of each the last row. late:
+        inputs, each with its own last row, whose shapes up to there are in force in the end.
         """
         rows = sorted(rows, key=lambda one: int(one.gsn[0]))
         low, given, at = self.gsn + 1, 0, 0
@@ -295,7 +298,7 @@ class RowMerger:
                 if first > low and self.shapes.would_change(one.name, relation):
                     change = first
                     break
-                self.has_new_shapes |= self.shapes.apply(one.name, relation)
+                self.shapes.apply(one.name, relation)
                 at += 1
             high = change
             is_last = high > gsn_end
@@ -310,10 +313,14 @@ class RowMerger:
                 given = until
             if ended is not None and is_last:
                 self.trx += len(ended)
+            batches = self._batches(here)
+            relations = self._new_relations(here)
+            for index, gsn in late if is_last else ():
+                self._apply_shapes(index, gsn)
             yield Run(
-                rows=self._batches(here),
+                rows=batches,
                 markers=tuple(now),
-                relations=self._new_relations(here),
+                relations=(*relations, *self._new_relations(())),
                 transactions=part,
                 end=self._point(ended) if ended is not None and is_last else None,
             )
@@ -321,7 +328,7 @@ class RowMerger:
                 return
             low = high
 
-    def _new_relations(self, here: list[_Numbered]) -> tuple[Relation, ...]:
+    def _new_relations(self, here: Sequence[_Numbered]) -> tuple[Relation, ...]:
         tables, self._relations = self._relations, []
         having = {one.table for one in here}
         return tuple(

@@ -68,9 +68,16 @@ class ShapeState:
 
 @dataclass
 class Shapes:
-    """The shapes in force. For one thread. Tables are counted from 1: server's ids differ."""
+    """The shapes in force. For one thread. Tables are counted from 1: server's ids differ.
+
+    Attributes:
+        merged: in the merged log.
+        has_news: whether anything is not as it was when `state` was called last. An input that
+            joins a table counts, also where the merged shape stays what it was.
+    """
 
     merged: dict[TableName, Relation] = field(default_factory=dict)
+    has_news: bool = False
     _current: dict[TableName, dict[str, Relation]] = field(default_factory=dict)
     _identities: dict[TableName, dict[tuple[str, int, str], int]] = field(default_factory=dict)
 
@@ -86,7 +93,8 @@ class Shapes:
         return made
 
     def state(self, since: int) -> ShapeState:
-        """What to keep."""
+        """Return what to keep."""
+        self.has_news = False
         current = [(name, r) for of in self._current.values() for name, r in of.items()]
         identities = [
             Identity(input=key[0], table=table, source_id=key[1], column=key[2], merged=merged)
@@ -114,6 +122,7 @@ class Shapes:
             return False
         found = self._identify(table, name, relation)
         self._identities[table] = {**self._identities.get(table, {}), **found}
+        self.has_news = True
         relation = self.numbered(name, relation)
         made = self._made(table, name, relation)
         self._current.setdefault(table, {})[name] = relation
@@ -164,11 +173,6 @@ class Shapes:
         """Whether an input has had this shape, now or before."""
         known = self._current.get(table, {}).get(name)
         return known is not None and 0 < relation.version <= known.version
-
-    def leave(self, name: str) -> None:
-        """An input has ended: what only it had stays in the merged shapes until another changes."""
-        for known in self._current.values():
-            known.pop(name, None)
 
     def _made(self, table: TableName, name: str, relation: Relation) -> Relation:
         """The merged shape with this one of an input; the one of before where it is the same."""

@@ -220,8 +220,7 @@ class MergeStream:
             settles_us=self._settles_us,
             inputs=tuple(sorted((*self._over, *inputs), key=lambda one: one.number)),
         )
-        shapes = self._shapes.state(trx) if self._rows.has_new_shapes else None
-        self._rows.has_new_shapes = False
+        shapes = self._shapes.state(trx) if self._shapes.has_news else None
         self._states[trx] = state, shapes
 
     # -- reading -----------------------------------------------------------------------------

@@ -1,0 +1,329 @@
+"""Which changes of a log count for a table of its base, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_base import OLD, Log, change, moved
+from fix_log import (
+    EVENT,
+    ITEM,
+    ITEM_2,
+    Change,
+    commit_position,
+    dropped,
+    inserts,
+    numbered,
+    run_of,
+    truncate,
+)
+from fix_serve import holder
+from penstock.base import held as held_states
+from penstock.base import net_rows
+from penstock.base import state as base_state
+from penstock.base.changes import Window, changes_of
+from penstock.base.fold import LogInconsistent
+from penstock.base.held import BaseNotReady
+from penstock.base.manifest import save_manifest
+from penstock.base.shapes import ShapeUnfit
+from penstock.log.segment import open_segment
+from penstock.model import FlushPoint, Marker, MarkerKind, Op, Run, TableName
+
+OWN = replace(ITEM, name="own", source_id=9)
+ITEM_3 = replace(ITEM, version=3)
+NAME = TableName("public", "item")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """With one table of ten rows."""
+    return Log(tmp_path, {ITEM: OLD})
+
+
+def reload(gsn: int, trx: int, *names: str) -> Marker:
+    """A marker behind a row that says that all rows follow."""
+    return replace(truncate(gsn, trx, *names), kind=MarkerKind.RELOAD)
+
+
+def write(log: Log, *groups: Sequence[Change], markers: Sequence[Marker] = ()) -> None:
+    """Transactions of the log's first segment, in one run; markers have its numbers."""
+    rows = [row for group in numbered(groups) for row in group]
+    with log.writer() as writer:
+        writer.write(run_of(rows, markers=markers))
+        writer.flush()
+        writer.rotate()
+
+
+# -- which changes count ---------------------------------------------------------------------------
+
+
+def test_a_truncate_from_before_the_copy_leaves_the_copied_rows(log: Log) -> None:
+    """The copy was made after it: its rows are not those that were emptied."""
+    log.copied_at(3)
+    log.write(inserts(1))
+    log.write(inserts(1, first=1), empties="item")
+    log.write([change(Op.UPDATE, (100, "new"))])
+    wanted = Counter({**dict.fromkeys(OLD, 1), (100, "old 100"): 0, (100, "new"): 1})
+    assert log.rows(ITEM) == +wanted
+    log.step()
+    assert log.rows(ITEM) == +wanted
+
+
+def test_a_truncate_in_the_transaction_of_the_copy_counts(log: Log) -> None:
+    """The first transaction that is not in the copy is that of its point."""
+    log.copied_at(2)
+    log.write(inserts(1))
+    log.write(inserts(1, first=1), empties="item")
+    assert log.rows(ITEM) == Counter({(1, "note 1"): 1})
+
+
+def test_changes_from_before_the_copy_do_not_count(log: Log) -> None:
+    """Also where one frame has them with later ones."""
+    log.copied_at(2)
+    write(log, [change(Op.DELETE, None, before=(100,)), *inserts(1)], inserts(1, first=1))
+    assert log.rows(ITEM) == Counter([*OLD, (1, "note 1")])
+
+
+def test_a_truncate_from_after_the_end_does_not_count(log: Log) -> None:
+    """The open segment that a state holds grows behind it."""
+    first, second = numbered([inserts(1), inserts(1, first=1)])
+    with log.writer() as writer:
+        writer.write(run_of(first))
+        writer.flush()
+        with log.held() as state:
+            writer.write(run_of(second, markers=[truncate(1, 2, "item")]))
+            writer.flush()
+            assert log.read(state, ITEM) == Counter([*OLD, (0, "note 0")])
+        assert log.rows(ITEM) == Counter({(1, "note 1"): 1})
+
+
+def test_a_truncate_of_another_table_empties_no_other(log: Log) -> None:
+    """Each marker names its tables."""
+    log.write(inserts(1), empties="own")
+    assert log.rows(ITEM) == Counter([*OLD, (0, "note 0")])
+
+
+@pytest.mark.parametrize("mark", [truncate, dropped, reload])
+def test_the_last_emptying_counts(log: Log, mark: Any) -> None:
+    """Rows between two of them are gone, too; the row right in front of the last one is."""
+    markers = [mark(1, 2, "item"), mark(2, 3, "item")]
+    write(log, inserts(1), inserts(1, first=1), inserts(1, first=2), markers=markers)
+    assert log.rows(ITEM) == Counter({(2, "note 2"): 1})
+
+
+def test_rows_that_await_a_reload_do_not_count(log: Log) -> None:
+    """What they are now is not known: they come again."""
+    unsure = replace(ITEM_2, awaits_reload="its type was changed")
+    log.write([change(Op.UPDATE, (100, "unsure", None), unsure)])
+    assert log.rows(ITEM) == Counter(OLD)
+    log.write([change(Op.INSERT, (100, "sure"), ITEM_3)], empties="item", mark=reload)
+    assert log.rows(ITEM_3) == Counter({(100, "sure"): 1})
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def test_rows_of_two_shapes_are_not_mixed(log: Log) -> None:
+    """Those of the older one have no value in the new column."""
+    log.write(inserts(1))
+    log.write([change(Op.INSERT, (1, "one", None), ITEM_2)])
+    found = log.rows(ITEM_2)
+    assert found[0, "note 0", None] == found[1, "one", None] == 1
+    assert found[100, "old 100", None] == 1
+
+
+def test_the_newest_shape_is_by_version(log: Log) -> None:
+    """A shape without rows that was current before that of the rows does not follow it."""
+    (rows,) = numbered([[change(Op.INSERT, (1, "one"), ITEM_3)]])
+    run = run_of(rows)
+    with log.writer() as writer:
+        writer.write(Run(relations=(ITEM_2,)))
+        writer.write(run)
+        writer.flush()
+        writer.rotate()
+    assert log.rows(ITEM_3) == Counter([*OLD, (1, "one")])
+
+
+def test_a_shape_from_before_the_copy_is_no_news(tmp_path: Path) -> None:
+    """The copy has a newer one, whose columns would be lost."""
+    log = Log(tmp_path, {ITEM_2: [(*row, None) for row in OLD]})
+    log.copied_at(2)
+    for number, rows in enumerate(numbered([inserts(1, OWN), inserts(1, OWN)])):
+        with log.writer() as writer:
+            writer.write(replace(run_of(rows), relations=() if number else (ITEM,)))
+            writer.flush()
+            writer.rotate()
+    assert log.rows(ITEM_2) == Counter((*row, None) for row in OLD)
+
+
+def test_a_shape_without_rows_is_news(log: Log) -> None:
+    """The table has its columns from then on, whether rows have come or not."""
+    (rows,) = numbered([inserts(1, OWN)])
+    with log.writer() as writer:
+        writer.write(replace(run_of(rows), relations=(ITEM_2,)))
+        writer.flush()
+        writer.rotate()
+    wanted = Counter((*row, None) for row in OLD)
+    assert log.rows(ITEM_2) == wanted
+    log.step()
+    assert log.rows(ITEM_2) == wanted
+
+
+def test_a_shape_from_after_the_end_does_not_count(log: Log) -> None:
+    """A state has the columns of its moment."""
+    groups = [inserts(1), inserts(1, OWN), [change(Op.INSERT, (1, "one", None), ITEM_2)]]
+    first, *later = numbered(groups)
+    with log.writer() as writer:
+        writer.write(run_of(first))
+        writer.flush()
+        with log.held() as state:
+            for rows in later:
+                writer.write(run_of(rows))
+            writer.flush()
+            assert log.read(state, ITEM) == Counter([*OLD, (0, "note 0")])
+        assert log.rows(ITEM_2)[1, "one", None] == 1
+
+
+# -- rows of several moments -----------------------------------------------------------------------
+
+
+def test_changes_that_the_copy_has_already_change_nothing(tmp_path: Path) -> None:
+    """As where it is read without a lock: what was inserted and deleted meanwhile is not there."""
+    log = Log(tmp_path, {ITEM: [(1, "copied"), (2, "moved"), (3, "new")]})
+    log.copied_at(1, settled=3)
+    log.write([change(Op.INSERT, (1, "copied")), moved(9, (2, "moved"))])
+    log.write([change(Op.DELETE, None, before=(1,)), change(Op.UPDATE, (3, None), absent=b"\2")])
+    log.write(inserts(1))
+    wanted = Counter([(2, "moved"), (3, "new"), (0, "note 0")])
+    assert log.rows(ITEM) == wanted
+    log.step()
+    assert log.rows(ITEM) == wanted
+
+
+def test_unsent_values_of_a_row_whose_key_changed_during_the_copy_are_not_guessed(
+    tmp_path: Path,
+) -> None:
+    """Two rows have changed places, before or after they were copied: the table is read again."""
+    log = Log(tmp_path, {ITEM: [(1, "second"), (2, "first")]})
+    log.copied_at(1, settled=2)
+    swap = [
+        moved(1, (3, None), absent=b"\2"),
+        moved(2, (1, None), absent=b"\2"),
+        moved(3, (2, None), absent=b"\2"),
+    ]
+    log.write(swap)
+    log.write(inserts(1))
+    with pytest.raises(ShapeUnfit, match="column note was not sent") as caught:
+        log.rows(ITEM)
+    assert caught.value.fields == {"table": "public.item", "column": "note"}
+    assert log.step().of(NAME) is None
+
+
+def test_unsent_values_of_a_moved_row_come_from_an_exact_copy(tmp_path: Path) -> None:
+    """Nothing of it is in the base then."""
+    log = Log(tmp_path, {ITEM: [(1, "first"), (2, "second")]})
+    log.copied_at(1)
+    swap = [
+        moved(1, (3, None), absent=b"\2"),
+        moved(2, (1, None), absent=b"\2"),
+        moved(3, (2, None), absent=b"\2"),
+    ]
+    log.write(swap)
+    assert log.rows(ITEM) == Counter([(1, "second"), (2, "first")])
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_a_delete_of_a_row_without_a_key_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """The base and its log contradict each other: nothing is taken for another row."""
+    row = (None, b"x", True, 0.0, None, None)
+    other = (None, b"x", True, -0.0, None, None)
+    log = Log(tmp_path, {EVENT: [row]})
+    log.write([change(Op.DELETE, None, EVENT, before=other)])
+    with pytest.raises(LogInconsistent, match="a row that is not there"):
+        log.rows(EVENT)
+
+
+def test_an_update_of_a_row_that_is_not_there_is_an_error(log: Log) -> None:
+    """Its unsent values are nowhere."""
+    log.write([change(Op.UPDATE, (7, None), absent=b"\2")])
+    with pytest.raises(LogInconsistent, match="a row that is not there"):
+        log.rows(ITEM)
+
+
+def test_rows_come_once_in_pieces(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are at a time."""
+    monkeypatch.setattr(base_state, "FILE_BYTES", 1)
+    monkeypatch.setattr(net_rows, "ROWS_PER_BATCH", 2)
+    log.write(inserts(7))
+    assert log.rows(ITEM) == Counter([*OLD, *((n, f"note {n}") for n in range(7))])
+
+
+# -- states that are held --------------------------------------------------------------------------
+
+
+def test_a_base_of_another_log_is_not_held(log: Log) -> None:
+    """Its numbers mean nothing here."""
+    log.write(inserts(1))
+    save_manifest(log.place.directory, replace(log.manifest, log_id="f" * 32))
+    with pytest.raises(BaseNotReady, match="no base of the log's tables"):
+        log.rows(ITEM)
+
+
+def test_a_base_is_not_held_before_its_rows_are_of_one_moment(log: Log) -> None:
+    """That is later than its point where it was read without a lock."""
+    log.copied_at(1, settled=3)
+    log.write(inserts(1))
+    with pytest.raises(BaseNotReady, match="not as far yet"):
+        log.rows(ITEM)
+    log.write(inserts(1, first=1), inserts(1, first=2))
+    assert sum(log.rows(ITEM).values()) == 13
+
+
+def test_a_base_that_moves_on_while_it_is_held_is_held_anew(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are gone in the middle: the next one is taken, and nothing is left of the first."""
+    log.write([change(Op.UPDATE, (100, "new"))])
+    wanted = log.rows(ITEM)
+    steps = iter([log.step])
+    real = held_states.load_manifest
+
+    def load(*args: Any) -> Any:
+        found = real(*args)
+        for step in steps:
+            step()
+        return found
+
+    monkeypatch.setattr(held_states, "load_manifest", load)
+    with log.held() as state:
+        assert log.read(state, ITEM) == wanted
+        assert state.manifest.segment == 1
+        assert [path.name for path in state.directory.parent.iterdir()] == [state.directory.name]
+
+
+def test_a_segment_that_is_closed_meanwhile_is_held(log: Log) -> None:
+    """It was open when the log's end was read."""
+    log.write(inserts(1), inserts(1, first=1))
+    first = FlushPoint(position=commit_position(1) + 50, gsn=1, trx=1)
+    (log.root / "log" / "0.ckt").unlink()  # the base's link is left
+    found = holder(log.root).hold(log.manifest.log_id, 0, first, is_open=True)
+    assert [path.name for path in found.segments] == ["0.ckt"]
+    assert log.read(found, ITEM) == Counter([*OLD, (0, "note 0")])
+    found.release()
+
+
+def test_a_table_in_segments_is_read_by_name(log: Log) -> None:
+    """Another one's rows and shapes are none of its."""
+    log.write(inserts(2, OWN), inserts(1))
+    with open_segment(log.root / "log" / "0.ckt", extension="ckt") as segment:
+        found = changes_of([segment], NAME, Window(end=segment.end))
+        counts = [sum(batch.num_rows for batch in layer.batches()) for layer in found.layers]
+    assert (found.relation, counts) == (ITEM, [1])

@@ -1,0 +1,250 @@
+"""The base's files and the rows in them: what is checked when they are read, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from fix_changes import Change, batch, relation
+from fix_log import ITEM, ITEM_2
+from penstock.base import manifest as manifests
+from penstock.base.fold import LogInconsistent, encode, fold
+from penstock.base.manifest import (
+    BaseCorrupt,
+    BaseFile,
+    BaseTable,
+    Manifest,
+    columns_schema,
+    load_manifest,
+    read_file,
+    remove_others,
+    save_manifest,
+    write_files,
+)
+from penstock.base.net_rows import FoldedRows
+from penstock.base.shapes import ShapeUnfit, converted, widest
+from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.model import Column, Relation
+
+
+def batch_of(shape: Relation, *rows: tuple[Any, ...]) -> pa.RecordBatch:
+    """Rows as a file has them."""
+    names = [column.name for column in shape.columns]
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return pa.RecordBatch.from_pylist(found, schema=columns_schema(shape))
+
+
+def values(found: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Its rows."""
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def test_rows_are_written_once_in_files_of_a_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last file has what is left; empty batches make none."""
+    one, none = batch_of(ITEM, (1, "a"), (2, "b")), batch_of(ITEM)
+    monkeypatch.setattr(manifests, "FILE_BYTES", one.nbytes * 2)
+    files = list(write_files(tmp_path, ITEM, [none, one, one, none, one], place=3))
+    assert [(file.row_count, file.relation) for file in files] == [(4, 3), (2, 3)]
+    found = [row for file in files for row in values(read_file(tmp_path, file, ITEM))]
+    assert found == values(one) * 3
+
+
+@pytest.mark.parametrize("change", [{"row_count": 3}, {"size_bytes": 7}, {"crc32c": 1}])
+def test_a_file_that_is_not_the_manifests_gives_no_rows(tmp_path: Path, change: Any) -> None:
+    """By its rows, its size and its checksum."""
+    (file,) = write_files(tmp_path, ITEM, [batch_of(ITEM, (1, "a"), (2, "b"))])
+    with pytest.raises(BaseCorrupt, match=file.name):
+        read_file(tmp_path, replace(file, **change), ITEM)
+
+
+def test_a_file_of_another_shape_gives_no_rows(tmp_path: Path) -> None:
+    """Its columns are those of its relation, in order."""
+    (file,) = write_files(tmp_path, ITEM, [batch_of(ITEM, (1, "a"))])
+    with pytest.raises(BaseCorrupt, match="columns"):
+        read_file(tmp_path, file, ITEM_2)
+
+
+def test_only_files_that_no_manifest_names_are_removed(tmp_path: Path) -> None:
+    """Not the manifest, not what it names, not what is held."""
+    kept, other = (next(write_files(tmp_path, ITEM, [batch_of(ITEM, (n, "a"))])) for n in range(2))
+    (tmp_path / "held" / "serve").mkdir(parents=True)
+    table = BaseTable(schema="public", name="item", relations=(ITEM,), files=(kept,))
+    made = Manifest(log_id="a" * 32, number=1, segment=0, gsn=0, tables=(table,))
+    save_manifest(tmp_path, made)
+    assert remove_others(tmp_path, made) == 1
+    assert load_manifest(tmp_path) == made
+    assert read_file(tmp_path, kept, ITEM).num_rows == 1
+    assert not (tmp_path / other.name).exists()
+    assert (tmp_path / "held" / "serve").is_dir()
+
+
+def test_a_base_is_complete_where_its_last_table_is() -> None:
+    """At its point, or where its rows are of one moment."""
+    file = BaseFile(name="x", row_count=1, size_bytes=1, crc32c=1)
+    table = BaseTable(
+        schema="public", name="item", relations=(ITEM,), files=(file,), ordinal="5", settled="5"
+    )
+    later = replace(table, name="own", ordinal="7", settled="9")
+    made = Manifest(log_id="a" * 32, number=1, segment=0, gsn=0, tables=(later, table))
+    assert made.complete_at == 9
+    assert replace(made, tables=(table,)).complete_at == 5
+    assert replace(made, tables=()).complete_at == 0
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+def numbered(shape: Relation, *ids: int) -> Relation:
+    """A shape whose columns have identities."""
+    columns = [replace(one, id=number) for one, number in zip(shape.columns, ids, strict=True)]
+    return replace(shape, columns=tuple(columns))
+
+
+def test_a_column_is_known_by_its_identity() -> None:
+    """One that was dropped and added again under its name has none of the old values."""
+    old, again = numbered(ITEM, 1, 2), numbered(ITEM, 1, 3)
+    rows = batch_of(ITEM, (1, "old"))
+    assert values(converted(rows, old, again)) == [(1, None)]
+    renamed = replace(old, columns=(old.columns[0], replace(old.columns[1], name="title")))
+    assert values(converted(rows, old, renamed)) == [(1, "old")]
+
+
+def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:
+    """As the source says: rows of before are not written there either."""
+    price = replace(ITEM_2.columns[2], missing="1.50")
+    new = replace(ITEM_2, columns=(*ITEM.columns, price))
+    assert values(converted(batch_of(ITEM, (1, "a")), ITEM, new)) == [(1, "a", Decimal("1.50"))]
+
+
+def shape(neutral: str, source_type: str) -> Relation:
+    """A table of one column."""
+    column = Column(name="v", source_type=source_type, neutral=neutral)
+    return Relation(schema="public", name="t", columns=(column,), key=(0,), before=(0,))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (shape("int64", "bigint"), shape("int32", "integer")),
+        (shape("float64", "double precision"), shape("float64", "float")),
+        (shape("float64", "double precision"), shape("string", "text")),
+        (shape("decimal(10,2)", "numeric(10,2)"), shape("decimal(10,3)", "numeric(10,3)")),
+        (shape("decimal(10,2)", "numeric(10,2)"), shape("decimal(12,1)", "numeric(12,1)")),
+    ],
+)
+def test_values_that_the_server_may_have_changed_are_not_taken_over(
+    old: Relation, new: Relation
+) -> None:
+    """They are not in the log: the table is read again."""
+    with pytest.raises(ShapeUnfit):
+        converted(batch_of(old), old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value", "wanted"),
+    [
+        (shape("int32", "integer"), shape("int64", "bigint"), 7, 7),
+        (shape("int32", "integer"), shape("string", "text"), -7, "-7"),
+        (
+            shape("decimal(10,2)", "numeric(10,2)"),
+            shape("decimal(12,3)", "numeric(12,3)"),
+            Decimal("1.25"),
+            Decimal("1.250"),
+        ),
+        (shape("string", "varchar(5)"), shape("string", "varchar(9)"), "a", "a"),
+    ],
+)
+def test_values_that_stay_the_same_are_taken_over(
+    old: Relation, new: Relation, value: Any, wanted: Any
+) -> None:
+    """Where every value of the old type is one of the new type."""
+    assert values(converted(batch_of(old, (value,)), old, new)) == [(wanted,)]
+
+
+def test_a_column_kept_as_text_stays_text() -> None:
+    """Its own type cannot hold what it had; an own column of texts is none such."""
+    text = ITEM_2.with_text_column(2)
+    assert widest(ITEM_2, [text]).columns[2].neutral == "string"
+    other = replace(text, columns=(*text.columns[:2], replace(text.columns[2], source_type="text")))
+    assert widest(ITEM_2, [other]) == ITEM_2
+
+
+# -- net rows --------------------------------------------------------------------------------------
+
+
+def test_keys_of_many_columns_are_not_mixed() -> None:
+    """The number of their combinations does not fit into 64 bits."""
+    width, count = 8, 600
+    columns = [[pa.array([(n * (i + 3)) % count for n in range(count)])] for i in range(width)]
+    keys = encode(columns, [[pa.array([0])] for _ in range(width)])
+    rows = {tuple(column[0][n].as_py() for column in columns) for n in range(count)}
+    assert keys.size == len(rows)
+    assert len(set(keys.after.tolist())) == len(rows)
+    assert keys.before.tolist() == [keys.after[0]]
+
+
+def test_zeros_of_two_signs_are_one_key_and_two_rows() -> None:
+    """As an index has them; a row without a key is known by all of its bits."""
+    zeros = [pa.array([0.0, -0.0])]
+    assert encode([zeros], [[]]).size == 1
+    assert encode([zeros], [[]], whole_rows=True).size == 2
+
+
+TABLE = relation(("k", "integer", "int32"), ("a", "text", "string"), ("b", "text", "string"))
+
+
+def folded(*changes: Change, again: tuple[Change, ...] = (), **more: Any) -> list[dict[str, Any]]:
+    """What is left of changes for a target."""
+    frames = [batch(TABLE, changes)]
+    rows = FoldedRows(
+        net=fold(TABLE, frames, **more),
+        layout=MergeLayout(TABLE),
+        frames=[batch(TABLE, again)] if again else frames,
+    )
+    return [row for part in (*rows.deletes(), *rows.upserts()) for row in part.to_pylist()]
+
+
+def test_an_unsent_value_is_never_that_of_another_row() -> None:
+    """Each row's own changes have it, or the target."""
+    first = Change(op="U", gsn=1, after=(1, "x", "y"))
+    second = Change(op="U", gsn=2, after=(2, "z", None), absent=frozenset({2}))
+    found = {row["k"]: (row["a"], row["b"], row["wk$absent"]) for row in folded(first, second)}
+    assert found == {1: ("x", "y", None), 2: ("z", None, b"\4")}
+
+
+def test_an_unsent_value_of_an_inserted_row_is_an_error() -> None:
+    """Its key may be that of another row in the target."""
+    with pytest.raises(LogInconsistent, match="unsent columns"):
+        folded(Change(op="I", gsn=1, after=(1, "x", None), absent=frozenset({2})))
+
+
+def test_an_unsent_value_that_a_moved_row_may_have_elsewhere_is_marked() -> None:
+    """Only where the target may have some of the changes."""
+    unsent = frozenset({2})
+    moved = Change(op="U", gsn=1, before=(1, None, None), after=(2, "x", None), absent=unsent)
+    frames = [batch(TABLE, [moved])]
+    assert fold(TABLE, frames, overlaps=True).is_mixed
+    assert not fold(TABLE, frames).is_mixed
+    back = Change(op="U", gsn=2, before=(2, None, None), after=(1, "x", None), absent=unsent)
+    assert fold(TABLE, [batch(TABLE, [moved, back])], overlaps=True).is_mixed
+    whole = replace(moved, after=(2, "x", "y"), absent=frozenset())
+    assert not fold(TABLE, [batch(TABLE, [whole])], overlaps=True).is_mixed
+    stays = Change(op="U", gsn=1, after=(1, "x", None), absent=unsent)
+    assert not fold(TABLE, [batch(TABLE, [stays])], overlaps=True).is_mixed
+
+
+def test_other_frames_at_the_second_reading_are_an_error() -> None:
+    """The numbers of changes would name other rows."""
+    one, two = (Change(op="I", gsn=n, after=(n, "x", "y")) for n in (1, 2))
+    with pytest.raises(LogInconsistent, match="second reading"):
+        folded(one, two, again=(one,))

@@ -1,0 +1,341 @@
+"""One log as an input of a merge: where it begins, what it refuses, what it keeps."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fix_log import ITEM, Change
+from fix_merged import LogOf
+from penstock.base.held import BaseNotReady, Holder
+from penstock.base.manifest import BaseTable, Manifest, save_manifest
+from penstock.log import list_segments
+from penstock.log.layout import SegmentMissing
+from penstock.log.state import load_state
+from penstock.merge import inputs
+from penstock.merge.beginning import begun
+from penstock.merge.inputs import InputReplaced, MergeInput
+from penstock.merge.order import Global
+from penstock.model import Op
+
+
+def log_at(
+    folder: Path, count: int, *, name: str = "s1", named: Sequence[int] = (), first: int = 0
+) -> LogOf:
+    """A log with one insert in each transaction. named: those that are parts of global ones."""
+    rows = [[Change(relation=ITEM, op=Op.INSERT, after=(first + n, name))] for n in range(count)]
+    times = [(10 * (n + 1), Global(id=f"g{n}") if n in named else None) for n in range(count)]
+    return LogOf(folder / name, times, rows)
+
+
+def read_from(log: LogOf, *, trx: int = 0, number: int = -1, log_id: str = "") -> MergeInput:
+    """The log as an input that goes on behind a transaction."""
+    return MergeInput(log.place, trx=trx, number=number, log_id=log_id)
+
+
+def read_all(source: MergeInput) -> list[int]:
+    """Read on until there is nothing; the numbers of the transactions."""
+    found: list[int] = []
+    while (chunk := source.read()) is not None:
+        found += range(chunk.first, chunk.first + len(chunk.times_us))
+    return found
+
+
+def log_id_of(log: LogOf) -> str:
+    """The id of a log."""
+    state = load_state(log.directory / "log")
+    assert state is not None
+    return state.log_id
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LogOf]:
+    """A log of six transactions, of which none is written."""
+    found = log_at(tmp_path, 6, named=(0, 1, 4))
+    yield found
+    found.close()
+
+
+# -- where it begins and goes on -------------------------------------------------------------------
+
+
+def test_segments_are_read_in_order_with_the_open_one_last(log: LogOf) -> None:
+    """Each transaction once, also where the open segment grows, is closed and followed."""
+    log.write(1, rotates=True)
+    log.write(1, rotates=True)
+    log.write(1)
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [1, 2, 3]
+        log.write(1)
+        assert read_all(source) == [4]
+        log.write(1, rotates=True)
+        assert read_all(source) == [5]
+        log.write(1)
+        assert read_all(source) == [6]
+        keys = [
+            row["id"]
+            for group in source.pieces(1, 6)
+            for piece in group
+            for row in piece.rows.batch.column("after").to_pylist()
+        ]
+        assert keys == [0, 1, 2, 3, 4, 5]
+        assert source.source_ids(2, 5).tolist() == [702, 703, 704, 705]
+        assert [source.gsn_end(trx) for trx in (1, 4, 6)] == [1, 4, 6]
+
+
+def test_a_segment_that_is_closed_while_a_merge_begins_is_read(
+    log: LogOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no link when the merge begins, and none is open when the merge asks where."""
+    real = inputs.load_state
+    writes = iter([lambda: log.write(1, rotates=True)])
+
+    def load(*args: Any) -> Any:
+        for write in writes:
+            write()
+        return real(*args)
+
+    log.opened()
+    monkeypatch.setattr(inputs, "load_state", load)
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [1]
+
+
+def test_a_log_whose_links_begin_later_is_read_from_its_oldest_link(log: LogOf) -> None:
+    """What was merged of it before has no links any more."""
+    for _ in range(3):
+        log.write(1, rotates=True)
+    (log.links / "0.ckt").unlink()
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [2, 3]
+
+
+def test_it_goes_on_in_the_middle_of_a_segment(log: LogOf) -> None:
+    """With the markers of what follows, and none of what was given."""
+    log.write(3, rotates=True)
+    log.write(2, rotates=True)
+    with closing(read_from(log, trx=1, number=0, log_id=log_id_of(log))) as source:
+        chunks = [source.read(), source.read()]
+        assert [chunk.first for chunk in chunks if chunk is not None] == [2, 4]
+        assert [sorted(chunk.globals) for chunk in chunks if chunk is not None] == [[2], [5]]
+        assert [marker.trx for marker in source.markers(9)] == [2, 5]
+        assert source.markers(9) == []
+
+
+def test_markers_of_an_open_segment_come_once(log: LogOf) -> None:
+    """It is read again and again, each time a little further."""
+    log.write(1)
+    with closing(read_from(log)) as source:
+        read_all(source)
+        log.write(1)
+        read_all(source)
+        log.write(3, rotates=True)
+        read_all(source)
+        assert [marker.trx for marker in source.markers(1)] == [1]
+        assert [marker.trx for marker in source.markers(9)] == [2, 5]
+
+
+def test_an_open_segment_that_loses_its_name_is_read_by_its_link(
+    log: LogOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed, and removed from the log, between the look and the reading."""
+    log.write(2)
+    with closing(read_from(log)) as source:
+        real = source._listing.look
+
+        def look(*args: Any, **more: Any) -> Any:
+            found = real(*args, **more)
+            if log.written == 2:
+                log.write(1, rotates=True)
+                (log.directory / "log" / "0.ckt").unlink(missing_ok=True)
+            return found
+
+        monkeypatch.setattr(source._listing, "look", look)
+        assert read_all(source) == [1, 2, 3]
+
+
+# -- what it refuses -------------------------------------------------------------------------------
+
+
+def made_anew(log: LogOf) -> None:
+    """The log's directory is empty again, and a new log is in it; its links are left."""
+    log.close()
+    shutil.rmtree(log.directory / "log")
+    log.written = 0
+    log.opened()
+
+
+def test_a_log_that_was_made_anew_is_refused_before_it_has_a_segment(log: LogOf) -> None:
+    """Its id is compared when the state is opened: nothing is read, nothing removed."""
+    log.write(2, rotates=True)
+    before = log_id_of(log)
+    made_anew(log)
+    source = read_from(log, trx=2, number=1, log_id=before)
+    with closing(source), pytest.raises(InputReplaced, match="what is merged of s1") as caught:
+        source.read()
+    assert caught.value.fields["expected"] == before
+    assert len(list_segments(log.links)) == 1
+
+
+def test_links_of_the_old_log_are_not_read_as_the_new_ones(log: LogOf) -> None:
+    """Also where nothing was merged yet."""
+    log.write(2, rotates=True)
+    made_anew(log)
+    with closing(read_from(log)) as source, pytest.raises(InputReplaced, match="the segment"):
+        source.read()
+
+
+def test_a_log_that_is_made_anew_while_it_is_read_is_refused(log: LogOf) -> None:
+    """By the id of the segment that comes, at the latest."""
+    log.write(2, rotates=True)
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [1, 2]
+        made_anew(log)
+        with pytest.raises(InputReplaced):
+            source.read()
+
+
+def test_a_segment_of_another_log_is_refused(tmp_path: Path, log: LogOf) -> None:
+    """Whatever the state beside the log says."""
+    log.write(1, rotates=True)
+    other = log_at(tmp_path / "other", 3)
+    other.write(1, rotates=True)
+    other.write(1, rotates=True)
+    with closing(read_from(log)) as source:
+        assert read_all(source) == [1]
+        (log.links / "1.ckt").write_bytes((other.links / "1.ckt").read_bytes())
+        with pytest.raises(InputReplaced, match="the log of s1 is"):
+            source.read()
+    other.close()
+
+
+def test_transactions_that_are_missing_are_found(log: LogOf) -> None:
+    """The state's number says that a later segment is next than that which has them."""
+    for _ in range(3):
+        log.write(1, rotates=True)
+    source = read_from(log, trx=1, number=2, log_id=log_id_of(log))
+    with (
+        closing(source),
+        pytest.raises(InputReplaced, match="goes on behind transaction 2; merged are 1"),
+    ):
+        source.read()
+
+
+@pytest.mark.parametrize(("number", "gone"), [(0, 0), (0, 2), (1, 1), (-1, 1)])
+def test_a_missing_segment_is_named_before_one_behind_it_is_read(
+    log: LogOf, number: int, gone: int
+) -> None:
+    """The whole listing is checked first."""
+    for _ in range(4):
+        log.write(1, rotates=True)
+    (log.links / f"{gone}.ckt").unlink()
+    source = read_from(log, trx=max(number, 0), number=number)
+    with (
+        closing(source),
+        pytest.raises(SegmentMissing, match=rf"{gone}\.ckt is not there") as caught,
+    ):
+        source.read()
+    assert caught.value.fields == {"after": gone - 1, "next": gone + 1}
+
+
+# -- what it keeps ---------------------------------------------------------------------------------
+
+
+def test_what_is_read_keeps_its_links_until_it_is_released(log: LogOf) -> None:
+    """It is in the merged log only then; a reader for the lag releases nothing."""
+    for _ in range(4):
+        log.write(1, rotates=True)
+    with closing(read_from(log, trx=2, number=2, log_id=log_id_of(log))) as source:
+        assert read_all(source) == [3, 4]
+        assert [file.number for file in list_segments(log.links)] == [0, 1, 2, 3]
+        assert [source.number_of(trx) for trx in (2, 3, 4)] == [2, 3, 4]
+        source.release(source.number_of(3))
+        assert [file.number for file in list_segments(log.links)] == [3]
+
+
+def test_an_open_segment_that_was_read_is_needed_still(log: LogOf) -> None:
+    """What comes next may be in it."""
+    log.write(1, rotates=True)
+    log.write(2)
+    with closing(read_from(log)) as source:
+        read_all(source)
+        assert [source.number_of(trx) for trx in (0, 1, 2, 3)] == [0, 1, 1, 1]
+
+
+def test_segments_whose_rows_are_pending_are_not_forgotten(log: LogOf) -> None:
+    """They are opened again for their rows."""
+    for _ in range(3):
+        log.write(2, rotates=True)
+    with closing(read_from(log)) as source:
+        read_all(source)
+        source.forget(1)
+        found = [piece.trx.tolist() for group in source.pieces(2, 6) for piece in group]
+        assert found == [[2], [3, 4], [5, 6]]
+        source.forget(4)
+        assert [piece.trx.tolist() for group in source.pieces(5, 6) for piece in group] == [[5, 6]]
+
+
+def test_an_extraction_has_ended_when_all_of_it_was_read(log: LogOf) -> None:
+    """Not before."""
+    log.write(1, rotates=True)
+    with closing(read_from(log)) as source:
+        read_all(source)
+        log.end()
+        assert not source.is_done()
+        read_all(source)
+        assert source.is_done()
+
+
+# -- a beginning with bases ------------------------------------------------------------------------
+
+
+def based(log: LogOf) -> Any:
+    """The place of a log with a base of its beginning."""
+    table = BaseTable(schema="public", name="item", relations=(ITEM,))
+    made = Manifest(log_id=log_id_of(log), number=1, segment=0, gsn=0, tables=(table,))
+    (log.directory / "base").mkdir()
+    save_manifest(log.directory / "base", made)
+    return with_holder(log)
+
+
+def with_holder(log: LogOf) -> Any:
+    """The place of a log whose base is asked for."""
+    base = log.directory / "base"
+    holder = Holder(base, owner="m", log=log.directory / "log", links=(log.links,))
+    return replace(log.place, holder=holder)
+
+
+def test_a_beginning_is_no_later_than_its_earliest_state(tmp_path: Path) -> None:
+    """Each log goes on behind its own; what is in none is missed by none."""
+    logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
+    for count, one in enumerate(logs, 1):
+        one.write(count, rotates=True)
+    state, held = begun([based(one) for one in logs], join_us=5)
+    ends = [kept.end for _, kept in held]
+    assert state.watermark_us == ends[0].commit_time_us < ends[1].commit_time_us
+    assert state.settles_us == ends[1].commit_time_us + 5
+    assert [one.reached.trx for one in state.inputs] == [1, 2]
+    assert [one.log_id for one in state.inputs] == [log_id_of(one) for one in logs]
+    for _, kept in held:
+        kept.release()
+    for one in logs:
+        one.close()
+
+
+def test_states_are_let_go_where_one_log_has_none(tmp_path: Path) -> None:
+    """Nothing is held for a merge that cannot begin."""
+    logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
+    for one in logs:
+        one.write(1, rotates=True)
+    places = [based(logs[0]), with_holder(logs[1])]
+    with pytest.raises(BaseNotReady, match="s2"):
+        begun(places, join_us=5)
+    assert list((logs[0].directory / "base" / "held" / "m").iterdir()) == []
+    for one in logs:
+        one.close()
