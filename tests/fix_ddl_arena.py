@@ -317,7 +317,7 @@ class Arena:
                     one.run_round(self._sides[one.number])
                 else:
                     one.is_over = True
-                one.tables |= set(self._source.tables(one.schema))
+                one.tables |= set(self._tables(one))
             if self._dice.random() < 0.15:
                 self.load.kill()
             self._tend()
@@ -348,6 +348,10 @@ class Arena:
                 )
             time.sleep(POLL_S)
 
+    def _tables(self, one: Running) -> list[str]:
+        """Return the tables of a history that are captured: no copy that a tool is working at."""
+        return [name for name in self._source.tables(one.schema) if not name.endswith("_gho")]
+
     # -- what ends
 
     def _tend(self) -> bool:
@@ -376,7 +380,7 @@ class Arena:
         self._remove(guilty[0])
 
     def _remove(self, one: Running) -> None:
-        for name in one.tables | set(self._source.tables(one.schema)):
+        for name in one.tables | set(self._tables(one)):
             put_request(
                 self._config,
                 TableName(one.schema, name),
@@ -405,7 +409,7 @@ class Arena:
         served = ServedLog(int(self.serve.last("address")["address"].rpartition(":")[2]), PASSWORD)
         found: dict[int, list[str]] = {}
         for one in self.histories:
-            for table in self._source.tables(one.schema) if one.stopped is None else ():
+            for table in self._tables(one) if one.stopped is None else ():
                 lines = base_differences(self._source, served, one.schema, table)
                 if lines:
                     found.setdefault(one.number, []).extend(lines)
@@ -419,7 +423,7 @@ class Arena:
         for one in self.histories:
             if one.stopped is not None:
                 continue
-            for table in self._source.tables(one.schema):
+            for table in self._tables(one):
                 if TableName(one.schema, table) in isolated:
                     continue
                 lines = self._lines(TableName(one.schema, table))

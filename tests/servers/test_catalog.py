@@ -465,6 +465,39 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
         assert resolver.current(newest.source_id) is newest
 
 
+def test_a_key_is_adopted(source_url: str) -> None:
+    """Also after a message that came between two changes of it, but not an older one."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(
+            catalog,
+            "create table public.t (id int primary key, a int not null)",
+            "insert into public.t values (1, 1)",
+        )
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        assert _only(resolver, capture.relation_messages()).key == (0,)
+        _run(
+            catalog,
+            "alter table public.t drop constraint t_pkey, replica identity full",
+            "insert into public.t values (2, 2)",
+        )
+        without = _only(resolver, capture.relation_messages())
+        assert without.key == ()
+        catalog.execute("alter table public.t add primary key (a)")
+        (definition,) = captured_tables(catalog, ["public.t"])
+        adopted = resolver.adopt(definition)
+        assert adopted is not None
+        assert (adopted.key, adopted.version) == ((1,), 3)
+        assert resolver.adopt(definition) is None
+
+        _run(
+            catalog,
+            "alter table public.t drop constraint t_pkey",
+            "insert into public.t values (3, 2)",
+        )
+        assert _only(resolver, capture.relation_messages()).key == ()
+        assert resolver.adopt(definition) is None
+
+
 def test_a_shape_that_changed_while_nobody_looked_is_adopted(source_url: str) -> None:
     """The log is older than the definitions that a new start reads; rows in between do no harm."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

@@ -23,7 +23,12 @@ from penstock.model import (
     TypeDefinition,
     UniqueKey,
 )
-from penstock.ports.refusals import ShapeNotApplicable, TargetShapeDiffers, TargetTypeMissing
+from penstock.ports.refusals import (
+    ShapeNotApplicable,
+    TargetDdlFailed,
+    TargetShapeDiffers,
+    TargetTypeMissing,
+)
 from penstock.ports.target import TableRecord
 from penstock.sql.shape_changes import shape_changes, shape_of
 
@@ -158,6 +163,36 @@ def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
         schema.create_tables(target, [ORDER, table], {})
     assert "public.geometry(Point,4326)" in caught.value.message
     assert schema.made_tables(target) == set()
+
+
+@pytest.mark.parametrize(
+    ("is_key", "over"),
+    [(True, "(public.folded(id))"), (False, "(id) WHERE (public.folded(id) > 3)")],
+    ids=["unique", "partial"],
+)
+def test_an_index_on_a_function_that_the_target_lacks(
+    target: psycopg.Connection, is_key: bool, over: str
+) -> None:
+    """It is refused before the first row, and nothing is created; the hint prints the function."""
+    kind = "UNIQUE INDEX" if is_key else "INDEX"
+    sql = f"CREATE {kind} odd ON public.t USING btree {over}"
+    key = UniqueKey(name="odd", columns=(), definition=sql, is_constraint=False, is_whole=False)
+    more = {"unique_keys": (key,)} if is_key else {"indexes": (sql,)}
+    table = definition("t", column("id", "integer"), **more)
+    with pytest.raises(TargetDdlFailed, match=r"adding index odd of public\.t: function") as caught:
+        schema.create_tables(target, [ORDER, table], {})
+    assert target.execute(
+        "select count(*) from pg_tables where schemaname = 'public'"
+    ).fetchone() == (0,)
+    target.execute(
+        "create function public.folded(int) returns int language sql immutable as 'select $1 + 1'"
+    )
+    asked = caught.value.hint.partition("run: ")[2]
+    (shown,) = target.execute(asked.encode()).fetchall()
+    assert "select $1 + 1" in shown[0]
+    schema.create_tables(target, [ORDER, table], {})
+    assert target.execute("select 1 from pg_indexes where indexname = 'odd'").fetchone() is None
+    assert schema.add_keys(target, table, {}) == ["odd"]
 
 
 def test_a_default_that_fails_is_a_note(target: psycopg.Connection) -> None:

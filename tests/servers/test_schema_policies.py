@@ -12,6 +12,7 @@ import pytest
 from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_policies import (
+    BASE,
     ID,
     NAME,
     Begin,
@@ -107,6 +108,16 @@ class TestLeniently(Leniently):
         log.close_segment()
         settle(target, log)
         assert target.rows("select s from t order by id") == [("x",), ("(1,2)",)]
+
+    def test_a_default_that_is_not_of_the_new_type(self, begin: Begin, log: LogMaker) -> None:
+        """It is dropped: rows bring their values."""
+        target = begin("create table t (id int primary key, name text, n int default 1)")
+        log.transaction(insert(BASE, 1, "a", 10))
+        other = replace(N, source_type="boolean", neutral="bool")
+        log.transaction(insert(shaped(ID, NAME, other, version=2), 2, "b", False))
+        log.close_segment()
+        settle(target, log)
+        assert target.rows("select id, n from t order by id") == [(1, True), (2, False)]
 
 
 MOOD = Column(name="m", source_type="public.mood", neutral="string", missing="glad", id=4)

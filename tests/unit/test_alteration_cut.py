@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fix_log import ITEM, ITEM_2, Change, inserts, numbered, run_of
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import view
-from penstock.model import Op
+from penstock.model import Op, Run
 from penstock.ports.target import Applied
 
 MOVED = Change(relation=ITEM_2, op=Op.UPDATE, after=(9, "x", None), before=(0,))
@@ -43,3 +44,21 @@ def test_a_transaction_with_both_shapes_goes_into_the_next_batch_whole(tmp_path:
         found = cut_at_alteration([segment], window, plan, applied=Applied(segment=-1))
     assert found is not None
     assert (found[1].gsn, found[1].trx, found[0].markers_before) == (2, 1, 200)
+
+
+def test_a_shape_without_rows_begins_the_next_batch(tmp_path: Path) -> None:
+    """The rows before it are applied to the table as it was."""
+    renamed = replace(ITEM_2, columns=(ITEM.columns[0], replace(ITEM.columns[1], name="title")))
+    (rows,) = numbered([inserts(2)])
+    end = run_of(rows).end
+    with write(tmp_path, run_of(rows), Run(relations=(renamed,), end=end)) as segment:
+        window = Window(gsn_after=0, gsn_upto=segment.end.gsn)
+        plan = plan_batch([view(segment)], window)
+        found = cut_at_alteration([segment], window, plan, applied=Applied(segment=-1))
+        assert found is not None
+        part, after = found
+        assert after.segment == -1
+        (phase,) = plan_batch([view(segment)], part).phases
+        assert [one.version for one in phase.relations] == [1]
+        rest = plan_batch([view(segment)], Window(gsn_after=after.gsn, gsn_upto=2))
+        assert [one.version for phase in rest.phases for one in phase.relations] == [2]

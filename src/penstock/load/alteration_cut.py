@@ -73,7 +73,8 @@ def _cut(
         position=last.position,
         commit_time_us=last.commit_time_us,
     )
-    return replace(window, gsn_upto=last.gsn, markers_before=before), after
+    window = replace(window, gsn_upto=last.gsn, markers_before=before, shapes_before=last.gsn)
+    return window, after
 
 
 def _has_news(segment: Segment, gsn: int) -> bool:

@@ -149,7 +149,8 @@ class Window:
 
     position_before: where a hold ends the batch: markers at it and behind it do not count; gsn_upto
     is the last row before it. starts: per source table the position from which its rows count (from
-    the bulk load). markers_before: the same as position_before for markers alone. truncates:
+    the bulk load). markers_before: the same as position_before for markers alone. shapes_before:
+    shapes that became current after this row or a later one do not count. truncates:
     whether TRUNCATE empties the target too. left_out: tables that the window is not about; only: it
     is about this one alone. settled: per source table whose copied rows are of several moments, the
     position before which changes may be in the copy already.
@@ -159,6 +160,7 @@ class Window:
     gsn_upto: int
     position_before: int = POSITION_MAX
     markers_before: int = POSITION_MAX
+    shapes_before: int = POSITION_MAX
     starts: Mapping[TableName, int] = field(default_factory=dict)
     truncates: bool = True
     left_out: frozenset[TableName] = frozenset()
@@ -308,6 +310,8 @@ def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
     """Whether a shape without rows counts: only when it is certainly newer than the bulk load."""
     has_rows = any(entry.relation_id == use.id for entry in segment.frames)
     if has_rows or window.position_before != POSITION_MAX or not window.takes(use.table):
+        return False
+    if use.gsn >= window.shapes_before:
         return False
     return segment.start.position >= window.start(use.table) and use.gsn >= window.gsn_after
 

@@ -112,6 +112,12 @@ def check_names(rows: Relation, table: Relation) -> None:
             )
 
 
+def replaced_columns(rows: Relation, table: Relation) -> set[str]:
+    """Return the columns of rows whose names other columns of their table have by now."""
+    ids = {column.name: column.id for column in table.columns}
+    return {column.name for column in rows.columns if ids.get(column.name, column.id) != column.id}
+
+
 def has_ids(record: TableRecord, relation: Relation) -> bool:
     """Return whether a record's columns and a relation's can be matched by identity."""
     return bool(record.ids and ids_of(relation)) and record.source_id == relation.source_id

@@ -214,7 +214,7 @@ class Alterer:
             # Rows that are equal in it may follow.
             yield from (_without_numbers(one) for one in self.table.columns if one.auto_increment)
             yield Clause("drop primary key", change.what)
-        if not new or not old or set(primary) == set(new) or set(primary) not in (there, set()):
+        if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
         if not set(new) <= {name for name, _ in self.record.columns or ()}:
             return  # rows that are there have no values for it yet

@@ -61,7 +61,7 @@ from penstock.ports.target import (
     TableRecord,
     target_name,
 )
-from penstock.sql.shape_changes import check_names, is_applied
+from penstock.sql.shape_changes import check_names, is_applied, replaced_columns
 
 logger = structlog.get_logger(__name__)
 
@@ -353,10 +353,7 @@ class MySQLTarget:
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
         """See `SqlTarget`: tables have the last of their shapes already."""
         shapes = self._shapes(phases)
-        last = {
-            self._target_name(source): {column.name for column in relation.columns}
-            for source, relation in shapes.items()
-        }
+        last = {self._target_name(source): relation for source, relation in shapes.items()}
         for spec in (spec for phase in phases for spec in phase.merges):
             shape = shapes.get(TableName(spec.relation.schema, spec.relation.name))
             if shape is not None and spec.relation.version < shape.version:
@@ -398,17 +395,20 @@ class MySQLTarget:
                 found.append(spec)
         return found
 
-    def _merge(self, spec: MergeSpec, last: set[str] | None) -> Merge:
+    def _merge(self, spec: MergeSpec, last: Relation | None) -> Merge:
         table = self._tables[spec.table]
         source = TableName(spec.relation.schema, spec.relation.name)
         left_out = set(self._record(source).left_out) if spec.relation.key else set()
         left_out -= {spec.relation.columns[index].name for index in spec.relation.key}
+        names = {column.name for column in last.columns} if last is not None else set()
         dropped = {
             column.name
             for column in spec.relation.columns
             if table.column(column.name) is None
-            and (column.name in left_out or (last is not None and column.name not in last))
+            and (column.name in left_out or (last is not None and column.name not in names))
         }
+        if last is not None and last.source_id == spec.relation.source_id:
+            dropped |= replaced_columns(spec.relation, last)
         return Merge(
             relation=spec.relation,
             table=table,

@@ -9,10 +9,59 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import psycopg
+
 from penstock.codec.postgres.pgoutput_messages import RelationMessage
 from penstock.engines.postgres.connect import server_errors
+from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.relations import RelationResolver
-from penstock.model import Relation
+from penstock.engines.postgres.source.table_shape import TableShape
+from penstock.model import ColumnDefinition, Relation, TableDefinition, TableName
+
+
+def dropped_definitions(
+    connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
+) -> list[TableDefinition]:
+    """What is remembered of followed tables that are no longer there.
+
+    The server still sends what was committed before they were dropped. known: as for the resolver.
+    """
+    there = definitions_of(connection, [s.source_id for s in shapes], shape_only=True)
+    relations = {relation.source_id: relation for relation in known}
+    return [
+        definition_of(relations[shape.source_id])
+        if shape.source_id in relations
+        else shape.definition()
+        for shape in shapes
+        if shape.source_id not in there
+    ]
+
+
+def definition_of(relation: Relation) -> TableDefinition:
+    """What the log remembers of a table: enough to read changes of one that was dropped."""
+    return TableDefinition(
+        name=TableName(relation.schema, relation.name),
+        source_id=relation.source_id,
+        columns=tuple(
+            ColumnDefinition(
+                name=column.name,
+                type_text=column.source_type,
+                type_oid=column.type_oid,
+                typmod=column.typmod,
+                not_null=not column.nullable,
+                missing=column.missing,
+                base_type=column.base_type,
+                neutral=column.neutral,
+                id=column.id,
+            )
+            for column in relation.columns
+        ),
+        primary_key=tuple(relation.columns[i].name for i in relation.key),
+        identity=relation.identity,
+        identity_columns=tuple(relation.columns[i].name for i in relation.before),
+        types=relation.types,
+        is_partitioned=bool(relation.before),  # other tables' messages mark these columns
+    )
 
 
 class CatalogShapes:

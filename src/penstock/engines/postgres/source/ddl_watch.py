@@ -9,7 +9,6 @@ reading a table again (`reload.py`).
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +20,10 @@ import structlog
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import is_table_in_motion, quoted, server_errors
 from penstock.engines.postgres.source.definitions import definitions_of
+from penstock.engines.postgres.source.shape_text import read_shape
 from penstock.engines.postgres.source.table_shape import (
-    AttributeShape,
     ChangesNotLogged,
     PartitionIdentityDiffers,
-    PartShape,
     ReloadReason,
     ShapeDifference,
     TableRenamed,
@@ -36,7 +34,6 @@ from penstock.engines.postgres.source.table_shape import (
     shapes_sql,
     why_not_followed,
 )
-from penstock.engines.postgres.source.type_shape import TypeShape
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.request_files import table_not_captured, table_unknown
 
@@ -100,10 +97,7 @@ class Gone(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPipeline(Action):
-    """A change that cannot be replicated: make the log durable up to here, call done(), raise
-    error.
-
-    """
+    """A change that cannot be replicated: make the log durable, call done(), raise error."""
 
     error: PenstockError
 
@@ -143,7 +137,7 @@ class WatchState:
 
 @dataclass(slots=True, kw_only=True)
 class _Pending:
-    """An action on its way; unless_truncated_after: not needed if a TRUNCATE came behind it."""
+    """An action on its way; unless_truncated_after: not needed if a TRUNCATE came after it."""
 
     action: Action
     unless_truncated_after: int | None = None
@@ -199,7 +193,7 @@ class DdlWatch:
         """Follow one more table from now on, as it is. Raises why it cannot be followed."""
         with server_errors(f"looking at {name}"):
             digest, text = self._query([source_id], [name], with_text=True)[source_id]
-        shape = _shape(digest, text or "")
+        shape = read_shape(digest, text or "")
         stop = why_not_followed(shape)
         if stop is not None:
             raise stop
@@ -248,6 +242,13 @@ class DdlWatch:
     def is_pending(self, action: Action) -> bool:
         """Whether an action is not done."""
         return any(pending.action is action for pending in self._pending)
+
+    def is_created_again(self, action: Action) -> bool:
+        """Whether an action's table has the name of one that was dropped."""
+        known = self._settled.get(action.table)
+        return action.shape is not None and not (
+            known and known.source_id == action.shape.source_id
+        )
 
     @property
     def pending_count(self) -> int:
@@ -361,7 +362,7 @@ class DdlWatch:
         ids = [self._ids[name] for name in names]
         for _ in range(ATTEMPTS_MAX):
             texts = self._query(ids, names, with_text=True)
-            shapes = {id_: _shape(digest, text or "") for id_, (digest, text) in texts.items()}
+            shapes = {id_: read_shape(digest, text or "") for id_, (digest, text) in texts.items()}
             definitions = definitions_of(self.connection, list(shapes), shape_only=True)
             position = self._read_position()
             # A definition is read by several queries: nothing may have changed in between.
@@ -539,62 +540,3 @@ def _new_name(action: Action) -> tuple[TableName, TableName] | None:
     ):
         return None
     return action.table, action.shape.name
-
-
-def _shape(digest: str, text: str) -> TableShape:
-    raw = json.loads(text)
-    return TableShape(
-        digest=digest,
-        source_id=raw["source_id"],
-        name=TableName(raw["schema"], raw["name"]),
-        kind=raw["kind"],
-        persistence=raw["persistence"],
-        identity=raw["identity"],
-        identity_columns=_names(raw["identity_columns"]),
-        key_columns=tuple(raw["key_columns"]),
-        types=tuple(
-            TypeShape(
-                id=t[0],
-                name=TableName(t[1], t[2]),
-                is_enum=t[4] == "e",
-                parts=tuple((p[0], p[1]) for p in t[3] or ()),
-            )
-            for t in raw["types"] or ()
-        ),
-        file=raw["file"],
-        published=raw["published"],
-        keys=tuple((key[0], key[1], key[2]) for key in raw["keys"] or ()),
-        attributes=tuple(
-            AttributeShape(
-                number=a[0],
-                name=a[1],
-                type_oid=a[2],
-                typmod=a[3],
-                not_null=a[4],
-                generated=a[5],
-                expression=a[6] or 0,
-                xid=a[7],
-            )
-            for a in raw["attributes"] or ()
-        ),
-        parts=tuple(
-            PartShape(
-                id=p[0],
-                parent=p[1],
-                name=TableName(p[2], p[3]),
-                kind=p[4],
-                persistence=p[5],
-                file=p[6],
-                created_xid=p[7],
-                link_xid=p[8],
-                link_command=p[9],
-                changed_xid=p[10],
-                identity_columns=_names(p[11]),
-            )
-            for p in raw["parts"] or ()
-        ),
-    )
-
-
-def _names(columns: list[str] | None) -> tuple[str, ...] | None:
-    return None if columns is None else tuple(columns)

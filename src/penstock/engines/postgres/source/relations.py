@@ -24,7 +24,6 @@ from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import (
     ReloadReason,
-    TableShape,
     TableWithoutColumns,
 )
 from penstock.model import (
@@ -74,51 +73,6 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
         version=version,
         unique=UniqueKey.columns_of(definition.unique_keys),
         types=definition.types,
-    )
-
-
-def dropped_definitions(
-    connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
-) -> list[TableDefinition]:
-    """What is remembered of followed tables that are no longer there.
-
-    The server still sends what was committed before they were dropped. known: as for the resolver.
-    """
-    there = definitions_of(connection, [s.source_id for s in shapes], shape_only=True)
-    relations = {relation.source_id: relation for relation in known}
-    return [
-        definition_of(relations[shape.source_id])
-        if shape.source_id in relations
-        else shape.definition()
-        for shape in shapes
-        if shape.source_id not in there
-    ]
-
-
-def definition_of(relation: Relation) -> TableDefinition:
-    """What the log remembers of a table: enough to read changes of one that was dropped."""
-    return TableDefinition(
-        name=TableName(relation.schema, relation.name),
-        source_id=relation.source_id,
-        columns=tuple(
-            ColumnDefinition(
-                name=column.name,
-                type_text=column.source_type,
-                type_oid=column.type_oid,
-                typmod=column.typmod,
-                not_null=not column.nullable,
-                missing=column.missing,
-                base_type=column.base_type,
-                neutral=column.neutral,
-                id=column.id,
-            )
-            for column in relation.columns
-        ),
-        primary_key=tuple(relation.columns[i].name for i in relation.key),
-        identity=relation.identity,
-        identity_columns=tuple(relation.columns[i].name for i in relation.before),
-        types=relation.types,
-        is_partitioned=bool(relation.before),  # other tables' messages mark these columns
     )
 
 
@@ -375,13 +329,13 @@ class RelationResolver:
         self._messages.pop(definition.source_id, None)
         last = self._current.get(definition.name)
         relation = relation_of(definition)
-        if last is not None and (
-            # Rows are bound to the shape of the last message; another key comes with the next.
-            _same_columns(last, relation)
-            # The last message is newer than what we had: perhaps newer than this one.
-            or (base is not None and not _same_columns(last, base))
-        ):
+        if last is not None and _is_same(last, relation):
             return None
+        if last is not None and base is not None and not _is_same(last, base):
+            # The last message is newer than what we had: perhaps newer than this one.
+            live = self._read(definition.source_id)
+            if live is None or not _is_same(relation_of(live), relation):
+                return None
         return self._settled(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:
@@ -577,11 +531,14 @@ def _first_with(
     )
 
 
-def _same_columns(left: Relation, right: Relation) -> bool:
-    def names(relation: Relation) -> list[tuple[str, int, int, int]]:
-        return [(c.name, c.type_oid, c.typmod, c.id) for c in relation.columns]
+def _is_same(left: Relation, right: Relation) -> bool:
+    """Return whether two relations have the same columns, and rows are found by the same key."""
 
-    return left.source_id == right.source_id and names(left) == names(right)
+    def facts(relation: Relation) -> tuple[object, ...]:
+        names = [(c.name, c.type_oid, c.typmod, c.id) for c in relation.columns]
+        return relation.source_id, names, relation.key, relation.before, relation.identity
+
+    return facts(left) == facts(right)
 
 
 def _continued(column: Column, last: Relation) -> Column:

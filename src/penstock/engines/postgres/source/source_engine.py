@@ -12,7 +12,7 @@ from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.captures import Captures
 from penstock.engines.postgres.source.catalog import RelationResolver, open_catalog
-from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
+from penstock.engines.postgres.source.catalog_shapes import CatalogShapes, dropped_definitions
 from penstock.engines.postgres.source.catchup import CatchUp
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.ddl_watch import (
@@ -22,7 +22,6 @@ from penstock.engines.postgres.source.ddl_watch import (
     WatchState,
 )
 from penstock.engines.postgres.source.heartbeat import Heartbeats
-from penstock.engines.postgres.source.relations import dropped_definitions
 from penstock.engines.postgres.source.resends import Resends
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
@@ -332,9 +331,7 @@ class PostgresEngine:
         """
         if not isinstance(action, StopPipeline) or not isinstance(action.error, TableNotPublished):
             return False
-        if action.shape is None or self._resolver is None:
-            return False
-        if self._resolver.is_captured(action.shape.source_id):
+        if self._actions is None or not self._actions.watch.is_created_again(action):
             return False
         try:
             self._taken_captures().publish(action.table)

@@ -180,10 +180,10 @@ class Alterer:
         needs_values = found.not_null or found.name in key_of(self.relation)
         is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
         using = "null" if is_free else column
-        return Alteration(
-            f"{self._alter_at(found)} alter column {column} type {kind} using {using}::{kind}",
-            change.what,
-        )
+        sql = f"alter column {column} type {kind} using {using}::{kind}"
+        if found.has_default and change.kind is ChangeKind.CHANGE_TYPE:
+            sql = f"alter column {column} drop default, {sql}"  # it may not be of the new type
+        return Alteration(f"{self._alter_at(found)} {sql}", change.what)
 
     def _loosened(self, name: str, change: ShapeChange, *, nullable: bool) -> Iterator[Alteration]:
         """A target that allows more than the source loses nothing: it is not made stricter."""
@@ -210,7 +210,7 @@ class Alterer:
         if old and not new and primary is not None and columns == there:
             # Rows that are equal in it may follow.
             yield Alteration(f"{self._alter} drop constraint {quoted(primary.name)}", change.what)
-        if not new or columns == set(new) or columns not in (there, set()) or not old:
+        if not new or columns == set(new) or columns not in (there, set()):
             return
         known = {name for name, _ in self.record.columns or ()}
         if any(self.table.column(name) is None for name in new):

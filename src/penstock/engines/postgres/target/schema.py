@@ -171,6 +171,25 @@ def _create(
         connection.execute(f"create table {quoted(*name)} (\n    {body}\n)")
     for column in definition.columns:
         _set_default(connection, name, column, namespaces, notes)
+    _try_keys(connection, definition, namespaces)
+
+
+def _try_keys(
+    connection: psycopg.Connection, definition: TableDefinition, namespaces: Mapping[str, str]
+) -> None:
+    """Create the keys and indexes that need more than columns, and roll them back.
+
+    They are made after the rows, and what the target lacks for them is said before the first one.
+    """
+    name = target_name(definition.name, namespaces)
+    statements = [key.definition for key in definition.unique_keys]
+    for sql in (*statements, *definition.indexes):
+        if not _PLAIN_INDEX.search(sql):
+            with (
+                ddl_errors(f"adding index {_index_name(sql)} of {name}"),
+                connection.transaction(force_rollback=True),
+            ):
+                connection.execute(_index_sql(sql, namespaces))
 
 
 def _column_sql(
@@ -323,6 +342,16 @@ def ddl_errors(doing: str) -> Iterator[None]:
             f"{doing}: {error.diag.message_primary}",
             hint="Install what is missing in the target (create extension ..., create type ..., "
             "create collation ...) and run again.",
+            sqlstate=error.sqlstate,
+        ) from error
+    except psycopg.errors.UndefinedFunction as error:
+        said = error.diag.message_primary or ""
+        found = _FUNCTION.search(said)
+        function = found[1].rpartition(".")[2].strip('"') if found else "..."
+        raise TargetDdlFailed(
+            f"{doing}: {said}",
+            hint="Create it in the target, as the source has it. There, run: select "
+            f"pg_get_functiondef(oid) from pg_proc where proname = {literal(function)};",
             sqlstate=error.sqlstate,
         ) from error
     except (
@@ -524,6 +553,9 @@ def _index_names(connection: psycopg.Connection, name: TableName) -> dict[str, b
     return {row[0]: row[1] for row in rows}
 
 
+_NAME = r'(?:"(?:[^"]|"")*"|[\w$]+)'
+_PLAIN_INDEX = re.compile(rf"USING \w+ \({_NAME}(?:, {_NAME})*\)\Z")
+_FUNCTION = re.compile(r"function (.+)\(.*\) does not exist")
 _UNIQUE = re.compile("create unique index ", re.IGNORECASE)
 _INDEX = re.compile(r'CREATE (?:UNIQUE )?INDEX ((?:"(?:[^"]|"")*"|\S)+) ON (ONLY )?', re.IGNORECASE)
 
