@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -54,6 +55,50 @@ class ChangelogNameTaken(PenstockError):
 Define = Callable[[TableName], TableDefinition | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identities:
+    """Which column of the source a changelog's columns hold.
+
+    Attributes:
+        source_id: the table's, as the log has it.
+        names: by identity the column's name in the changelog.
+    """
+
+    source_id: int = 0
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, relation: Relation) -> Identities:
+        """Return those of a changelog that has a relation's shape."""
+        names = {column.id: column.name for column in relation.columns if column.id}
+        return cls(source_id=relation.source_id, names=names)
+
+    @classmethod
+    def parse(cls, text: str) -> Identities:
+        """Return what `text` was; empty for an empty one."""
+        if not text:
+            return cls()
+        found = json.loads(text)
+        names = {int(number): str(name) for number, name in found["names"].items()}
+        return cls(source_id=int(found["source_id"]), names=names)
+
+    @property
+    def text(self) -> str:
+        """As it is stored."""
+        return json.dumps({"source_id": self.source_id, "names": dict(self.names)})
+
+    def in_table_of(self, relation: Relation) -> Identities:
+        """Return them; none of them if the relation is of a table created again."""
+        if self.source_id == relation.source_id:
+            return self
+        return Identities(source_id=relation.source_id)
+
+    def renamed(self, old: str, new: str) -> Identities:
+        """Return them with a column under another name."""
+        names = {number: new if name == old else name for number, name in self.names.items()}
+        return replace(self, names=names)
+
+
 class Changelogs:
     """Those of one destination. Changes of tables are made outside of transactions."""
 
@@ -79,6 +124,7 @@ class Changelogs:
         self._warn = warn
         self._known: dict[TableName, TableName] = {}
         self._shaped: dict[TableName, tuple[Relation, bool]] = {}
+        self._identities: dict[TableName, Identities] = {}
 
     @property
     def known(self) -> dict[TableName, TableName]:
@@ -87,11 +133,9 @@ class Changelogs:
 
     def refresh(self) -> None:
         """Read again which tables are captured."""
-        self._known = {
-            mvlog.table: self._state.names.table(mvlog.name)
-            for mvlog in self._state.mvlogs()
-            if self.is_wanted(mvlog.table)
-        }
+        found = [one for one in self._state.mvlogs() if self.is_wanted(one.table)]
+        self._known = {one.table: self._state.names.table(one.name) for one in found}
+        self._identities = {one.table: Identities.parse(one.identities) for one in found}
         self._shaped = {table: it for table, it in self._shaped.items() if table in self._known}
 
     def is_wanted(self, table: TableName) -> bool:
@@ -150,8 +194,10 @@ class Changelogs:
         types = self._session.types_of(relation, definition)
         self._session.drop(changelog)
         self._session.create_changelog(changelog, list(zip(_names(relation), types, strict=True)))
-        self._state.put_mvlog(Mvlog(table=table, name=name))
+        identities = Identities.of(relation)
+        self._state.put_mvlog(Mvlog(table=table, name=name, identities=identities.text))
         self._known[table] = changelog
+        self._identities[table] = identities
         self._shaped[table] = (relation, True)
         logger.info("changelog made", table=str(table), changelog=str(changelog))
         return changelog
@@ -226,18 +272,31 @@ class Changelogs:
                 f"{table.schema} --table {table.name}; what came meanwhile is lost for it.",
                 table=str(table),
             )
-        types = self._types(relation, shape)
+        is_dropping = drops and self._may_drop
+        known = self._identities.get(table, Identities()).in_table_of(relation)
         for step in steps(
             shape,
             relation,
-            types,
+            self._types(relation, shape),
             same=self._session.same_type,
             holds=self._session.holds,
-            drops=drops and self._may_drop,
-            last=self._shaped[table][0] if table in self._shaped else None,
+            drops=is_dropping,
+            names=known.names,
         ):
             self._do(changelog, table, step)
+            if step.does is StepKind.RENAME:  # after a crash it is not done once more
+                known = known.renamed(step.column, step.to)
+                self._keep(table, known)
+        own = Identities.of(relation)
+        kept = {} if is_dropping else known.names
+        self._keep(table, replace(own, names={**kept, **own.names}))
         self._shaped[table] = (relation, drops)
+
+    def _keep(self, table: TableName, identities: Identities) -> None:
+        """Store the identities of a changelog's columns."""
+        if identities != self._identities.get(table):
+            self._state.put_identities(table, identities.text)
+            self._identities[table] = identities
 
     def fitted(self, relation: Relation) -> Relation:
         """A relation with the names that its columns have in the changelog by now.
@@ -300,9 +359,11 @@ def relation_of(definition: TableDefinition) -> Relation:
                 source_type=column.type_text,
                 neutral=column.neutral,
                 base_type=column.base_type,
+                id=column.id,
             )
             for column in definition.columns
         ),
+        source_id=definition.source_id,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from penstock.model import Relation
 from penstock.ports.changelog import GSN, OWN_COLUMNS
@@ -45,13 +46,14 @@ def steps(
     same: Callable[[str, str], bool],
     holds: Callable[[str, str], bool],
     drops: bool,
-    last: Relation | None = None,
+    names: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Step]:
     """Return the steps from a changelog's shape to one that holds the relation's rows.
 
     shape: its columns with their types. types: those that the relation's columns get. drops: also
-    drop columns that the relation does not have; otherwise they stay, for rows from before. last:
-    the shape whose columns the changelog has, for the identities; None: it is not known.
+    drop columns that the relation does not have; otherwise they stay, for rows from before. names:
+    by identity the column's name in the changelog, as far as it is known. What was done of the same
+    steps before a crash is not done again.
     """
     now = {name: kind for name, kind in shape.items() if name not in OWN_COLUMNS}
     wanted = {column.name: column.id for column in relation.columns}
@@ -61,15 +63,17 @@ def steps(
         found.append(Step(does=StepKind.RENAME, column=old, to=new))
         now[new] = now.pop(old)
 
-    names = {column.id: column.name for column in (last.columns if last else ()) if column.id}
-    for number, name in list(names.items()):
-        if name in now and wanted.get(name, number) != number:
+    known = dict(names)
+    for number, name in names.items():
+        aside = f"{name}_penstock_{number}"
+        if wanted.get(name, number) != number:
             # Its name is another column's now: old images must not mix with new ones.
-            names[number] = f"{name}_penstock_{number}"
-            rename(name, names[number])
+            if name in now and aside not in now:
+                rename(name, aside)
+            known[number] = aside
     before = GSN
     for column, kind in zip(relation.columns, types, strict=True):
-        old = names.get(column.id, column.name)
+        old = known.get(column.id, column.name)
         if old != column.name and old in now and column.name not in now:
             rename(old, column.name)
         if column.name not in now:

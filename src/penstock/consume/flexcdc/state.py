@@ -14,6 +14,7 @@ from penstock.model import PenstockError, TableName
 from penstock.ports.changelog import ChangelogSession, StateNames
 
 ROWS_MAX = 500  # of one INSERT
+IDENTITIES = "penstock_columns"  # our column of mvlogs, which Flexviews does not have
 _READING = "reading FlexCDC's state"
 _WRITING = "writing FlexCDC's state"
 
@@ -51,10 +52,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mvlog:
-    """A captured table and the name of its changelog."""
+    """A captured table and the name of its changelog.
+
+    identities: of the changelog's columns, as `Changelogs` writes them; empty where none are known.
+    """
 
     table: TableName
     name: str
+    identities: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,7 @@ class State:
                 f"the destination has no table {names.namespace}.{min(missing)}",
                 hint="Run `penstock flexcdc --ini FILE setup` first.",
             )
+        self._complete()
 
     def check_new(self, *, force: bool) -> list[str]:
         """The tables that are there; without force there must be none. Raises StateExists."""
@@ -114,13 +120,20 @@ class State:
         for name in self.check_new(force=force):
             self.session.drop(self.names.table(name))
         self.session.create_state(self.names)
+        self._complete()
+
+    def _complete(self) -> None:
+        """Add our column to the table of changelogs, where an earlier setup did not."""
+        mvlogs = self.names.table(self.names.mvlogs)
+        if IDENTITIES not in (self.session.shape(mvlogs) or {}):
+            self.session.add_column(mvlogs, IDENTITIES, self.session.text_type, after="active_flag")
 
     # -- captured tables -------------------------------------------------------------------------
 
     def mvlogs(self) -> list[Mvlog]:
         """The tables that are captured."""
         found = self.session.rows(
-            f"select table_schema, table_name, mvlog_name from {self._tables['mvlogs']}"
+            f"select * from {self._tables['mvlogs']}"
             " where active_flag order by table_schema, table_name",
             doing=_READING,
         )
@@ -128,17 +141,28 @@ class State:
             Mvlog(
                 table=TableName(str(row["table_schema"]), str(row["table_name"])),
                 name=str(row["mvlog_name"]),
+                identities=str(row.get(IDENTITIES) or ""),
             )
             for row in found
         ]
 
+    def put_identities(self, table: TableName, text: str) -> None:
+        """Store the identities of a changelog's columns."""
+        self.session.run(
+            f"update {self._tables['mvlogs']} set {IDENTITIES} = %s"
+            " where table_schema = %s and table_name = %s",
+            (text, *table),
+            doing=_WRITING,
+        )
+
     def put_mvlog(self, mvlog: Mvlog) -> None:
         """Note that a table is captured."""
+        self._complete()
         self.remove_mvlog(mvlog.table)
         self.session.run(
-            f"insert into {self._tables['mvlogs']} (table_schema, table_name, mvlog_name)"
-            " values (%s, %s, %s)",
-            (*mvlog.table, mvlog.name),
+            f"insert into {self._tables['mvlogs']} (table_schema, table_name, mvlog_name,"
+            f" {IDENTITIES}) values (%s, %s, %s, %s)",
+            (*mvlog.table, mvlog.name, mvlog.identities),
             doing=_WRITING,
         )
 

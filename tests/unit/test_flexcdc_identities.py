@@ -1,0 +1,146 @@
+"""Which column of the source a changelog's columns hold, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fix_flexcdc_memory import MemorySession
+from penstock.consume.flexcdc.captured import Changelogs, Identities
+from penstock.consume.flexcdc.state import IDENTITIES, State
+from penstock.model import Column, Relation, TableName
+from penstock.ports.changelog import OWN_COLUMNS
+from penstock.ports.flexcdc_settings import ChangelogNames, FlexCdcSettings
+
+SETTINGS = FlexCdcSettings(
+    dest="mysql://nobody@127.0.0.1:1",
+    auto_changelog=True,
+    changelog_names=ChangelogNames.PLAIN,
+)
+TABLE = TableName("public", "item")
+
+
+class Crash(Exception):
+    """The process ends here."""
+
+
+class Dying(MemorySession):
+    """A destination at which the process dies after so many statements that alter a table."""
+
+    left: int | None = None
+
+    def _alter(self, alter: Callable[..., None], *given: Any) -> None:
+        alter(*given)
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                raise Crash
+
+    def rename_column(self, table: TableName, old: str, new: str) -> None:
+        """See ChangelogSession."""
+        self._alter(super().rename_column, table, old, new)
+
+
+def shape(version: int, source_id: int = 1, **columns: int) -> Relation:
+    """A shape of the table. columns: identities by name."""
+    return Relation(
+        schema=TABLE.schema,
+        name=TABLE.name,
+        columns=tuple(
+            Column(name=name, source_type="text", neutral="string", id=number)
+            for name, number in columns.items()
+        ),
+        source_id=source_id,
+        version=version,
+    )
+
+
+def started(session: MemorySession) -> Changelogs:
+    """Return the changelogs as a new process finds them."""
+    state = State(session, SETTINGS.names)
+    state.require()
+    found = Changelogs(state, SETTINGS, lambda _: None, lambda _: None, may_drop=True)
+    found.refresh()
+    return found
+
+
+def columns(session: MemorySession) -> list[str]:
+    """The changelog's columns but its own."""
+    changelog = TableName(SETTINGS.database, "public_item")
+    return [name for name in session.shape(changelog) or {} if name not in OWN_COLUMNS]
+
+
+@pytest.fixture
+def session() -> Dying:
+    """A destination with state tables as an earlier version created them."""
+    made = Dying()
+    made.create_state(SETTINGS.names)
+    return made
+
+
+def put(session: MemorySession, **values: str) -> None:
+    """Write a row into the changelog."""
+    listed = ", ".join(f'"{name}"' for name in values)
+    table = session.quoted(SETTINGS.database, "public_item")
+    marks = ", ".join("?" * len(values))
+    session.driver.execute(f"insert into {table} ({listed}) values ({marks})", [*values.values()])
+
+
+def got(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
+    """Rows of the changelog."""
+    table = session.quoted(SETTINGS.database, "public_item")
+    return [tuple(row) for row in session.driver.execute(f"select {listed} from {table}")]
+
+
+def test_a_column_renamed_across_a_restart_keeps_its_images(session: Dying) -> None:
+    """Nothing but the state tells the new process what the column was."""
+    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    put(session, id="1", a="old")
+    started(session).ensure(shape(2, id=1, b=2), drops=True)
+    assert columns(session) == ["id", "b"]
+    assert got(session, "b") == [("old",)]
+
+
+@pytest.mark.parametrize("dies_after", range(1, 6))
+def test_names_swapped_across_restarts(session: Dying, dies_after: int) -> None:
+    """Wherever the process dies in between, each column has the images of its own in the end."""
+    started(session).ensure(shape(1, id=1, a=2, b=3), drops=True)
+    put(session, a="a", b="b")
+    swapped = shape(2, id=1, a=3, b=2)
+    session.left = dies_after
+    try:
+        started(session).ensure(swapped, drops=True)
+    except Crash:
+        session.left = None
+        started(session).ensure(swapped, drops=True)
+    assert sorted(columns(session)) == ["a", "b", "id"]
+    assert got(session, "a, b") == [("b", "a")]
+
+
+def test_a_name_used_again_has_no_old_images(session: Dying) -> None:
+    """A column that was dropped stays for a while, and another one takes its name."""
+    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    put(session, id="1", a="old")
+    started(session).ensure(shape(2, id=1), drops=False)
+    started(session).ensure(shape(3, id=1, a=3), drops=False)
+    assert got(session, "a") == [(None,)]
+
+
+def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None:
+    """Its columns are those of the same names, whatever their numbers."""
+    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    started(session).ensure(shape(2, source_id=7, nr=1, a=3), drops=False)
+    assert columns(session) == ["id", "a", "nr"]
+
+
+def test_a_state_of_an_earlier_version_gets_the_column(session: Dying) -> None:
+    """It begins without identities, which are stored with the first shape."""
+    mvlogs = SETTINGS.names.table(SETTINGS.names.mvlogs)
+    assert IDENTITIES not in (session.shape(mvlogs) or {})
+    found = started(session)
+    assert IDENTITIES in (session.shape(mvlogs) or {})
+    found.ensure(shape(1, id=1, a=2), drops=True)
+    (stored,) = State(session, SETTINGS.names).mvlogs()
+    assert Identities.parse(stored.identities).names == {1: "id", 2: "a"}
