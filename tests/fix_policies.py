@@ -1,8 +1,4 @@
-"""Changes of shape by policy: what every target has to do with each kind of change.
-
-The classes are collected by the modules that say which target: `test_schema_policies.py` and
-`test_mysql_schema_policies.py`.
-"""
+"""Changes of shape by policy, for the modules that say which target: test_*schema_policies.py."""
 
 from __future__ import annotations
 
