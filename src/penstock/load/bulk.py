@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import structlog
 
 from penstock.host.clock import REAL_CLOCK
+from penstock.load.bulk_options import BulkOptions, BulkResult
 from penstock.load.bulk_progress import OnProgress, Teller, Watch
 from penstock.load.bulk_tasks import (
     chunk_figures,
@@ -45,18 +44,18 @@ from penstock.ports.bulk import (
     TablePlan,
     bulk_source,
     check_names,
-    open_bulk_target,
 )
 from penstock.ports.deferred_keys import DeferredTable, early_and_late
 from penstock.ports.planner import Planner, Point, TableRead
 from penstock.ports.refusals import TargetShapeDiffers
-from penstock.ports.server_pair import ReadPlan, ServerPair
+from penstock.ports.server_pair import ReadPlan
 from penstock.ports.target import target_name
 from penstock.sql.read_plan import read_plan_of
 
+__all__ = ["BulkOptions", "BulkResult", "BulkStopped", "finish_foreign_keys", "load_in_bulk"]
+
 logger = structlog.get_logger(__name__)
 
-APPLICATION_NAME = "penstock bulk driver"
 FRESH_POINTS_MAX = 10  # a table that is truncated every few seconds is met in between
 ROUNDS_MAX = 6
 PAUSE_CHECK_S = 5.0  # document 000: a paused loader looks every five seconds
@@ -74,66 +73,6 @@ class BulkStopped(PenstockError):
     """The bulk load was stopped; what is committed is kept."""
 
     code = "LD48"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkOptions:
-    """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
-
-    servers: both, unless they have the same types. replaces: rows of a target table that no
-    plan of this load put there may go. adds_foreign_keys: False leaves them to
-    `finish_foreign_keys`, also where all tables are at one position. beside: changes are applied
-    meanwhile by the same session, and a slot is left to them. keys_directory: of the file with the
-    unique keys that wait for changes to be applied; None: no changes follow, and none waits.
-    shift: what the change log adds to the source's positions. isolates: a table that cannot be
-    copied is left behind, and the others are loaded.
-    """
-
-    source_url: str = field(repr=False)
-    target_url: str = field(repr=False)
-    state_directory: Path
-    run_directory: Path
-    namespaces: Mapping[str, str] = field(default_factory=dict)
-    max_threads: int = 5
-    servers: ServerPair | None = None
-    replaces: bool = False
-    adds_foreign_keys: bool = True
-    beside: bool = False
-    keys_directory: Path | None = None
-    shift: int = 0
-    isolates: bool = False
-
-    def open_target(self, application_name: str = APPLICATION_NAME) -> BulkTarget:
-        """Connect to the target."""
-        return open_bulk_target(
-            self.target_url,
-            self.namespaces,
-            application_name=application_name,
-            servers=self.servers,
-        )
-
-
-@dataclass(slots=True)
-class BulkResult:
-    """What a bulk load did. rows: per source table, in all, also those of earlier runs.
-
-    positions: per source table its consistent point as an ordered number. notes: sentences for
-    the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables are
-    at different positions, so their foreign keys have to wait (`finish_foreign_keys`), until
-    changes are applied up to `settled`. broken: tables that were left behind, each with its error.
-    """
-
-    rows: dict[TableName, int] = field(default_factory=dict)
-    positions: dict[TableName, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    foreign_keys_pending: bool = False
-    settled: int = 0
-    broken: Mapping[TableName, PenstockError] = field(default_factory=dict)
-
-    @property
-    def stands_at_one_position(self) -> bool:
-        """Whether all tables are as the source was at one moment."""
-        return all(position == self.settled for position in self.positions.values())
 
 
 def load_in_bulk(
@@ -198,6 +137,7 @@ class _Load:
         self.result = BulkResult()
         self.replica_role = False
         self.unreachable: PenstockError | None = None
+        self.gone: set[TableName] = set()  # at the source, since the load has begun
         self.broken = BrokenCopies(isolates=options.isolates)
         self.teller = Teller(options.run_directory, lambda: self.ledger.plans, on_progress)
 
@@ -304,6 +244,9 @@ class _Load:
         while rounds < ROUNDS_MAX:
             self.mark_lost_snapshots(pending)
             self.plan_afresh([t for t, s in pending.items() if s is Step.AFRESH], fresh=late)
+            pending = {name: step for name, step in pending.items() if name not in self.gone}
+            if not pending:
+                return
             outcomes = self.copy_round(list(pending))
             pending = self.settle(pending, outcomes)
             if not pending:
@@ -363,15 +306,16 @@ class _Load:
             if not unfit:
                 break
             point = self.planner.fresh_point()
-            if plans or any(self.ledger.plan_of(name) for name in unfit):
+            unfit = self.define_again(unfit)
+            if unfit and (plans or any(self.ledger.plan_of(name) for name in unfit)):
                 self.note(f"tables loaded at a later point, {point.position}: {len(unfit)}")
             later, unfit = self.plans_at(point, unfit)
             plans += later
         if unfit:
             raise BulkUnsettled(
-                f"{unfit[0]} was truncated or rewritten again while its load was planned, "
+                f"{unfit[0]} was truncated, altered or rewritten again while its load was planned, "
                 f"{FRESH_POINTS_MAX} times in a row",
-                hint="Stop what truncates or rewrites this table, then run the same command again.",
+                hint="Stop what changes this table, then run the same command again.",
             )
         self.ledger.put(plans)
         self.ledger.foreign_keys_done = False
@@ -509,9 +453,8 @@ class _Load:
         for table, error in errors:
             self.broken.leave(table, error)
             left.pop(table, None)
-        rewritten = {o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}
-        if rewritten:
-            self.redefine(sorted(rewritten))
+        for name in sorted({o.table for o in outcomes if o.status is ChunkStatus.REWRITTEN}):
+            self.note(f"{name} was altered or rewritten in the source and is loaded again")
         return left
 
     def of_gone_snapshots(self, outcomes: Sequence[ChunkOutcome]) -> set[TableName]:
@@ -534,16 +477,25 @@ class _Load:
                 self.unreachable = one.error
         return gone
 
-    def redefine(self, tables: Sequence[TableName]) -> None:
-        """Read rewritten tables anew; remake a target table of ours whose shape changed."""
-        for definition in self.planner.define(tables):
-            name = definition.name
-            self.note(f"{name} was truncated or rewritten in the source and is loaded again")
-            before = self.definitions[name]
-            self.definitions[name] = definition
-            if before.columns != definition.columns:
+    def define_again(self, tables: Sequence[TableName]) -> list[TableName]:
+        """Take the definitions that tables have now; returns the tables that are still there.
+
+        A target table of ours that has another shape is made again.
+        """
+        changed = []
+        there = {definition.name: definition for definition in self.planner.define(tables)}
+        for name, definition in there.items():
+            if _made_by(self.definitions[name]) != _made_by(definition):
                 self.target.drop_if_made(target_name(name, self.options.namespaces))
-        self.target.create([self.definitions[name] for name in tables])
+                changed.append(definition)
+            self.definitions[name] = definition
+        self.target.create(changed)
+        for name in tables:
+            if name not in there:
+                self.note(f"{name} was dropped in the source before it was copied")
+                del self.definitions[name]
+                self.gone.add(name)
+        return list(there)
 
     # -- after the rows ----------------------------------------------------------------------------
 
@@ -590,6 +542,11 @@ class _Load:
     def note(self, sentence: str) -> None:
         logger.warning("bulk load note", note=sentence)
         self.result.notes.append(sentence)
+
+
+def _made_by(definition: TableDefinition) -> tuple[object, ...]:
+    """Return the parts of a definition that decide how a target table is made."""
+    return definition.columns, definition.primary_key, definition.unique_keys
 
 
 def _stopped() -> BulkStopped:

@@ -106,7 +106,8 @@ class TableDefinition:
     NULLs stands in for a primary key, FULL where there is neither. primary_key_prefixes: as
     in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
     SHOW CREATE TABLE, where it was asked for. widens: its columns get types that hold more when a
-    value needs it, so a target table may have such types already.
+    value needs it, so a target table may have such types already. changed_s: when the definition
+    was last written (MariaDB) or the table last rebuilt, in seconds since 1970; 0 if not known.
     """
 
     name: TableName
@@ -129,6 +130,7 @@ class TableDefinition:
     is_versioned: bool = False
     create_sql: str = ""
     widens: bool = False
+    changed_s: int = 0
 
     @property
     def key_of_changes(self) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     relation: the storage relation it is read from, a leaf for a partitioned table. copy_out: the
     COPY TO STDOUT of its rows, with the columns of its plan in order and in the plan's format.
-    size_bytes, row_count: estimates.
+    size_bytes, row_count: estimates. shape: the table's definition as the source's engine compares
+    it again when it reads the chunk; empty where it need not.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     copy_out: str
     size_bytes: int = 0
     row_count: int = 0
+    shape: str = ""
 
 
 class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,9 +221,10 @@ class BulkReader(Protocol):
     """
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """Keep the chunk's relation from being rewritten while the session reads it.
+        """Keep the chunk's relation from being rewritten or altered while the session reads it.
 
-        True when it was, after the snapshot: then the snapshot does not see its rows any more.
+        True when it was, after the snapshot: then the snapshot does not see its rows any more, or
+        not under the names that its columns had.
         """
         ...
 

@@ -73,7 +73,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
     the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
     the transactions before the position (MySQL and MariaDB). settled: see `Point`, empty where it
-    is the position. stopped: what of a replica is paused.
+    is the position. stopped: what of a replica is paused. definitions: see `Point`.
     """
 
     version: int = FORMAT_VERSION
@@ -91,6 +91,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     stopped: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     steps: tuple[HandoverStep, ...] = ()
+    definitions: dict[str, str] | None = None
 
     def point(self, positions: PositionKind) -> Point | None:
         """The point that the bulk load reads at; None without a snapshot.
@@ -104,6 +105,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
             snapshot_id=self.snapshot_id,
             snapshot_text=self.snapshot_text,
             settled=positions.parse(self.settled) if self.settled else None,
+            definitions=self.definitions,
         )
 
     def with_step(self, number: int, text: str) -> Handover:

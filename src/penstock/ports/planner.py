@@ -31,13 +31,16 @@ class Point:
     Rows of transactions whose commit record starts before `position` are in the snapshot, all
     others are not. snapshot_text: what the snapshot holds, because ids are used again after a
     restart. settled: where snapshots are of several moments, the position up to which changes have
-    to be applied before the tables are equal to the source.
+    to be applied before the tables are equal to the source. definitions: digests of the tables'
+    definitions that certainly held at the point, keyed by name; None where the snapshot itself
+    tells them.
     """
 
     position: Position
     snapshot_id: str
     snapshot_text: str
     settled: Position | None = None
+    definitions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,8 @@ class Planner(Protocol):
         """Cut tables into chunks which together hold each of their rows once.
 
         Each copy_out gives the columns in order; they may be expressions. A table whose
-        rows cannot be read at this point any more is left out. The source is asked for all tables
+        rows cannot be read at this point any more, or whose definition is not the one that it had
+        there, is left out. The source is asked for all tables
         together: how often does not depend on how many they are.
         """
         ...

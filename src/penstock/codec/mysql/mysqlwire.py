@@ -187,3 +187,20 @@ def log_identity(events: Sequence[bytes]) -> str:
     if len(events) > 1 and event_head(events[1]).kind in (PREVIOUS_GTIDS, GTID_LIST):
         identity += f"{zlib.crc32(events[1][EVENT_HEAD_BYTES:]):08x}"
     return identity
+
+
+def column_name(payload: bytes) -> str:
+    """Return the name in a packet that describes a column of a result."""
+    at = 0
+    for _ in range(4):  # catalogue, schema, table, table without alias
+        start, length = _text_span(payload, at)
+        at = start + length
+    start, length = _text_span(payload, at)
+    return payload[start : start + length].decode()
+
+
+def _text_span(payload: bytes, at: int) -> tuple[int, int]:
+    """Return where a text with its length in front begins, and its length: all are short."""
+    size = {0xFC: 2, 0xFD: 3}.get(payload[at], 0)
+    length = int.from_bytes(payload[at + 1 : at + 1 + size], "little") if size else payload[at]
+    return at + 1 + size, length

@@ -22,14 +22,14 @@ from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql import replica as mysql_replica
 from penstock.engines.mysql.connect import Connection, run
 from penstock.engines.mysql.planner import MySQLPlanner
-from penstock.engines.mysql.source.beginning import Beginning, gtids_at, shapes_of
+from penstock.engines.mysql.source.beginning import Beginning, digest_of, gtids_at
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.strategies import Choice, Strategy
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import PrivilegeMissing
 from penstock.host.supervised import SupervisedThread
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import PenstockError
 from penstock.ports.config import Config, HandoverMode
 from penstock.ports.handover import (
     Handover,
@@ -66,13 +66,12 @@ def prepared(
         _resume(config)
         _forget_snapshot(config)
         _started(config)
-        # What the tables were there is not known any more.
-        yield None if has_begun else _beginning_of(config, then=None)
+        yield None if has_begun else _beginning_of(config)
         return
     with MySQLPlanner(config, on_choice=lambda choice: _tell(config, choice)) as planner:
-        with _at_rest(config, before=state) as tables:
+        with _at_rest(config, before=state):
             _capture(config, planner)
-        beginning = _beginning_of(config, then=tables)
+        beginning = _beginning_of(config)
         _started(config)
         with _lent(pipeline, planner):
             yield beginning
@@ -80,9 +79,8 @@ def prepared(
 
 
 @contextmanager
-def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableDefinition]]:
-    """Stop the replica where mode pause asks for it, for a with block; gives the tables as they are
-    then.
+def _at_rest(config: Config, *, before: Handover | None) -> Iterator[None]:
+    """Stop the replica where mode pause asks for it, for a with block.
 
     before: of a run that was killed. What it has stopped is ours to start; what somebody else has
     stopped is left alone.
@@ -102,12 +100,11 @@ def _at_rest(config: Config, *, before: Handover | None) -> Iterator[list[TableD
         try:
             text = "Stop Replication: nothing is stopped, snapshots hold the source's state"
             if pauses:
-                tables = captured_tables(connection, config.source.tables)
                 text = "Stop Replication: the replica's SQL thread is stopped"
                 state = msgspec.structs.replace(state, phase=HandoverPhase.STOPPED)
             write_handover(config, state.with_step(1, text))
             faults.point("handover.paused")
-            yield tables
+            yield
         finally:
             _resume(config)
 
@@ -161,6 +158,7 @@ def _capture(config: Config, planner: MySQLPlanner) -> None:
         snapshot_id=point.snapshot_id,
         snapshot_text=point.snapshot_text,
         keeper_pid=os.getpid(),
+        definitions=dict(point.definitions or {}),
     )
     write_handover(config, state)
     logger.info("handover", phase=state.phase.value, position=position)
@@ -177,21 +175,21 @@ def _resume(config: Config) -> None:
     write_handover(config, msgspec.structs.replace(state, paused=False, stopped=()))
 
 
-def _beginning_of(config: Config, *, then: list[TableDefinition] | None) -> Beginning:
+def _beginning_of(config: Config) -> Beginning:
     """Where the log begins, by what is written down.
 
-    then: the tables as they were shortly before the point. If nothing has changed in between, they
-    are the same as now; else only the binlog itself can say.
+    A table that is not now as it was at the point was altered since: only the binlog can say how.
     """
     state = read_handover(config)
     assert state is not None, "the point was written down"
+    known = state.definitions or {}
     with open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
         tables = captured_tables(connection, config.source.tables)
     return Beginning(
         position=BinlogPosition.parse(state.position),
         gtids=state.gtids,
         tables=tuple(tables),
-        is_present=then is not None and shapes_of(then) == shapes_of(tables),
+        altered=frozenset(one.name for one in tables if known.get(str(one.name)) != digest_of(one)),
     )
 
 

@@ -16,6 +16,8 @@ from typing import Self
 import structlog
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
+from penstock.engines.mysql.source.beginning import digest_of, settled_digests
+from penstock.engines.mysql.source.bulk_reader import shape_text
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk, plan_all_chunks, rows_per_chunk
 from penstock.engines.mysql.source.session_proxy import SessionProxy
@@ -62,7 +64,6 @@ class MySQLPlanner:
         self._follows = config.pipeline.mode.has_change
         self._on_choice = on_choice
         self._kept = ExitStack()
-        self._at_point: dict[TableName, TableDefinition] = {}
         self.taken: Snapshots | None = None
 
     def __enter__(self) -> Self:
@@ -97,13 +98,13 @@ class MySQLPlanner:
             SessionProxy.of(taken.connections, place=place, snapshot_text=text, at=self._address)
         )
         self.taken = taken
-        # Not before: what was altered in between is to be seen when a table is planned.
-        self._at_point = {one.name: one for one in self._captured()}
         return Point(
             position=taken.status.position,
             snapshot_id=proxy.snapshot_id,
             snapshot_text=text,
             settled=taken.settled,
+            # Of a table that was altered meanwhile it is not known.
+            definitions=settled_digests(tables, self._captured()),
         )
 
     def release(self) -> None:
@@ -120,8 +121,7 @@ class MySQLPlanner:
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. By ranges of the key, which hold every row once in every snapshot."""
-        del point
-        fit = [read for read in wanted if self._is_as_defined(read.definition)]
+        fit = [read for read in wanted if _is_as_then(point, read.definition)]
         with open_catalog(self._url) as connection:
             pieces = plan_all_chunks(
                 connection, [(read.definition, self._row_target(read.definition)) for read in fit]
@@ -131,13 +131,15 @@ class MySQLPlanner:
             for read in fit
         }
 
-    def _is_as_defined(self, table: TableDefinition) -> bool:
-        """Whether a table is what it was when its definition was read."""
-        return self._at_point.get(table.name, table).columns == table.columns
-
     def _row_target(self, table: TableDefinition) -> int:
         even = max(table.size_bytes // (CHUNKS_PER_SESSION * self._threads), CHUNK_BYTES_MIN)
         return rows_per_chunk(table, min(self._chunk_bytes, even))
+
+
+def _is_as_then(point: Point, table: TableDefinition) -> bool:
+    """Return whether a table's definition is the one that it had at a point."""
+    known = point.definitions
+    return known is None or known.get(str(table.name)) == digest_of(table)
 
 
 def _chunk(piece: KeyChunk, read: TableRead) -> Chunk:
@@ -151,6 +153,7 @@ def _chunk(piece: KeyChunk, read: TableRead) -> Chunk:
         copy_out=piece.query(read.columns),
         size_bytes=int(piece.row_estimate * row_bytes),
         row_count=piece.row_estimate,
+        shape=shape_text(table),
     )
 
 

@@ -27,6 +27,7 @@ from penstock.engines.postgres.source.snapshot import (
     open_snapshot,
     plain_point,
     plan_all_chunks,
+    reshaped_tables,
     rewritten_tables,
     temporary_consistent_point,
 )
@@ -128,7 +129,9 @@ class PostgresPlanner:
         self, connection: psycopg.Connection, wanted: Sequence[TableRead]
     ) -> dict[TableName, list[Chunk]]:
         lock_tables(connection, [read.definition for read in wanted])
-        changed = rewritten_tables(connection, [read.definition for read in wanted])
+        definitions = [read.definition for read in wanted]
+        changed = rewritten_tables(connection, definitions)
+        changed |= reshaped_tables(connection, definitions)
         reads = {one.definition.name: one for one in wanted if one.definition.name not in changed}
         pieces = plan_all_chunks(
             connection, {name: self._cut(read.definition) for name, read in reads.items()}

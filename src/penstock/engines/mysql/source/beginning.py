@@ -8,6 +8,7 @@ handover, which rests on a snapshot (`snapshot.py`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.engines.mysql.source.stream import BUFFER_BYTES, make_room
 from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.host.clock import REAL_CLOCK
-from penstock.model import PenstockError, TableDefinition
+from penstock.model import PenstockError, TableDefinition, TableName
 
 ATTEMPTS_MAX = 20
 PAUSE_S = 0.2
@@ -50,12 +51,14 @@ class Beginning:
     """Where a log begins. gtids: the transactions before it, as text; empty without GTIDs.
 
     is_present: the tables' definitions are those at the position; else they are later ones.
+    altered: tables whose definition is a later one in any case.
     """
 
     position: BinlogPosition
     gtids: str
     tables: tuple[TableDefinition, ...]
     is_present: bool = True
+    altered: frozenset[TableName] = frozenset()
 
 
 def find_beginning(
@@ -130,7 +133,27 @@ def _present(
 
 def shapes_of(tables: Sequence[TableDefinition]) -> list[tuple[object, ...]]:
     """The parts of definitions that decide how rows are read; equal if none of them has changed."""
-    return [(one.name, one.columns, one.identity, one.identity_columns) for one in tables]
+    return [
+        (one.name, one.changed_s, one.columns, one.identity, one.identity_columns) for one in tables
+    ]
+
+
+def digest_of(table: TableDefinition) -> str:
+    """Return what tells a table's definition from an earlier or later one: 24 hex digits."""
+    text = repr(shapes_of([table]))
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def settled_digests(
+    before: Sequence[TableDefinition], after: Sequence[TableDefinition]
+) -> dict[str, str]:
+    """Return the digests of tables that were the same before and after a moment, keyed by name."""
+    digests = {str(one.name): digest_of(one) for one in before}
+    return {
+        str(one.name): digest_of(one)
+        for one in after
+        if digests.get(str(one.name)) == digest_of(one)
+    }
 
 
 def transactions_before(url: str, position: BinlogPosition) -> str:

@@ -7,6 +7,7 @@ what the SELECT says (`read_plan.py`), and who holds the sessions (`session_prox
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from penstock.codec.lines import CellForm, LineDialect, TextCell
@@ -14,12 +15,19 @@ from penstock.codec.mysql.mysqltext import RowStop, make_row_lines
 from penstock.engines.mysql.proxy_protocol import SnapshotGone, is_alive
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied
 from penstock.host.faults import declare, point
-from penstock.model import PenstockError
+from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import ChunkTask
 
 READ = "reading at the source"
 declare("bulk.chunk.reading")
 _DEFINITION_CHANGED = 1412  # ER_TABLE_DEF_CHANGED: the table is younger than the snapshot
+_NO_SUCH_TABLE = 1146
+# MariaDB answers from what is there now, MySQL from the snapshot; there the columns must do.
+_CHANGED_S = """
+    select coalesce(unix_timestamp(create_time), 0)
+      from information_schema.tables
+     where table_schema = {schema} and cast(table_name as binary) = cast({name} as binary)
+"""
 
 
 class MySQLBulkReader:
@@ -29,9 +37,16 @@ class MySQLBulkReader:
         self._session = session
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader. Reading shows it."""
-        del task
-        return False
+        """See BulkReader. What rebuilt the table shows when it is read; renamed columns do not."""
+        if not task.chunk.shape:
+            return False
+        from penstock.engines.mysql.connect import literal, quoted  # with the driver
+
+        # Looking at the columns keeps an ALTER waiting until the chunk is read.
+        names = self._session.columns(f"select * from {quoted(*task.table)} limit 0", doing=READ)
+        schema, name = literal(task.table.schema), literal(task.table.name)
+        changed_s = self.number(_CHANGED_S.format(schema=schema, name=name), keeps=True)
+        return _shape_text(names, changed_s) != task.chunk.shape
 
     def tells_rewritten(self, error: PenstockError) -> bool:
         """See BulkReader."""
@@ -42,10 +57,11 @@ class MySQLBulkReader:
         assert task.read_plan is not None, "a table of MySQL has a read plan"
         return RowsOfChunk(self._session, task.chunk.copy_out, task.read_plan.cells, dialect)
 
-    def number(self, select: str) -> int:
-        """What a SELECT of one whole number gives."""
+    def number(self, select: str, *, keeps: bool = False) -> int:
+        """What a SELECT of one whole number gives. keeps: tables that were read stay locked."""
         cells = [TextCell(form=CellForm.PLAIN)]
-        return int(b"".join(RowsOfChunk(self._session, select, cells, LineDialect.LOAD_DATA)))
+        rows = RowsOfChunk(self._session, select, cells, LineDialect.LOAD_DATA, keeps=keeps)
+        return int(b"".join(rows))
 
     def close(self) -> None:
         """See BulkReader."""
@@ -54,7 +70,17 @@ class MySQLBulkReader:
 
 def tells_rewritten(error: PenstockError) -> bool:
     """Whether a SELECT failed because the table is not the one of the snapshot any more."""
-    return error.fields.get("errno") == _DEFINITION_CHANGED
+    return error.fields.get("errno") in (_DEFINITION_CHANGED, _NO_SUCH_TABLE)
+
+
+def shape_text(table: TableDefinition) -> str:
+    """Return what must be the same when a chunk is read as when it was planned."""
+    names = [column.name for column in table.columns if not column.is_invisible]
+    return _shape_text(names, table.changed_s)
+
+
+def _shape_text(names: Sequence[str], changed_s: int) -> str:
+    return hashlib.blake2b(repr((*names, changed_s)).encode(), digest_size=12).hexdigest()
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:
@@ -76,9 +102,16 @@ class RowsOfChunk:
     """The lines of one SELECT, in blocks; row_count is final at the end."""
 
     def __init__(
-        self, session: ProxiedSession, select: str, cells: Sequence[TextCell], dialect: LineDialect
+        self,
+        session: ProxiedSession,
+        select: str,
+        cells: Sequence[TextCell],
+        dialect: LineDialect,
+        *,
+        keeps: bool = False,
     ) -> None:
         self._session = session
+        self._keeps = keeps
         self._select = select
         self._lines = make_row_lines(cells, dialect)
 
@@ -107,4 +140,5 @@ class RowsOfChunk:
                 raise failed
             if not ended:
                 session.receive()
-        session.let_go()
+        if not self._keeps:
+            session.let_go()

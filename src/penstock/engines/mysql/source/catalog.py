@@ -26,7 +26,8 @@ NOWHERE = frozenset({"BLACKHOLE"})
 NOT_CARRIED = ("vector",)
 
 CANDIDATES = f"""
-    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
+    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length,
+           unix_timestamp(create_time) as changed_s
       from information_schema.tables
      where table_schema not in ({", ".join(f"'{schema}'" for schema in SYSTEM_SCHEMAS)})
      order by table_schema, table_name

@@ -281,6 +281,7 @@ def _table(
         engine=str(facts["engine"] or ""),
         is_versioned=is_versioned,
         create_sql=create_sql,
+        changed_s=int(facts.get("changed_s") or 0),
     )
 
 

@@ -36,7 +36,8 @@ logger = structlog.get_logger()
 AHEAD_BYTES_MAX = 2 * 2**30  # more than that is not read ahead: some ten seconds
 
 TABLE = """
-    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length
+    select table_schema, table_name, table_type, engine, create_options, table_rows, data_length,
+           unix_timestamp(create_time) as changed_s
       from information_schema.tables
      where table_schema = %s
        and cast(table_name as binary) = cast(%s as binary)

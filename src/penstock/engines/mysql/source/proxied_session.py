@@ -119,6 +119,18 @@ class ProxiedSession:
 
         Until `finished` is called nothing else can be run.
         """
+        return len(self._begin(statement, doing=doing))
+
+    def columns(self, statement: str, *, doing: str) -> list[str]:
+        """Return the names of a result's columns, in order; the result has no rows."""
+        names = [mysqlwire.column_name(payload) for payload in self._begin(statement, doing=doing)]
+        if not mysqlwire.is_end(self._packet()):
+            raise SessionProtocolBroken(f"{doing}: a result without rows has one")
+        self.finished()
+        return names
+
+    def _begin(self, statement: str, *, doing: str) -> list[bytes]:
+        """Send a SELECT; returns the descriptions of its columns. Its rows come next."""
         if not self._holds:
             self.run(SAVEPOINT, doing=doing)
             self._holds = True
@@ -128,13 +140,12 @@ class ProxiedSession:
         count = payload[0]
         if count in (0xFC, 0xFD):
             count = int.from_bytes(payload[1 : 3 if count == 0xFC else 4], "little")
-        for _ in range(count):
-            self._packet()
+        described = [self._packet() for _ in range(count)]
         self._raise_error(last := self._packet(), doing)
         if not mysqlwire.is_end(last):
             raise SessionProtocolBroken(f"{doing}: the columns of a result do not end")
         self._in_rows = True
-        return count
+        return described
 
     def finished(self) -> None:
         """Note that the packet that ends the result has been used."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ logger = structlog.get_logger()
 _Note = TypeVar("_Note")
 Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tables, data
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
+_ALTERED = "it was altered while the log began"
 _CRASH_SAFE = frozenset(("innodb", "ndbcluster", "rocksdb"))
 _REPLACING = re.compile(r"_+(?P<table>.+?)_(?:gho|new)\d*")
 
@@ -66,6 +67,7 @@ class SchemaHistory:
         begin: int,
         takes: Callable[[TableName], bool],
         is_present: bool = True,
+        altered: Collection[TableName] = (),
         fold: bool = False,
         is_whole: bool = False,
     ) -> None:
@@ -74,6 +76,7 @@ class SchemaHistory:
         tables: what the configuration captures, as the catalogue has it at position `begin`; used
         only without notes: later tables are captured from their CREATE on. is_present: these
         definitions are right at `begin`; else they are later ones and only their names are used.
+        altered: tables that were altered between `begin` and the catalogue: they are read again.
         takes: whether the configuration captures a name. fold: the server folds names' case.
         is_whole: before images hold all columns, also of tables with a key.
         """
@@ -93,10 +96,12 @@ class SchemaHistory:
         for definition in tables if notes is None else ():
             one = TableNotes(schema=definition.name.schema, name=definition.name.name)
             one.captured[since] = True
-            one.definitions[since] = definition if is_present else None
+            is_altered = definition.name in altered
+            one.definitions[since] = definition if is_present and not is_altered else None
             if is_present:
                 names = [column.name for column in definition.columns]
-                one.note_columns(since, number_columns(names, last_id=0))
+                known = number_columns(names, last_id=0)
+                one.note_columns(since, known.doubted(_ALTERED) if is_altered else known)
             self._notes[definition.name] = one
         self._find_awaiting()
 

@@ -175,6 +175,7 @@ class MySQLEngine:
             tables=self._tables,
             begin=begin,
             is_present=self._beginning is None or self._beginning.is_present,
+            altered=self._beginning.altered if self._beginning is not None else (),
             takes=self._captures.takes if self._captures is not None else self._takes,
             fold=self._fold,
             is_whole=self._options.full_before_images,

@@ -5,7 +5,7 @@ Not here: exporting one (`slot.py`), cutting tables into chunks (`snapshot.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import psycopg
 
@@ -26,12 +26,20 @@ SOURCE_SETTINGS: Mapping[str, str] = {
     "synchronize_seqscans": "off",
     "jit": "off",
 }
+_NO_SUCH_TABLE = "42P01"
 BEGIN_READ = "begin isolation level repeatable read read only"
 # pg_class answers from the snapshot, the function from what is there now.
 FILENODES = """
     select c.relfilenode::int8, pg_relation_filenode(c.oid)::int8
       from pg_class as c
      where c.oid = to_regclass(%(name)s)
+"""
+
+
+COLUMNS_THEN = """
+    select attname::text, attnum::int4
+      from pg_attribute
+     where attrelid = to_regclass(%(name)s) and attnum > 0 and not attisdropped
 """
 
 
@@ -44,7 +52,9 @@ class PostgresBulkReader:
     def was_rewritten(self, task: ChunkTask) -> bool:
         """See BulkReader."""
         with server_errors(task.doing):
-            return was_rewritten(self.connection, task.chunk.relation)
+            return was_rewritten(self.connection, task.chunk.relation) or was_renamed(
+                self.connection, task.table, task.columns
+            )
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
         """See BulkReader. A target of PostgreSQL takes lines of COPY by itself, by `connection`."""
@@ -55,9 +65,8 @@ class PostgresBulkReader:
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader. `was_rewritten` has said so before."""
-        del error
-        return False
+        """See BulkReader. `was_rewritten` has said so before, unless the table is gone."""
+        return error.fields.get("sqlstate") == _NO_SUCH_TABLE
 
     def close(self) -> None:
         """See BulkReader."""
@@ -128,3 +137,17 @@ def was_rewritten(connection: psycopg.Connection, relation: TableName) -> bool:
     connection.execute(f"lock table only {quoted(*relation)} in access share mode")
     row = connection.execute(FILENODES, {"name": quoted(*relation)}).fetchone()
     return row is None or row[0] != row[1]
+
+
+def was_renamed(connection: psycopg.Connection, table: TableName, columns: Iterable[str]) -> bool:
+    """Lock a table for the transaction; returns whether a name means another column now.
+
+    The catalogue answers from the snapshot, the description of a result from what is there now.
+    """
+    connection.execute(f"lock table only {quoted(*table)} in access share mode")
+    seen = connection.execute(COLUMNS_THEN, {"name": quoted(*table)}).fetchall()
+    then: dict[str, int] = dict(seen)
+    result = connection.execute(f"select * from only {quoted(*table)} where false").pgresult
+    assert result is not None, "a SELECT has a result"
+    now = {(result.fname(at) or b"").decode(): result.ftablecol(at) for at in range(result.nfields)}
+    return any(then.get(name) != now.get(name) for name in columns)

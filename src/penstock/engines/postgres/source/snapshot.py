@@ -44,6 +44,14 @@ SNAPSHOT_SETTINGS = {
     "synchronize_seqscans": "off",  # a table is read from its first block on, every time
 }
 
+COLUMNS_THEN = """
+    select attrelid::bigint, attnum::int4, attname::text, atttypid::bigint, atttypmod
+      from pg_attribute
+     where attrelid = any(%(ids)s::bigint[])
+       and attnum > 0
+       and not attisdropped
+     order by attrelid, attnum
+"""
 # The catalogue as the snapshot saw it, beside functions that look at it as it is now.
 REWRITTEN = """
     with recursive tree(root, id) as (
@@ -276,6 +284,21 @@ def rewritten_tables(
     with server_errors("checking that tables were not rewritten"):
         rows = connection.execute(REWRITTEN, {"ids": sorted(names)}).fetchall()
     return {names[row[0]] for row in rows}
+
+
+def reshaped_tables(
+    connection: psycopg.Connection, tables: Sequence[TableDefinition]
+) -> set[TableName]:
+    """Those whose columns are not the ones that the snapshot's catalogue has."""
+    seen: dict[int, list[tuple[int, str, int, int]]] = {one.source_id: [] for one in tables}
+    with server_errors("reading the columns that tables had"):
+        for source_id, *column in connection.execute(COLUMNS_THEN, {"ids": sorted(seen)}):
+            seen[source_id].append(tuple(column))
+    return {
+        one.name
+        for one in tables
+        if seen[one.source_id] != [(c.id, c.name, c.type_oid, c.typmod) for c in one.columns]
+    }
 
 
 # -- chunks --------------------------------------------------------------------------------------
