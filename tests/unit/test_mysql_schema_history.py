@@ -179,6 +179,53 @@ def test_a_column_dropped_and_added_again_is_another_one() -> None:
     ]
 
 
+def test_a_column_tells_since_when_it_has_had_its_names() -> None:
+    """Of a table without rows, too: a copy of it may be from anywhere in between."""
+    book = book_of(
+        "alter table t rename column v to w",
+        "alter table t drop column id, add column c int",
+        "alter table t rename column w to v, rename column c to w",
+        now=replace(
+            shaped(("v", "varchar(9)"), ("w", "int")), identity=Identity.FULL, primary_key=()
+        ),
+    )
+    relation = book.refreshed(NAME, place(20))
+    assert relation is not None
+    assert relation.since == 20
+    assert [column.names for column in relation.columns] == [
+        ((0, "v"), (10, "w"), (12, "v")),
+        ((11, "c"), (12, "w")),
+    ]
+    v, w = relation.columns
+    assert [v.name_at(at) for at in (4, 10, 11, 12)] == ["v", "w", "w", "v"]
+    assert [w.name_at(at) for at in (4, 10, 11, 12)] == [None, None, "c", "w"]
+
+
+def test_a_table_that_was_altered_while_the_log_began_awaits_a_reload() -> None:
+    """The catalogue is of later than the place where the log begins."""
+    book = SchemaHistory(
+        Live(TABLE), None, tables=[TABLE], begin=4, takes=lambda _: True, altered=[NAME]
+    )
+    assert "was altered" in book.awaiting()[NAME]
+    assert book.introduced([NAME], place(5)) == []
+
+
+def test_a_table_whose_capture_begins_is_known_from_there_on() -> None:
+    """A rename before its first row is told as one."""
+    book = SchemaHistory(Live(TABLE), None, tables=[], begin=4, takes=lambda _: True)
+    book.ask(NAME, captured=True)
+    assert book.take_asked(BinlogPosition.at("binlog.000001", 8))
+    text = "alter table t rename column v to w"
+    said = Query(text=text, raw=text.encode(), schema="shop", thread_id=1, error=0, sql_mode=STRICT)
+    book.apply(effects_of(said, server=MARIA), said, place(10))
+    known = book.notes().tables[0].known_columns
+    assert known is not None
+    assert [(one.id, one.name, one.names) for one in known.columns] == [
+        (1, "id", ()),
+        (2, "w", ((0, "v"), (10, "w"))),
+    ]
+
+
 def test_another_case_of_a_name_is_a_rename() -> None:
     """MODIFY with the name in another case: the server takes the new spelling."""
     now = shaped(("id", "int"), ("V", "varchar(9)"))

@@ -21,13 +21,14 @@ from penstock.ports.target import TableRecord
 from penstock.sql.record_text import shape_fields, shape_text
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
+    DROPPED_ID,
     check_names,
     column_renames,
     is_applied,
     names_in_the_way,
     shape_changes,
-    shape_of_copy,
     under_new_names,
+    with_copied_ids,
     with_names,
 )
 
@@ -94,12 +95,23 @@ def test_names_that_another_column_has_now_are_set_aside() -> None:
     assert changes_to(swapped, both) == [ChangeKind.RENAME_COLUMN] * 2
 
 
-def test_a_copy_that_is_newer_than_the_logs_first_shapes() -> None:
-    """It is found by its columns; rows of an older shape must have the same names."""
-    copied = replace(FRESH, columns=(("id", "integer"), ("title", "text")))
+def test_columns_of_a_copy_are_found_by_the_names_that_they_had_there() -> None:
+    """Renamed since, dropped since, and one that has taken the name of another."""
+    a = replace(NAME, name="b", names=((0, "a"), (20, "b")))
+    b = replace(MORE, name="a", names=((30, "a"),))
+    shape = shaped(ID, a, b, version=3)
+    kinds = (("id", "integer"), ("a", "text"), ("B", "text"))
+    copied = replace(FRESH, columns=kinds, ids=())
+    assert with_copied_ids(copied, shape, {copied.source: 19}).ids == (1, 2, DROPPED_ID + 2)
+    assert with_copied_ids(copied, shape, {copied.source: 20}).ids == (1, DROPPED_ID + 1, 2)
+    assert with_copied_ids(copied, shape, {copied.source: 30}).ids == (1, MORE.id, 2)
+    assert with_copied_ids(copied, shape, {}) == copied
+    assert with_copied_ids(RECORD, shape, {RECORD.source: 19}) == RECORD
+
+
+def test_rows_of_an_older_shape_have_the_same_names() -> None:
+    """A target whose DDL commits is altered before a transaction that cannot be cut."""
     old, new = shaped(ID, NAME, version=1), shaped(ID, TITLE, version=2)
-    assert shape_of_copy(copied, [old, new]) == new
-    assert shape_of_copy(RECORD, [old, new]) is None
     with pytest.raises(ShapeNotApplicable, match="was copied with a column title"):
         check_names(old, new)
     check_names(new, new)

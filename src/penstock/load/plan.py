@@ -313,7 +313,9 @@ def _is_news(use: RelationUse, segment: SegmentView, window: Window) -> bool:
         return False
     if use.gsn >= window.shapes_before:
         return False
-    return segment.start.position >= window.start(use.table) and use.gsn >= window.gsn_after
+    start, since = window.start(use.table), use.relation.since
+    is_newer = since > start if since else segment.start.position >= start
+    return is_newer and use.gsn >= window.gsn_after
 
 
 def _empty(stories: dict[TableName, _Table], marker: Marker, window: Window) -> None:

@@ -380,6 +380,7 @@ class Stager:
             truncated=tuple(target_name(table, names) for table in phase.truncated),
             reloaded=tuple(target_name(table, names) for table in phase.reloaded),
             relations=phase.relations,
+            starts=self._options.starts,
             merges=tuple(
                 MergeSpec(
                     relation=task.relation,

@@ -35,6 +35,8 @@ class Column:
     column that is dropped and added again has another id, a renamed one keeps it. 0 if the source
     has no identities; then the name is the identity.
     collation: of text, where the source has one per column (MySQL); empty otherwise.
+    names: the names that the column has had, each with the source's position since which, the last
+    one being its name now; empty: this name for as long as the log knows the table.
     """
 
     name: str
@@ -47,6 +49,13 @@ class Column:
     missing: str | None = None
     id: int = 0
     collation: str = ""
+    names: tuple[tuple[int, str], ...] = field(default=(), compare=False)
+
+    def name_at(self, position: int) -> str | None:
+        """Return the name that the column had at a position; None before it was added."""
+        if not self.names:
+            return self.name
+        return next((name for since, name in reversed(self.names) if since <= position), None)
 
     def as_text(self) -> Self:
         """The same column, kept as exact text."""
@@ -84,6 +93,7 @@ class Relation:
     leaves it as it is until then and skips the rows of this version.
     types: the user's types of the columns, as they were when the version began, each after those
     that it rests on.
+    since: the source's position since which the table has this shape; 0 if it is not known.
     """
 
     schema: str
@@ -97,6 +107,7 @@ class Relation:
     unique: tuple[tuple[str, ...], ...] | None = None
     awaits_reload: str = ""
     types: tuple[TypeDefinition, ...] = field(default=(), compare=False)
+    since: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

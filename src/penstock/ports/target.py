@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -233,13 +233,15 @@ class PhaseSpec:
     """What happens between two barriers, in this order. Names are the target's.
 
     truncated: emptied together. reloaded: emptied alone, their rows follow as inserts. relations:
-    shapes that are current from here on.
+    shapes that are current from here on. starts: per source table that was copied, the position
+    that its copy is of.
     """
 
     truncated: tuple[TableName, ...] = ()
     reloaded: tuple[TableName, ...] = ()
     relations: tuple[Relation, ...] = ()
     merges: tuple[MergeSpec, ...] = ()
+    starts: Mapping[TableName, int] = field(default_factory=dict)
 
 
 class Layout(Protocol):

@@ -8,13 +8,15 @@ becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.model import Column, Relation
+from penstock.model import Column, Relation, TableName
 from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
+
+DROPPED_ID = 2**31  # beyond the identities that sources give
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,18 +83,33 @@ def is_applied(record: TableRecord, relation: Relation, log_id: str = "") -> boo
     return 0 < relation.version <= record.version
 
 
-def shape_of_copy(record: TableRecord, shapes: Sequence[Relation]) -> Relation | None:
-    """Return the shape of a table in the log that its copy was created with; None if not known.
+def with_copied_ids(
+    record: TableRecord, relation: Relation, starts: Mapping[TableName, int]
+) -> TableRecord:
+    """Return the record of a copy with the identities of its columns, if it lacks them.
 
-    A copy without identities may be newer than the first shapes of the log: the table was altered
-    while it was being copied. Then those before its own must not be applied to it.
+    Columns had, where the table was copied, the names that the record has. One that the relation
+    lacks was dropped since, and gets an identity that no other column has.
 
-    shapes: of the table, in the order of the log.
+    Args:
+        record: the copy as it is.
+        relation: a shape of the table in the log, not older than the copy.
+        starts: the positions that tables were copied at.
     """
-    if record.version or record.ids or record.columns is None:
-        return None
-    own = set(record.columns)
-    return next((one for one in reversed(shapes) if set(shape_of(one)) == own), None)
+    if record.version or record.ids or not record.columns or not ids_of(relation):
+        return record
+    if record.source not in starts:
+        return record
+    position = starts[record.source]
+    then = {
+        name.lower(): column.id
+        for column in relation.columns
+        if (name := column.name_at(position)) is not None
+    }
+    ids = tuple(
+        then.get(name.lower(), DROPPED_ID + place) for place, (name, _) in enumerate(record.columns)
+    )
+    return replace(record, ids=ids, source_id=relation.source_id)
 
 
 def check_names(rows: Relation, table: Relation) -> None:

@@ -205,13 +205,13 @@ class Assembler:
 
     def take_asked(self) -> None:
         """Begin and end the capture of tables, unless a transaction is open."""
-        if self._book.is_asked and self._is_between and self._book.take_asked():
+        if self._book.is_asked and self._is_between and self._book.take_asked(self._place().behind):
             self.decoder.unbind_all()
 
     @property
     def _is_between(self) -> bool:
-        """Whether no transaction is open."""
-        return not self.decoder.in_transaction and not self._parks
+        """Whether no transaction is open, in a file that is named."""
+        return bool(self.decoder.file_name) and not (self.decoder.in_transaction or self._parks)
 
     @property
     def _is_known(self) -> bool:
@@ -253,7 +253,7 @@ class Assembler:
     def _go_on_with_visits(self) -> None:
         """Begin the visit in line, and resume it when the stream is where it waits for."""
         visits = self._visits
-        while visits.queue and self._is_between and self.decoder.file_name:
+        while visits.queue and self._is_between:
             if self._known_below or self._shift is None or self._at < visits.waits_for:
                 return
             self._check_whole(visits.waits_for, "a snapshot was taken")

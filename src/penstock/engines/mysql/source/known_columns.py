@@ -25,12 +25,21 @@ class KnownColumn:
         id: identity, from 1, never used again in this table.
         missing: text of the value that rows written before it have; None is NULL.
         redefined: how many statements gave it another definition since the last relation.
+        names: as `Column.names`.
     """
 
     id: int
     name: str
     missing: str | None = None
     redefined: int = 0
+    names: tuple[tuple[int, str], ...] = ()
+
+    def renamed(self, name: str, since: int) -> KnownColumn:
+        """Return the column under the name that it has since a position."""
+        if name == self.name:
+            return self
+        names = self.names or ((0, self.name),)
+        return replace(self, name=name, names=(*names, (since, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +76,12 @@ def number_columns(names: Iterable[str], *, last_id: int) -> KnownColumns:
 
 
 def alter_columns(
-    before: KnownColumns, effect: Effect, values: Mapping[str, str | None], *, last_id: int
+    before: KnownColumns,
+    effect: Effect,
+    values: Mapping[str, str | None],
+    *,
+    last_id: int,
+    since: int = 0,
 ) -> KnownColumns:
     """Return the columns after an ALTER TABLE.
 
@@ -76,13 +90,14 @@ def alter_columns(
         effect: the ALTER; all its clauses refer to the names before it.
         values: of added columns, the value that existing rows got, keyed by name.
         last_id: the highest identity that any column of the table has had.
+        since: the position since which it holds.
     """
     known = before.by_name()
     doubt = before.doubt
     for name in effect.dropped:
         known.pop(name.lower(), None)
     pairs = [(known.pop(old.lower(), None), new) for old, new in effect.columns]
-    renamed = [replace(column, name=new) for column, new in pairs if column is not None]
+    renamed = [column.renamed(new, since) for column, new in pairs if column is not None]
     redefined = {name.lower() for name in effect.redefined}
     columns = [
         replace(column, redefined=column.redefined + 1)
@@ -96,10 +111,10 @@ def alter_columns(
         if added.name.lower() in there:
             continue  # ADD COLUMN IF NOT EXISTS
         last_id += 1
-        if added.name in values:
-            columns.append(KnownColumn(id=last_id, name=added.name, missing=values[added.name]))
-        else:
-            columns.append(KnownColumn(id=last_id, name=added.name))
+        missing = values.get(added.name)
+        names = ((since, added.name),)
+        columns.append(KnownColumn(id=last_id, name=added.name, missing=missing, names=names))
+        if added.name not in values:
             why = added.unclear or "the server does not tell the value of existing rows"
             doubt = doubt or f"column {added.name} was added, and {why}"
     return replace(
@@ -131,7 +146,7 @@ def identify(
             last_id += 1
             one = KnownColumn(id=last_id, name=column.name)
             doubt = doubt or f"no statement in the binlog added column {column.name}"
-        columns.append(replace(column, id=one.id, missing=one.missing))
+        columns.append(replace(column, id=one.id, missing=one.missing, names=one.names))
         found.append(one)
     gone = [one.name for name, one in by_name.items() if name not in names]
     if gone and not doubt:
@@ -225,16 +240,19 @@ _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longte
 
 
 def number_by_name(
-    relation: Relation, before: Relation | KnownColumns | None, *, last_id: int
+    relation: Relation, before: Relation | KnownColumns | None, *, last_id: int, since: int
 ) -> tuple[KnownColumns, Relation]:
     """Give a relation identities where no row is left of before: equal names are one column."""
-    ids = {column.name.lower(): column.id for column in (before.columns if before else ())}
+    known = {
+        column.name.lower(): (column.id, column.names)
+        for column in (before.columns if before else ())
+    }
     found, columns = [], []
     for column in relation.columns:
-        number = ids.get(column.name.lower(), 0)
+        number, names = known.get(column.name.lower(), (0, ()))
         if not number:
             last_id += 1
-            number = last_id
-        found.append(KnownColumn(id=number, name=column.name))
-        columns.append(replace(column, id=number))
+            number, names = last_id, ((since, column.name),)
+        found.append(KnownColumn(id=number, name=column.name, names=names))
+        columns.append(replace(column, id=number, names=names))
     return KnownColumns(columns=tuple(found)), replace(relation, columns=tuple(columns))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import structlog
 
+from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query
 from penstock.codec.mysql.binlog_tables import ShapeMismatch, TableMap, check_relation
 from penstock.engines.mysql.source.catalog import OWN_SCHEMA, SYSTEM_SCHEMAS
@@ -37,7 +38,7 @@ from penstock.engines.mysql.source.relations import (
 )
 from penstock.engines.mysql.source.stored_values import ValueUnknown
 from penstock.engines.mysql.source.stream_place import Bound, Catalogue, StreamPlace
-from penstock.engines.mysql.source.table_notes import AllNotes, AlterNote, LimitNote, TableNotes
+from penstock.engines.mysql.source.table_notes import AllNotes, AlterNote, TableNotes, in_order
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
     RowsChangedUnseen,
@@ -47,7 +48,6 @@ from penstock.engines.mysql.source.unsupported import (
 from penstock.model import DROP_TABLE, MarkerKind, Relation, TableDefinition, TableName
 
 logger = structlog.get_logger()
-_Note = TypeVar("_Note")
 Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tables, data
 _GHOST = re.compile(r"_+(?P<table>.+?)(?:_\d{8,14})?_(?:gho|ghc|del|new|old)\d*")
 _ALTERED = "it was altered while the log began"
@@ -116,8 +116,11 @@ class SchemaHistory:
         """From any thread: begin or end the capture of a table."""
         self._asked.append((name, captured))
 
-    def take_asked(self) -> bool:
-        """Between two transactions: carry out requests; returns whether bindings are outdated."""
+    def take_asked(self, here: BinlogPosition | None = None) -> bool:
+        """Between two transactions: carry out requests; returns whether bindings are outdated.
+
+        here: where the stream is; None before it has begun.
+        """
         is_changed = False
         while self._asked:
             name, captured = self._asked[0]
@@ -132,11 +135,24 @@ class SchemaHistory:
                     version=old.version if old is not None else 0,
                     last_id=old.last_id if old is not None else 0,
                 )
+                if captured and here is not None:
+                    self._learn(self._notes[name], here)
                 self._passed.discard(name)
                 self._awaiting.pop(name, None)
                 self.changed = is_changed = True
             self._asked.popleft()  # only now: whoever asked waits for this
         return is_changed
+
+    def _learn(self, notes: TableNotes, here: BinlogPosition) -> None:
+        """Note a table's columns from where the stream is on: later statements may rename them."""
+        definition = self._live.read_at(notes.table, here)
+        notes.definitions[0] = definition
+        later = definition or self._live.read(notes.table)
+        if later is None:
+            return
+        names = [column.name for column in later.columns]
+        known = number_columns(names, last_id=notes.last_id)
+        self._note_columns(notes, 0, known if definition is not None else known.doubted(_ALTERED))
 
     def notes(self) -> AllNotes:
         """Everything, to be stored."""
@@ -206,7 +222,9 @@ class SchemaHistory:
     def widen(self, relation: Relation, column: int, place: StreamPlace) -> Relation:
         """The version of relation in which one column is kept as text; remembered."""
         notes = self._notes[TableName(relation.schema, relation.name)]
-        wider = replace(relation.with_text_column(column), version=notes.version + 1)
+        wider = replace(
+            relation.with_text_column(column), version=notes.version + 1, since=place.since
+        )
         self.changed = True
         notes.version = wider.version
         notes.relations[place.since] = wider
@@ -228,9 +246,13 @@ class SchemaHistory:
             relation = with_whole_before(relation)
         last, known = notes.relation, notes.known_columns
         if any(since > notes.settled for since in notes.fresh):
-            known, relation = number_by_name(relation, last, last_id=notes.last_id)
+            known, relation = number_by_name(
+                relation, last, last_id=notes.last_id, since=max(notes.fresh)
+            )
         elif is_whole_table and known is not None and known.doubt:
-            known, relation = number_by_name(relation, known, last_id=notes.last_id)
+            known, relation = number_by_name(
+                relation, known, last_id=notes.last_id, since=place.since
+            )
         elif known is None:
             names = [column.name for column in relation.columns]
             known = number_columns(names, last_id=notes.last_id)
@@ -242,7 +264,7 @@ class SchemaHistory:
             self._note_columns(notes, place.since, known)
         if last is not None and relation.same_shape(last):
             return last
-        relation = replace(relation, version=notes.version + 1)
+        relation = replace(relation, version=notes.version + 1, since=place.since)
         self.changed = True
         notes.version = relation.version
         notes.relations[place.since] = relation
@@ -352,7 +374,7 @@ class SchemaHistory:
             return []
         if not notes.is_captured:
             if effect.doing in (Doing.CHANGED_UNSEEN, Doing.CASCADES):
-                _add_limits(notes, since, [Limit(what=effect.what)])
+                notes.add_limits(since, [Limit(what=effect.what)])
             return []
         if effect.doing is Doing.CASCADES:
             raise _unseen(table, f"a statement did: {effect.what}")
@@ -372,7 +394,7 @@ class SchemaHistory:
         if notes is None:
             return
         notes.definitions[since] = None
-        _add_limits(notes, since, effect.limits)
+        notes.add_limits(since, effect.limits)
         if is_noted:
             return
         if not notes.is_captured:
@@ -380,7 +402,9 @@ class SchemaHistory:
             notes.altered.setdefault(since, []).append(AlterNote(effect=effect, values=values))
         elif notes.known_columns is not None:
             values = self._values(effect, table, query)
-            known = alter_columns(notes.known_columns, effect, values, last_id=notes.last_id)
+            known = alter_columns(
+                notes.known_columns, effect, values, last_id=notes.last_id, since=since
+            )
             is_loose = known.is_loose or not query.is_strict
             self._note_columns(notes, since, replace(known, is_loose=is_loose))
 
@@ -506,11 +530,13 @@ class SchemaHistory:
         if known is None:
             return
         known = replace(known, is_loose=True)
-        for note in _in_order(ghost.altered) if ghost is not None else ():
-            known = alter_columns(known, note.effect, note.values, last_id=notes.last_id)
+        for note in in_order(ghost.altered) if ghost is not None else ():
+            known = alter_columns(
+                known, note.effect, note.values, last_id=notes.last_id, since=since
+            )
             self._note_columns(notes, since, known)
-        key = _key_of(notes)
-        for limit in _in_order(ghost.limits) if ghost is not None else ():
+        key = notes.key_names()
+        for limit in in_order(ghost.limits) if ghost is not None else ():
             if not key or not key <= {column.lower() for column in limit.columns}:
                 known = known.doubted(
                     f"it was replaced by a copy with {limit.what}, and rows that this refused were "
@@ -546,27 +572,6 @@ class SchemaHistory:
         before = notes.version
         relation = self._settled(notes, relation_of_definition(definition), place)
         return relation if notes.version != before else None
-
-
-def _in_order(notes: Mapping[int, Sequence[_Note]]) -> list[_Note]:
-    return [one for since in sorted(notes) for one in notes[since]]
-
-
-def _add_limits(notes: TableNotes, since: int, limits: Sequence[Limit]) -> None:
-    """Only for working tables: in others an invalid row is refused with an error."""
-    if limits and not notes.is_captured:
-        said = [LimitNote(what=one.what, columns=one.columns) for one in limits]
-        notes.limits[since] = notes.limits.get(since, []) + said
-
-
-def _key_of(notes: TableNotes) -> set[str]:
-    """The columns that identify a captured table's rows, in lower case; empty when not known."""
-    if notes.relation is not None:
-        names = [notes.relation.columns[index].name for index in notes.relation.key]
-    else:
-        last = [one for one in notes.definitions.values() if one is not None][-1:]
-        names = [name for one in last for name in one.primary_key]
-    return {name.lower() for name in names}
 
 
 def ghost_of(name: TableName) -> TableName | None:

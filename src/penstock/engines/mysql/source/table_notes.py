@@ -8,11 +8,16 @@ state/binlog_tables.json.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from penstock.engines.mysql.source.ddl_losses import Limit
 from penstock.engines.mysql.source.ddl_text import Effect
 from penstock.engines.mysql.source.known_columns import KnownColumns
 from penstock.model import Relation, TableDefinition, TableName
+
+_Note = TypeVar("_Note")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,21 @@ class TableNotes:
         """Whether the columns at a place, or at a later one, are noted."""
         return bool(self.columns) and max(self.columns) >= since
 
+    def add_limits(self, since: int, limits: Sequence[Limit]) -> None:
+        """Note limits of working tables: in others an invalid row is refused with an error."""
+        if limits and not self.is_captured:
+            said = [LimitNote(what=one.what, columns=one.columns) for one in limits]
+            self.limits[since] = self.limits.get(since, []) + said
+
+    def key_names(self) -> set[str]:
+        """Return the columns that identify rows, in lower case; empty if they are not known."""
+        if self.relation is not None:
+            names = [self.relation.columns[index].name for index in self.relation.key]
+        else:
+            last = [one for one in self.definitions.values() if one is not None][-1:]
+            names = [name for one in last for name in one.primary_key]
+        return {name.lower() for name in names}
+
     def note_columns(self, since: int, known: KnownColumns | None) -> None:
         """Note the columns from a place on."""
         self.columns[since] = known
@@ -148,6 +168,11 @@ class TableNotes:
                 del notes[since]
         settled = min(self.relations, default=-1)
         self.fresh = [since for since in self.fresh if since > settled]
+
+
+def in_order(notes: Mapping[int, Sequence[_Note]]) -> list[_Note]:
+    """Return notes that are kept by position, in the order of the stream."""
+    return [one for since in sorted(notes) for one in notes[since]]
 
 
 @dataclass(slots=True, kw_only=True)

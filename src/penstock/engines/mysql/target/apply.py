@@ -61,7 +61,12 @@ from penstock.ports.target import (
     TableRecord,
     target_name,
 )
-from penstock.sql.shape_changes import check_names, is_applied, replaced_columns
+from penstock.sql.shape_changes import (
+    check_names,
+    is_applied,
+    replaced_columns,
+    with_copied_ids,
+)
 
 logger = structlog.get_logger(__name__)
 
@@ -248,9 +253,14 @@ class MySQLTarget:
         replaced = {spec.table for phase in phases for spec in self._replaced(phase)}
         emptied = {name for phase in phases for name in (*phase.truncated, *phase.reloaded)}
         self.need(self._target_name(source) for source in changed)
+        starts = {name: at for phase in phases for name, at in phase.starts.items()}
+        records = {
+            source: with_copied_ids(self._record(source), relation, starts)
+            for source, relation in changed.items()
+        }
         changes = {
             source: self._reshaping(source).changes(
-                self._record(source),
+                records[source],
                 relation,
                 self._tables[self._target_name(source)],
             )
@@ -258,7 +268,7 @@ class MySQLTarget:
         }
         with self._guard(before):
             for source, relation in changed.items():
-                alterer = self._alterer(source, relation, emptied - replaced)
+                alterer = self._alterer(records[source], relation, emptied - replaced)
                 self._alter(source, changes[source], alterer)
         self.need(self._target_name(source) for source in changed)
 
@@ -294,13 +304,13 @@ class MySQLTarget:
         finally:
             guard.close()
 
-    def _alterer(self, source: TableName, relation: Relation, emptied: set[TableName]) -> Alterer:
-        name = self._target_name(source)
+    def _alterer(self, record: TableRecord, relation: Relation, emptied: set[TableName]) -> Alterer:
+        name = self._target_name(record.source)
         return Alterer(
-            record=self._record(source),
+            record=record,
             relation=relation,
             table=self._tables[name],
-            mapping_of=lambda column: self._mapping(source, column, with_collation=True),
+            mapping_of=lambda column: self._mapping(record.source, column, with_collation=True),
             server=self._server,
             emptied=name in emptied,
         )

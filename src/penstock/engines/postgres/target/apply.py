@@ -35,7 +35,7 @@ from penstock.ports.refusals import (
     UniqueBlocked,
 )
 from penstock.ports.target import MergeSpec, PhaseSpec, ShapeNote, TableRecord, target_name
-from penstock.sql.shape_changes import check_names, is_applied, shape_of_copy
+from penstock.sql.shape_changes import is_applied, with_copied_ids
 
 logger = structlog.get_logger(__name__)
 
@@ -133,9 +133,8 @@ def apply_phases(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
     """Apply all phases. Call inside the batch's transaction; roll it back on any error."""
     if not target.replica:
         target.connection.execute("set constraints all deferred")
-    copies = _copied_shapes(target, phases)
     for phase in phases:
-        _PhaseApply(target, phase, copies).run()
+        _PhaseApply(target, phase).run()
 
 
 def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
@@ -152,31 +151,12 @@ def prepare_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
     prepare_types(target.connection, new, target.namespaces)
 
 
-def _copied_shapes(target: TargetSession, phases: Sequence[PhaseSpec]) -> dict[TableName, Relation]:
-    """Return the shapes that tables were copied in, where the log says them in this batch."""
-    shapes: dict[TableName, list[Relation]] = {}
-    for phase in phases:
-        for relation in phase.relations:
-            shapes.setdefault(TableName(relation.schema, relation.name), []).append(relation)
-    found = {}
-    for source, relations in shapes.items():
-        record = target.records.get(source, target_name(source, target.namespaces))
-        here = [target.foreign.relation_here(relation) for relation in relations]
-        copied = shape_of_copy(record, relations) or shape_of_copy(record, here)
-        if copied is not None:
-            found[source] = copied
-    return found
-
-
 class _PhaseApply:
-    """One phase on its way into the target. copies: the shapes that tables were copied in."""
+    """One phase on its way into the target."""
 
-    def __init__(
-        self, target: TargetSession, phase: PhaseSpec, copies: Mapping[TableName, Relation]
-    ) -> None:
+    def __init__(self, target: TargetSession, phase: PhaseSpec) -> None:
         self.target = target
         self.phase = phase
-        self.copies = copies
 
     def run(self) -> None:
         """Empty, alter, then merge."""
@@ -197,10 +177,6 @@ class _PhaseApply:
         self._merge(parents_first(list(merges.values())))
 
     def _merge_sql(self, spec: MergeSpec) -> MergeSql:
-        if self._is_older(spec.relation):
-            check_names(
-                spec.relation, self.copies[TableName(spec.relation.schema, spec.relation.name)]
-            )
         return MergeSql(
             Merge(
                 relation=spec.relation,
@@ -289,8 +265,9 @@ class _PhaseApply:
         for sent in sorted(self.phase.relations, key=self._inherits):
             relation, name = self.target.foreign.relation_here(sent), self._target_name(sent)
             record = self._record(sent)
-            if is_applied(record, relation, self.target.log_id) or self._is_older(relation):
+            if is_applied(record, relation, self.target.log_id):
                 continue
+            record = with_copied_ids(record, relation, self.phase.starts)
             if name in changed or (changed and self.target.tables[name].in_tree):
                 del self.target.tables[name]  # altered just now, by itself or with its tree
                 self.target.need({name})
@@ -309,11 +286,6 @@ class _PhaseApply:
             for name in stale:
                 del self.target.tables[name]
             self.target.need(stale)
-
-    def _is_older(self, relation: Relation) -> bool:
-        """Whether the table was copied with a later shape than this one."""
-        copied = self.copies.get(TableName(relation.schema, relation.name))
-        return copied is not None and relation.version < copied.version
 
     def _inherits(self, relation: Relation) -> bool:
         """Whether other tables should be altered first: children inherit their parent's changes."""
