@@ -124,6 +124,7 @@ ANSWERED_LATER = [
 
 ALIKE = [
     ("START_REPLICATION SLOT here LOGICAL 0/0 (proto_version '1')", "22023"),
+    ("START_REPLICATION SLOT here LOGICAL 0/0 (publication_names 'p')", "0A000"),
     (
         "START_REPLICATION SLOT here LOGICAL 0/0 "
         "(proto_version '1', proto_version '1', publication_names 'p')",

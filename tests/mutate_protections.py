@@ -2,9 +2,12 @@
 
 `python tests/mutate_protections.py [NAME...]` copies the source and the tests to a temporary
 folder, plants each mistake of `mutants.toml` and `mutants/*.toml` there, runs the tests that have
-to fail, and prints one line per mistake and the rate at the end. A mistake in a kernel is compiled
-first. Exit code 1 when a mistake is not found, or no longer fits the source. `--unit` leaves out
-those whose tests start a server.
+to fail, and prints one line per mistake and the rates of all rooms at the end. A mistake in a
+kernel is compiled first. Exit code 1 when a mistake is not found, or no longer fits the source.
+`--unit` leaves out those whose tests start a server.
+
+`python tests/mutate_protections.py --table [OUTPUT...]` writes the rates into docs/faults.md, from
+what earlier runs printed. Rooms of which no output has a line keep the rates that they had.
 """
 
 from __future__ import annotations
@@ -17,8 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +47,12 @@ COPIED = (
 KERNEL_SUFFIXES = {".pyx", ".pxd", ".pxi"}
 TESTS_TIMEOUT_S = 1200
 WITHOUT_SERVER = ("tests/unit/", "tests/property/")
+PAGE = ROOT / "docs" / "faults.md"
+HEADER = (
+    "| room | planted | run | found | found without a server | not found |",
+    "|---|--:|--:|--:|--:|--:|",
+)
+FOUND, NOT_FOUND = ": found by ", ": NOT FOUND: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +72,11 @@ class Mutant:
     new_after: str = ""
 
     @property
-    def package(self) -> str:
-        """The folder of the package that the mistake is in."""
-        return self.file.partition("/")[0]
+    def room(self) -> str:
+        """The package that the mistake is in; of engines, and of FlexCDC, the one inside."""
+        folders = self.file.split("/")[:-1]
+        is_inside = folders[0] == "engines" or folders[:2] == ["consume", "flexcdc"]
+        return "/".join(folders[: 2 if is_inside else 1])
 
     @property
     def is_kernel(self) -> bool:
@@ -173,19 +183,68 @@ def _binaries(kernel: Path) -> list[Path]:
     return sorted(kernel.parent.glob(f"{kernel.stem}.*.so"))
 
 
-def rates(mutants: Iterable[Mutant], found: set[str]) -> list[str]:
-    """The closing lines: a package each, and all."""
-    chosen = list(mutants)
+def rates(
+    mutants: Iterable[Mutant],
+    outcomes: Mapping[str, bool],
+    earlier: Mapping[str, Sequence[int]] | None = None,
+) -> list[str]:
+    """Return the table of rates, a line per room and one of all.
+
+    Args:
+        mutants: the mistakes that are planted.
+        outcomes: by name, whether a mistake was found; those that were not run are not in it.
+        earlier: by room, the numbers behind that of the planted ones for rooms that were not run.
+    """
+    rooms: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        rooms.setdefault(mutant.room, []).append(mutant)
     lines = []
-    packages = Counter(mutant.package for mutant in chosen)
-    for package, count in sorted(packages.items()):
-        here = sum(mutant.package == package and mutant.name in found for mutant in chosen)
-        lines.append(f"{package}: {here} of {count} found")
-    alone = sum(mutant.name in found and not mutant.needs_server for mutant in chosen)
-    lines.append(
-        f"all: {len(found)} of {len(chosen)} planted mistakes found, {alone} without a server"
-    )
-    return lines
+    totals = [0] * 5
+    for room, planted in sorted(rooms.items()):
+        run = [mutant for mutant in planted if mutant.name in outcomes]
+        found = [mutant for mutant in run if outcomes[mutant.name]]
+        alone = sum(not mutant.needs_server for mutant in found)
+        numbers = [len(run), len(found), alone, len(run) - len(found)]
+        if not run and earlier is not None:
+            numbers = list(earlier.get(room, numbers))
+        line = [len(planted), *numbers]
+        totals = [one + other for one, other in zip(totals, line, strict=True)]
+        lines.append(_line(room, line))
+    return [*HEADER, *lines, _line("all", totals)]
+
+
+def _line(room: str, numbers: Iterable[int]) -> str:
+    return f"| {room} | {' | '.join(map(str, numbers))} |"
+
+
+def read_rates(text: str) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of each line of a page's table of rates, by room."""
+    table = text.partition(HEADER[1])[2].partition("\n\n")[0]
+    cells = [line.strip("| ").split(" | ") for line in table.splitlines() if line]
+    return {room: tuple(map(int, numbers)) for room, *numbers in cells}
+
+
+def read_outcomes(outputs: Iterable[Path]) -> dict[str, bool]:
+    """Return by name whether runs that printed these outputs found a mistake."""
+    found: dict[str, bool] = {}
+    for path in outputs:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            for mark, is_found in ((FOUND, True), (NOT_FOUND, False)):
+                name, middle, _ = line.partition(mark)
+                if middle:
+                    found[name] = is_found
+    return found
+
+
+def write_page(outputs: Iterable[Path], page: Path = PAGE) -> None:
+    """Replace the table of rates in a page."""
+    text = page.read_text(encoding="utf-8")
+    earlier = {room: numbers[1:] for room, numbers in read_rates(text).items()}
+    before, header, rest = text.partition(HEADER[0])
+    _, blank, behind = rest.partition("\n\n")
+    assert header, f"{page} has no table of rates"
+    lines = rates(read_mutants(), read_outcomes(outputs), earlier)
+    page.write_text(before + "\n".join(lines) + blank + behind, encoding="utf-8")
 
 
 def say(line: str) -> None:
@@ -199,24 +258,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--unit", action="store_true", help="only those found without a server")
+    parser.add_argument("--table", action="store_true", help="write docs/faults.md from outputs")
     flags = parser.parse_args()
+    if flags.table:
+        write_page(map(Path, flags.names))
+        return 0
     chosen = [
         mutant
         for mutant in read_mutants()
         if (not flags.names or any(word in mutant.name + mutant.file for word in flags.names))
         and not (flags.unit and mutant.needs_server)
     ]
-    found: set[str] = set()
+    outcomes: dict[str, bool] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-mutants-") as folder:
         tree = Tree(Path(folder))
         for mutant in chosen:
-            noticed, text = tree.outcome(mutant)
-            if noticed:
-                found.add(mutant.name)
-            say(f"{mutant.name}: {'found by' if noticed else 'NOT FOUND:'} {text}")
-    for line in rates(chosen, found):
+            outcomes[mutant.name], text = tree.outcome(mutant)
+            say(f"{mutant.name}{FOUND if outcomes[mutant.name] else NOT_FOUND}{text}")
+    for line in rates(chosen, outcomes):
         say(line)
-    return 0 if len(found) == len(chosen) else 1
+    return 0 if all(outcomes.values()) else 1
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def test_a_silent_log_holds_the_others_back_and_only_that_one_is_read(tmp_path: 
 def test_a_log_that_is_split_ends_before_those_that_go_on(tmp_path: Path) -> None:
     """Whatever the clocks of the new servers say: a key has the history that it had."""
     parent, other = log_at(tmp_path, "s1", (10, 20, 30)), log_at(tmp_path, "s2", (15, 28, 60))
-    children = [log_at(tmp_path, name, (24, 40)) for name in ("s3", "s4")]
+    children = [log_at(tmp_path, name, (18, 40)) for name in ("s3", "s4")]
     parent.write(2, rotates=True)
     other.write(1, rotates=True)
     merge([parent, other], tmp_path / "all", stop=after(20)).run()

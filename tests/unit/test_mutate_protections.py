@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 import penstock
-from mutate_protections import ROOT, Mutant, rates, read_mutants
+from mutate_protections import (
+    HEADER,
+    PAGE,
+    ROOT,
+    Mutant,
+    rates,
+    read_mutants,
+    read_outcomes,
+    read_rates,
+    write_page,
+)
 
 SOURCE = Path(penstock.__file__).parent
 MUTANTS = read_mutants()
@@ -36,15 +46,76 @@ def test_the_list_is_long_and_mostly_needs_no_server() -> None:
     assert alone >= 0.9 * len(MUTANTS)
 
 
+ROOMS = (
+    "base",
+    "consume",
+    "consume/flexcdc",
+    "engines/ignite",
+    "engines/staged",
+    "merge",
+    "serve",
+    "stage",
+)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_newer_room_has_its_mistakes(room: str) -> None:
+    """15 at least, nine of ten found without a server."""
+    planted = [mutant for mutant in MUTANTS if mutant.room == room]
+    assert len(planted) >= 15
+    assert sum(not mutant.needs_server for mutant in planted) >= 0.9 * len(planted)
+
+
+def test_the_page_has_the_rates_of_the_lists() -> None:
+    """The command writes them, and leaves what was found as it is."""
+    shown = read_rates(PAGE.read_text(encoding="utf-8"))
+    planted = Counter(mutant.room for mutant in MUTANTS)
+    found = {room: numbers[0] for room, numbers in shown.items()}
+    wanted = {**planted, "all": len(MUTANTS)}
+    assert found == wanted, "run python tests/mutate_protections.py --table"
+    for planted_count, run, found, alone, missed in shown.values():
+        assert run <= planted_count
+        assert alone <= found == run - missed
+
+
+FEW = [
+    Mutant(name="a", file="log/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
+    Mutant(name="b", file="log/x.py", old="1", new="2", tests="tests/servers/test_x.py"),
+    Mutant(name="c", file="engines/ignite/a/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
+    Mutant(name="d", file="web/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
+]
+
+
 def test_the_rate_counts_what_was_found() -> None:
-    """By package, and in all; what only a server's test finds is not counted as alone."""
-    few = [
-        Mutant(name="a", file="log/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
-        Mutant(name="b", file="log/x.py", old="1", new="2", tests="tests/servers/test_x.py"),
-        Mutant(name="c", file="web/x.py", old="1", new="2", tests="tests/unit/test_x.py"),
+    """By room, and in all; what only a server's test finds is not counted as alone."""
+    wanted = [
+        *HEADER,
+        "| engines/ignite | 1 | 1 | 0 | 0 | 1 |",
+        "| log | 2 | 2 | 2 | 1 | 0 |",
+        "| web | 1 | 0 | 0 | 0 | 0 |",
+        "| all | 4 | 3 | 2 | 1 | 1 |",
     ]
-    assert rates(few, {"a", "b"}) == [
-        "log: 2 of 2 found",
-        "web: 0 of 1 found",
-        "all: 2 of 3 planted mistakes found, 1 without a server",
+    assert rates(FEW, {"a": True, "b": True, "c": False}) == wanted
+    assert read_rates("\n".join(["x", *wanted, "", "y"]))["log"] == (2, 2, 2, 1, 0)
+    kept = rates(FEW, {"d": True}, {"log": (1, 1, 1, 0)})
+    assert kept[3:] == [
+        "| log | 2 | 1 | 1 | 1 | 0 |",
+        "| web | 1 | 1 | 1 | 1 | 0 |",
+        "| all | 4 | 2 | 2 | 2 | 0 |",
     ]
+
+
+def test_the_page_is_written_from_what_runs_printed(tmp_path: Path) -> None:
+    """Around the table it stays what it was."""
+    page, output = tmp_path / "page.md", tmp_path / "output"
+    page.write_text(
+        "\n".join(["before", "", *HEADER, "| all | 1 | 1 | 1 | 1 | 0 |", "", "after\n"])
+    )
+    first, second = (mutant.name for mutant in MUTANTS[:2])
+    output.write_text(f"{first}: found by test_x.py::test\n{second}: NOT FOUND: 3 passed\n| x |\n")
+    assert read_outcomes([output]) == {first: True, second: False}
+    write_page([output], page)
+    text = page.read_text()
+    assert text.startswith(f"before\n\n{HEADER[0]}\n")
+    assert text.endswith(" |\n\nafter\n")
+    assert read_rates(text)["all"][:3] == (len(MUTANTS), 2, 1)

@@ -111,7 +111,7 @@ def _options(slot: Slot, given: Sequence[str], *, is_binary: bool) -> StreamOpti
     if saved.is_hybrid:
         raise Refused("0A000", "changes of a slot of HYBRID_TIME are streamed only")
     if len(given) % 2:
-        raise Refused("22023", "array must have even number of elements")
+        raise Refused("0A000", "array must have even number of elements")
     if not is_binary and saved.plugin in PLUGINS_BINARY:
         raise Refused(
             "0A000",

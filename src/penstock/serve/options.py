@@ -86,9 +86,6 @@ def _of_pgoutput(given: dict[str, str], *, changes_only: bool) -> StreamOptions:
     for name in given:
         if name not in _OPTIONS:
             raise Refused(_INVALID, f"unrecognized pgoutput option: {name}")
-    for name in ("proto_version", "publication_names"):
-        if name not in given:
-            raise Refused(_INVALID, f"{name} option missing")
     if "two_phase" in given and _boolean("two_phase", given["two_phase"]):
         raise Refused(
             _UNSUPPORTED,
@@ -99,7 +96,9 @@ def _of_pgoutput(given: dict[str, str], *, changes_only: bool) -> StreamOptions:
         raise Refused(_INVALID, f'unrecognized origin value: "{given["origin"]}"')
     if given.get("streaming", "").lower() != "parallel":
         _boolean("streaming", given.get("streaming", "off"))
-    _check_protocol(given["proto_version"])
+    _check_protocol(given.get("proto_version", "0"))
+    if "publication_names" not in given:
+        raise Refused(_INVALID, "publication_names option missing")
     return StreamOptions(
         form=PgOutput(
             messages=_boolean("messages", given.get("messages", "off")),

@@ -55,7 +55,7 @@ def slot_row(
         plugin=saved.plugin,
         confirmed_flush_lsn=saved.lsn,
         restart_lsn=None if saved.lost else saved.lsn,
-        active_pid=slot.owner or None,
+        active_pid=slot.owner or slot.temporary or None,
         temporary=bool(slot.temporary),
         failover=saved.failover,
         wal_status=status,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from penstock.codec.postgres.array_text import print_array, read_array
@@ -50,6 +52,8 @@ INTEGERS = (INT2, INT4, INT8)
 NUMBERS = (*INTEGERS, NUMERIC, FLOAT4, FLOAT8)
 OIDS = frozenset((OID, *REG_TYPES))
 TEXTS = frozenset((TEXT, NAME, VARCHAR, BPCHAR, CHAR))
+UUID = 2950
+_UUID = re.compile(r"(\{?)([0-9a-fA-F]{4}(?:-?[0-9a-fA-F]{4}){7})(\}?)")
 VECTORS = {INT2VECTOR: INT2, OIDVECTOR: OID}
 TIMES = (DATE, TIMESTAMP, TIMESTAMPTZ)
 RANGES = {
@@ -288,7 +292,18 @@ def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]
         return json_of([c if c is None else read_value(types, element, c, reg) for c in cells])
     if oid in TIMES:
         return text
+    if oid == UUID:
+        return _read_uuid(text)
     raise Refused("0A000", f"values of type {types.name(oid)} are not read here")
+
+
+def _read_uuid(text: str) -> str:
+    """Return a uuid as the server prints it; hyphens may stand between any two groups of four."""
+    match = _UUID.fullmatch(text)
+    if match is None or bool(match[1]) != bool(match[3]):
+        raise _invalid("uuid", text)
+    digits = match[2].replace("-", "").lower()
+    return "-".join(digits[at:end] for at, end in pairwise((0, 8, 12, 16, 20, 32)))
 
 
 def _read_integer(types: Types, oid: int, text: str) -> int:
