@@ -122,7 +122,7 @@ def test_a_silent_log_holds_the_others_back_and_only_that_one_is_read(tmp_path: 
 def test_a_log_that_is_split_ends_before_those_that_go_on(tmp_path: Path) -> None:
     """Whatever the clocks of the new servers say: a key has the history that it had."""
     parent, other = log_at(tmp_path, "s1", (10, 20, 30)), log_at(tmp_path, "s2", (15, 28, 60))
-    children = [log_at(tmp_path, name, (18, 40)) for name in ("s3", "s4")]
+    children = [log_at(tmp_path, name, (12, 40)) for name in ("s3", "s4")]
     parent.write(2, rotates=True)
     other.write(1, rotates=True)
     merge([parent, other], tmp_path / "all", stop=after(20)).run()
@@ -178,6 +178,19 @@ def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> N
     first.close()
     merge([first, second], tmp_path / "all").run()
     assert images(tmp_path / "all")[-1][0] == 1002
+    first.end()
+    with pytest.raises(TransactionLate):
+        merge([first, second], tmp_path / "all").run()
+
+
+def test_what_others_have_gone_past_is_late(tmp_path: Path) -> None:
+    """A log that had ended goes on with a commit that is later than its own last one alone."""
+    first, second = log_at(tmp_path, "s1", (10, 20, 60)), log_at(tmp_path, "s2", (15, 70, 80))
+    first.write(2, rotates=True)
+    first.opened().done()
+    first.close()
+    second.end()
+    merge([first, second], tmp_path / "all").run()
     first.end()
     with pytest.raises(TransactionLate):
         merge([first, second], tmp_path / "all").run()

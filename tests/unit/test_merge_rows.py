@@ -164,12 +164,14 @@ def test_a_truncate_of_a_table_that_another_log_has_is_refused(
     first = log_of(
         tmp_path, "s1", (10, 30), [[insert(1, "a")], []], {1: [truncate(0, 0, "own", "item")]}
     )
-    second = log_of(tmp_path, "s2", (20, 40), [[insert(2, "b")], [insert(3, "c")]])
+    other = replace(ITEM, name="other", source_id=8)
+    rows = [[insert(9, "z", other)], [insert(2, "b")], [insert(3, "c")]]
+    second = log_of(tmp_path, "s2", (5, 20, 40), rows)
     with pytest.raises(OfOneInput, match=r"truncate of public\.item, of which s2 has rows"):
         merge([first, second], tmp_path / "all").run()
     left = replace(SECTION, of_one_log=OfOneLog.LEAVE)
     merge([first, second], tmp_path / "all", section=left).run()
-    assert story(tmp_path / "all") == [1, 2, 3]
+    assert story(tmp_path / "all") == [9, 1, 2, 3]
 
 
 # -- rows and transactions -------------------------------------------------------------------------
