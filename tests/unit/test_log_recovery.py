@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
 from penstock.host.checkpoint import CheckpointCorrupt
+from penstock.host.files import FileFailed
 from penstock.log import (
     LogForeign,
     SegmentCorrupt,
@@ -241,3 +243,31 @@ def test_what_continues_a_log(gsn: int, trx: int, position: int, expected: bool)
     """The same rows and transactions; an idle source moves the position on, never back."""
     end = FlushPoint(position=250, gsn=5, trx=2)
     assert FlushPoint(position=position, gsn=gsn, trx=trx).continues(end) is expected
+
+
+def test_bytes_that_a_failed_sync_may_have_lost_are_written_again() -> None:
+    """They read well, and the disk has none of them: a later sync succeeds without them."""
+
+    def written(fail_at: tuple[int, int] | None) -> Disk:
+        disk = Disk()
+        log = opened(disk)
+        log.write(run_of(GROUPS[0]))
+        log.flush()
+        log.write(run_of(GROUPS[1]))
+        disk.fail_at = fail_at
+        if fail_at is None:
+            log.flush()
+        else:
+            with pytest.raises(FileFailed):
+                log.flush()
+        disk.process_died()
+        return disk
+
+    trace = written(None).trace
+    last = max(number for number, one in enumerate(trace) if one.startswith("fdatasync"))
+    disk = written((last, errno.EIO))
+    wanted = opened(disk).resume
+    assert wanted.gsn == 5, "the process that starts reads what was written"
+    disk.power_cut()
+    assert opened(disk).resume == wanted
+    assert check(LOG, files=disk) == []
