@@ -97,6 +97,12 @@ STATEMENTS = (
     "execute q('x')",
     "deallocate all",
 )
+UNREAD = (
+    "select date '2024-02-30'",
+    "select date 'today'",
+    "select timestamp '2024-2-9 1:00'",
+    "select timestamp '2024-02-29 24:00:00'",
+)
 QUERIES = (
     "select exists(select 1 from item)",
     "select exists(select 1 from item where id > 100)",
@@ -116,6 +122,13 @@ QUERIES = (
     "select extract(epoch from interval '1 day 2 hours')",
     "select date_trunc('day', timestamp '2024-02-29 12:34:56')",
     "select date_trunc('month', timestamp '2024-02-29 12:34:56')",
+    "select timestamp '2024-02-29T12:00', timestamp '2024-02-29 12:00:00.500', date '2024-02-29'",
+    "select timestamp '2024-02-29 12:00:00+05', date '2024-02-29 12:00:00'",
+    "select timestamptz '2024-02-29 12:00:00', timestamptz '2024-02-29 12:00:00.1+05:30'",
+    "select timestamptz '2024-02-29T12:00:00Z', timestamptz '2024-02-29', timestamp '2024-02-29'",
+    "select date '0044-03-15 BC' is null, timestamp '12024-01-01 00:00:00' is null",
+    "select date 'hello'",
+    *UNREAD,
     "select date_trunc('nothing', timestamp '2024-02-29 12:34:56')",
 )
 PARAMETERS = (
@@ -194,6 +207,7 @@ def ours(tmp_path: Path) -> Iterator[psycopg.Connection]:
 
 
 NOT_ANSWERED = {
+    *UNREAD,
     "fetch -1 from c",
     "select not exists(select 1 from item where id > 100)",
     "select id as a from item order by a + 1",

@@ -505,7 +505,7 @@ def test_differences_and_parts_of_times(asked: Asked) -> None:
         ("2024-02-26 00:00:00+00", "2024-02-28 23:00:00+00")
     ]
     assert float(asked("select extract(epoch from now() - now())")[0][0] or 1) < 1
-    assert asked.refused("select extract(epoch from timestamptz 'yesterday')") == "22007"
+    assert asked.refused("select extract(epoch from timestamptz 'yesterday')") == "0A000"
     assert asked.refused("select extract(century from now())") == "0A000"
     assert asked.refused(f"select {later} + {later}") == "0A000"
     assert asked.refused(f"select {later} - {earlier} > {earlier} - {later}") == "0A000"

@@ -10,9 +10,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from penstock.codec.exact_text import timestamp_text
+from penstock.codec.postgres import pgtext
 from penstock.codec.postgres.array_text import print_array, read_array
 from penstock.codec.postgres.lsn import Lsn
 from penstock.codec.postgres.names import quoted
@@ -53,6 +57,17 @@ NUMBERS = (*INTEGERS, NUMERIC, FLOAT4, FLOAT8)
 OIDS = frozenset((OID, *REG_TYPES))
 TEXTS = frozenset((TEXT, NAME, VARCHAR, BPCHAR, CHAR))
 UUID = 2950
+_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?:[ T]([0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?)?"
+)
+_TIME_OF = {
+    DATE: pgtext.read_date,
+    TIMESTAMP: pgtext.read_timestamp,
+    TIMESTAMPTZ: pgtext.read_timestamptz,
+}
+_TIME_WORDS = ("now", "today", "tomorrow", "yesterday", "epoch", "infinity", "-infinity")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UUID = re.compile(r"(\{?)([0-9a-fA-F]{4}(?:-?[0-9a-fA-F]{4}){7})(\}?)")
 VECTORS = {INT2VECTOR: INT2, OIDVECTOR: OID}
 TIMES = (DATE, TIMESTAMP, TIMESTAMPTZ)
@@ -291,10 +306,37 @@ def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]
         cells = read_array(text)
         return json_of([c if c is None else read_value(types, element, c, reg) for c in cells])
     if oid in TIMES:
-        return text
+        return _read_time(types, oid, text)
     if oid == UUID:
         return _read_uuid(text)
     raise Refused("0A000", f"values of type {types.name(oid)} are not read here")
+
+
+def _read_time(types: Types, oid: int, text: str) -> str:
+    """Return a date or a time as the server prints it, in UTC.
+
+    Of the many forms that a server reads, those of ISO 8601 are read here, and what it prints.
+    """
+    match = _TIME.fullmatch(text.strip())
+    if match is not None:
+        day, clock, zone = match[1], match[2] or "00:00", match[3]
+        offset = zone if zone and oid == TIMESTAMPTZ else "+00:00"
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(f"{day}T{clock}{offset}")
+            if oid == DATE:
+                return day
+            microseconds = (moment - _EPOCH) // timedelta(microseconds=1)
+            return timestamp_text(microseconds, "+00" if oid == TIMESTAMPTZ else "")
+    with suppress(ValueError):
+        _TIME_OF[oid](text.encode())
+        return text
+    if not any(map(str.isdigit, text)) and text.strip().lower() not in _TIME_WORDS:
+        raise Refused("22007", f'invalid input syntax for type {types.name(oid)}: "{text}"')
+    raise Refused(
+        "0A000",
+        f'{types.name(oid)} "{text[:40]}" is not read here',
+        hint="Write it as the server prints it: 2024-02-29, 2024-02-29 12:00:00+00.",
+    )
 
 
 def _read_uuid(text: str) -> str:
