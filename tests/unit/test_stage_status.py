@@ -17,7 +17,7 @@ from penstock.control import stage_status
 from penstock.control.config import load_config
 from penstock.control.display import human_count
 from penstock.control.stage_bars import BarMeter
-from penstock.control.stage_notes import GroupNote, Notes, read_note
+from penstock.control.stage_notes import GroupNote, Notes, Problem, read_note
 from penstock.control.stage_show import BackfillView, show_stage_lag, show_stage_status
 from penstock.control.stage_status import SchemaStatus, StageStatus, StageStatusReader
 from penstock.host.clock import RealClock
@@ -243,6 +243,37 @@ def test_bars_in_a_terminal_and_as_lines() -> None:
         drawn.close()
     assert "shop.public" in captured.get()
     assert "40%" in captured.get()
+
+
+def test_what_holds_a_schema_is_printed_once() -> None:
+    """With its hint; again only if it is another error, or it came back after rows were applied."""
+    told: list[dict[str, Any]] = []
+    clock, out = StoppedClock(), Console(width=120, force_terminal=False)
+    lines = BackfillView(None, out, clock=clock)
+    events = BackfillView(told.append, out, clock=clock)
+    began_us = clock.now_us() + 10**6
+
+    def held(error: str, at_us: int, *, applied_us: int = 0) -> SchemaStatus:
+        problem = Problem(at_us=at_us, code="ST50", error=error, hint="Alter the target table.")
+        found = schema(note=GroupNote(problem=problem))
+        applied = datetime.fromtimestamp(applied_us / 1e6, UTC) if applied_us else None
+        return replace(found, state=replace(found.state, applied_at=applied))
+
+    with out.capture() as captured:
+        for one in (
+            held("of an earlier run", began_us - 10**9),
+            held("drift", began_us + 1),
+            held("drift", began_us + 2),
+            held("drift", began_us + 2, applied_us=began_us + 10**7),
+            held("drift", began_us + 2 * 10**7, applied_us=began_us + 10**7),
+        ):
+            lines.tell_problems([one])
+            events.tell_problems([one])
+    assert captured.get() == 2 * (
+        "schema shop.public is held: ST50 drift\n        > Alter the target table.\n"
+    )
+    assert [one["schema"] for one in told] == ["shop.public"] * 2
+    assert told[0]["problem"]["error"] == "drift"
 
 
 # --- notes ----------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def stage(
     """Receive changefeeds over HTTP, stage them in a database and apply them, until stopped.
 
     Its messages go to run/stage.log in the pipeline's directory. While a target schema is far
-    behind, a bar shows rows, rate and time to go.
+    behind, a bar shows rows, rate and time to go; an error that holds a schema is printed.
 
     \b
     What it changes:  staging database: mutation tables, checkpoints; target: the rows

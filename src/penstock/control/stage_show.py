@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import structlog
 from rich.console import Console
 from rich.live import Live
@@ -131,7 +132,7 @@ def show_stage_lag(status: StageStatus, out: Console | None = None) -> None:
 
 
 class BackfillView:
-    """Bars of the schemas that are far behind: drawn in place, as lines, or as JSON."""
+    """Bars of the schemas that are far behind, and what holds one: in place, as lines or JSON."""
 
     def __init__(
         self,
@@ -145,6 +146,29 @@ class BackfillView:
         self._live: Live | None = None
         self._shown_s = float("-inf")
         self._last: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
+        self._began_us = clock.now_us()
+
+    def tell_problems(self, schemas: Sequence[SchemaStatus]) -> None:
+        """Print what keeps a schema from going on, once each time that it is new."""
+        for schema in schemas:
+            problem = schema.note.problem
+            is_over = schema.problem_is_over
+            if problem is None or is_over or problem.at_us < self._began_us:
+                if is_over:
+                    self._problems.pop(schema.name, None)
+                continue
+            text = f"{problem.code} {problem.error}"
+            if self._problems.get(schema.name) == text:
+                continue
+            self._problems[schema.name] = text
+            if self._emit is not None:
+                self._emit({"schema": schema.name, "problem": msgspec.to_builtins(problem)})
+                continue
+            out = self._out if self._live is None else self._live.console
+            out.print(Text(f"schema {schema.name} is held: {text}", style="red"))
+            if problem.hint:
+                out.print(Text(f"        > {problem.hint}"))
 
     def show(self, bars: dict[str, Bar]) -> None:
         """Show what is known now; whoever is not far behind any more is told so once."""
@@ -211,6 +235,7 @@ def _follow(config: Config, view: BackfillView, ended: threading.Event) -> None:
         while not ended.wait(LOOK_S):
             status = reader.read()
             if status.schemas is not None:  # else an outage, which stage.log has
+                view.tell_problems(status.schemas)
                 view.show(meter.add(REAL_CLOCK.monotonic_s(), status.schemas))
     except Exception as error:
         logger.error("bars end", exc_info=error)
