@@ -343,6 +343,11 @@ class FakeStaging:
                 else:
                     kept[place].applied = False
 
+    def forget(self, group: Group) -> None:
+        self.checkpoints.pop(group_name(group), None)
+        for table in self.staged_tables(group):
+            self.tables[table].clear()
+
     # -- leases, memo, keys
 
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
-import pytest
 
 from fix_pipeline import write_pipeline
 from fix_postgres import Server
@@ -16,7 +15,7 @@ from penstock.control.config import load_config
 from penstock.control.consumers import log_place
 from penstock.control.doctor import examine
 from penstock.control.load_process import _Load
-from penstock.control.reset import ResetRefused, carry_out, look
+from penstock.control.reset import carry_out, look
 from penstock.host.files import REAL_FILES
 from penstock.log.state import LogState, save_state
 from penstock.model import FlushPoint
@@ -106,16 +105,3 @@ def test_a_merge_is_taken_back(tmp_path: Path) -> None:
         assert [path.name for path in one.layout.consumers.iterdir()] == ["other"]
     assert not config.layout.state.exists()
     assert look(config, with_tables=False).is_empty
-
-
-def test_a_reset_of_staged_changefeeds_says_what_to_do(tmp_path: Path) -> None:
-    """The staging database would say that rows are applied which the target lacks."""
-    path = tmp_path / "stage.toml"
-    path.write_text(
-        '[pipeline]\nname = "stage"\ndirectory = "stage"\n[stage]\n'
-        '[staging]\nurl = "postgresql://u@127.0.0.1:1/staging"\n'
-        '[target]\nurl = "postgresql://u@127.0.0.1:1/t"\n'
-    )
-    with pytest.raises(ResetRefused) as caught:
-        look(load_config(path), with_tables=False)
-    assert "drop schema" in caught.value.hint

@@ -262,6 +262,22 @@ def test_a_group_goes_back(
     assert session.window(GROUP) == Window(committed=at(2), proposed=at(3))
 
 
+def test_a_group_is_forgotten(
+    session: PostgresStagingSession, other: PostgresStagingSession, url: str
+) -> None:
+    """Its rows and checkpoints are gone, those of others stay, and its feeds begin anew."""
+    session.stage({ORDERS: batch(change(1), change(3))})
+    for group in (GROUP, ("shop", "other")):
+        session.advance(group, "a", at(4))
+    session.forget(GROUP)
+    for one in (session, other):
+        assert one.window(GROUP) == Window(committed=ZERO, proposed=ZERO)
+        assert one.window(("shop", "other")).proposed == at(4)
+    assert rows(url, "select nanos from public._shop_public_orders") == []
+    session.advance(GROUP, "a", at(2))
+    assert session.window(GROUP).proposed == at(2)
+
+
 def test_a_late_mutation_has_a_state(session: PostgresStagingSession) -> None:
     """In the order of the batch."""
     session.stage({ORDERS: batch(change(1), change(2, 2), change(5, 3))})

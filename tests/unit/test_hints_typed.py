@@ -17,6 +17,7 @@ from fix_cli import called, commands
 from penstock import cli
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.log_view import LogNotFound, find_log
+from penstock.engines.mysql.connect import server_error
 from penstock.engines.postgres.checks import slot_checks
 from penstock.engines.postgres.connect import statement_error
 from penstock.ports.checks import Severity
@@ -117,6 +118,7 @@ def test_a_command_about_one_source_names_a_merged_pipeline(
     """The hint is the same command for a pipeline whose log is merged, with its arguments."""
     hints = refused_commands("all.toml", capsys)
     assert {"verify", "table ls", "table add"} <= hints.keys()
+    assert "reset" not in hints, "a merge is taken back as any pipeline"
     for name, hint in hints.items():
         arguments = typed(hint)
         assert arguments[: len(name.split())] == name.split()
@@ -178,3 +180,21 @@ def test_the_log_of_changefeeds_is_found(folder: Path) -> None:
         find_log(Path("stage.toml"))
     for name in several.value.hint.partition(": ")[2].split(", "):
         assert find_log(Path(name)).directory == Path(name) / "log"
+
+
+@pytest.mark.parametrize("number", [1051, 1146])
+def test_a_table_that_is_gone_at_a_mysql_source(number: int) -> None:
+    """Doctor finds nothing about it: the next run reads the catalogue again."""
+    raised = server_error("reading chunk 1 of shop.item", number, "42S02", "no such table")
+    assert "Run the same command again" in raised.hint
+    assert "doctor" not in raised.hint
+
+
+def test_init_names_the_file_that_it_writes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors in what it would write spoke of a draft.toml, which nobody can find."""
+    urls = ("postgresql://u@127.0.0.1:1/d", "postgresql://u@127.0.0.1:1/t")
+    _, _, told = called(capsys, "init", *urls, "--tables", "item", "--file", "mine.toml")
+    assert "mine.toml line 8, [source]" in told
+    assert "draft" not in told

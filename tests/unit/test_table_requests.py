@@ -169,7 +169,9 @@ def plan_of(table: TableName) -> TablePlan:
 
 def states_of(config: Config) -> dict[str, str]:
     """Return what `table ls` says of tables that nothing was asked for."""
-    return {str(line.table): line.state for line in captured_lines(config)}
+    lines = captured_lines(config)
+    assert len({line.table for line in lines}) == len(lines), "each table has one line"
+    return {str(line.table): line.state for line in lines}
 
 
 def test_every_captured_table_is_listed(tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments import common, diagnostics, pipeline_config, pipeline_file
+from penstock.cli.arguments import (
+    any_config,
+    common,
+    diagnostics,
+    pipeline_config,
+    pipeline_file,
+)
 from penstock.cli.output import ask, say, say_json, say_text
 
 if TYPE_CHECKING:
@@ -34,6 +40,8 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
       target   drops schema (MySQL, MariaDB: database) wirekite; with --target drops the tables
                that penstock made, and empties those it found
       disk     removes the pipeline's directory, with the change log and links of consumers
+    Of a file with [stage]: everything that is staged is applied again; with --target the staged
+    rows are deleted and the target's tables emptied, and the feeds send all rows again.
     \b
     Example:     penstock reset shop.toml --target
     Exit codes:  0 done, or nothing to do; 1 an error, or the answer was no; 2 wrong usage
@@ -43,7 +51,11 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
 
     if as_json and not yes:
         raise click.UsageError("--json needs --yes: nobody is there to answer")
-    config = pipeline_config(file)
+    if any_config(file).stage is not None:
+        diagnostics(verbose)
+        _reset_stage(file, with_tables=with_tables, yes=yes, as_json=as_json)
+        return
+    config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
     check_not_running(config, "run", "extract", "load")
     found = look(config, with_tables=with_tables)
@@ -68,6 +80,25 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
     else:
         following = "the target's tables keep their rows"
     say(as_json, f"done; {following}", done=True)
+
+
+def _reset_stage(file: Path, *, with_tables: bool, yes: bool, as_json: bool) -> None:
+    from penstock.control.reset import at_rest
+    from penstock.control.stage_reset import carry_out, look
+
+    config = any_config(file)
+    found = look(config, with_tables=with_tables)
+    if as_json:
+        say_json(found.shown.as_dict())
+    else:
+        _show(found.shown)
+    if found.shown.is_empty:
+        say(as_json, "nothing to take back", done=True)
+        return
+    ask("Remove all this?", yes, as_json)
+    with at_rest(config):
+        carry_out(config, found, on_done=lambda what: say(as_json, f"gone: {what}", gone=what))
+    say(as_json, f"done; begin afresh with: penstock stage {file}", done=True)
 
 
 def _show(found: Reset) -> None:

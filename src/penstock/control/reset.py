@@ -38,6 +38,8 @@ from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_pipeline, stored_identity
 from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.reset import reset_of
+from penstock.ports.stage_groups import DIRECTORY as GROUPS
+from penstock.ports.stage_groups import FEEDS
 from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock reset"
@@ -54,12 +56,6 @@ class ResetUnsure(PenstockError):
     """It is not certain that what is there is this pipeline's, and nobody is asked."""
 
     code = "CT81"
-
-
-class ResetRefused(PenstockError):
-    """A reset of staged changefeeds, whose staging database says which rows are applied."""
-
-    code = "CT84"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +117,6 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     Raises TargetMissing, TargetFollowsAnotherLog, DirectoryOfOtherPipeline, SlotInUse,
     DirectoryOfOtherSource, SlotOfAnother, and what connecting does.
     """
-    if config.stage is not None:
-        raise ResetRefused(
-            f"{config.path.name} stages changefeeds: its staging database says which rows are "
-            "applied, and a reset of the target alone would leave them out",
-            hint=f"Stop `penstock stage`, drop the staging database, delete {config.directory}, "
-            f"and run at the target: {checks_of(config.target.url).DROP_PROGRESS} Then start the "
-            "changefeeds anew, with their initial scan.",
-        )
     stored = stored_identity(config)
     if stored is not None:
         check_pipeline(config, stored)
@@ -160,7 +148,7 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     return Reset(
         source=source,
         target=target.removals,
-        paths=tuple(_paths(config)),
+        paths=tuple(paths_of(config)),
         notes=_notes(config, with_tables=with_tables),
         unsure="" if follows else _unsure(config, owner, target.log_id),
     )
@@ -181,10 +169,12 @@ def _unsure(config: Config, owner: str, log_id: str) -> str:
     )
 
 
-def _paths(config: Config) -> Iterator[Path]:
+def paths_of(config: Config) -> Iterator[Path]:
+    """Yield what there is of the pipeline's directory."""
     layout = config.layout
     ours = (layout.state, layout.log, layout.spill, layout.consumers, layout.run, layout.base)
-    for path in (*ours, config.directory / REMOVED):
+    staged = (config.directory / GROUPS, config.directory / FEEDS)
+    for path in (*ours, *staged, config.directory / REMOVED):
         if path.exists():
             yield path
 
@@ -216,20 +206,21 @@ def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -
     for removal in reset.source:
         if removal.by_hand:
             continue
-        with _as_administrator(removal):
+        with as_administrator(removal):
             reset_of(config).remove(config, read_handover(config), removal)
         on_done(removal.what)
     for removal in reset.target:
-        with _as_administrator(removal):
+        with as_administrator(removal):
             at_target.remove(config.target.url, removal)
         on_done(removal.what)
-    _remove_directory(config)
+    remove_directory(config)
     if reset.paths:
         on_done(f"directory {config.directory}")
 
 
 @contextmanager
-def _as_administrator(removal: Removal) -> Iterator[None]:
+def as_administrator(removal: Removal) -> Iterator[None]:
+    """Name the statements of a removal if the role may not run them. Raises ResetNotAllowed."""
     try:
         yield
     except PrivilegeMissing as error:
@@ -240,13 +231,16 @@ def _as_administrator(removal: Removal) -> Iterator[None]:
         ) from error
 
 
-def _remove_directory(config: Config) -> None:
-    """All of it gets another name first, so that no process that starts finds half of it."""
+def remove_directory(config: Config) -> None:
+    """Remove what `paths_of` yields.
+
+    All of it gets another name first, so that no process that starts finds half of it.
+    """
     trash = config.directory / REMOVED
     if trash.exists():
         remove_tree(trash)
     REAL_FILES.make_directory(trash)
-    for path in _paths(config):
+    for path in paths_of(config):
         if path != trash:
             REAL_FILES.rename(path, trash / path.name)
     remove_tree(trash)

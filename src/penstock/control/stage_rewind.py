@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import socket
 import uuid
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 
@@ -21,6 +22,7 @@ from penstock.model.hlc import Hlc
 from penstock.ports.config import Config
 from penstock.ports.progress import open_shared_progress
 from penstock.ports.row_apply import row_target_at
+from penstock.ports.stage_config import StageSection
 from penstock.ports.stage_groups import leases_of, log_id_of, position_behind, time_through
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
 from penstock.stage.consistent.lease import held
@@ -51,23 +53,37 @@ def rewind(config: Config, schema: str, time: Hlc) -> str:
     with database.opened() as session:
         group = _group_of(config, session, schema)
     name = group_name(group)
+    with held_alone(config, section, database, group):
+        go_back(config, database, group, time)
+    return name
+
+
+@contextmanager
+def held_alone(
+    config: Config, section: StageSection, database: StagingDatabase, group: Group
+) -> Iterator[None]:
+    """Hold the leases of a target schema for a with block. Raises RewindRefused."""
     with row_target_at(config.target.url).opened() as rows:
         names = leases_of(group, rows.tables(group))
     with held(database, names, section.lease_seconds, socket.gethostname()) as lease:
         if isinstance(lease, datetime):
             raise RewindRefused(
-                f"an instance works on {name}, until {lease:%H:%M:%S} UTC at least",
+                f"an instance works on {group_name(group)}, until {lease:%H:%M:%S} UTC at least",
                 hint="Stop all instances of `penstock stage`, then run the command again.",
-                group=name,
+                group=group_name(group),
             )
-        _rewind(config, database, group, time)
-    return name
+        yield
+
+
+def groups_of(config: Config, names: Iterable[str]) -> dict[str, Group]:
+    """Return those of these names that are schemas of the target, by name."""
+    schemas = TargetSchemas(config)
+    found = [(name, schemas.group_of(name)) for name in sorted(names)]
+    return {name: group for name, group in found if group is not None}
 
 
 def _group_of(config: Config, session: StagingSession, schema: str) -> Group:
-    schemas = TargetSchemas(config)
-    found = [(name, schemas.group_of(name)) for name in session.group_names()]
-    groups = {name: group for name, group in found if group is not None}
+    groups = groups_of(config, session.group_names())
     names = [schema] if schema else list(groups)
     if len(names) == 1 and names[0] in groups:
         return groups[names[0]]
@@ -77,7 +93,8 @@ def _group_of(config: Config, session: StagingSession, schema: str) -> Group:
     )
 
 
-def _rewind(config: Config, database: StagingDatabase, group: Group, time: Hlc) -> None:
+def go_back(config: Config, database: StagingDatabase, group: Group, time: Hlc) -> None:
+    """Rewind a target schema whose leases are held. Raises RewindRefused: the time is too late."""
     log_id = log_id_of(config, group)
     url = config.target.url
     with closing(open_shared_progress(url, application_name="penstock stage")) as progress:

@@ -18,10 +18,17 @@ TABLES_MAX = 12  # that a line names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What the target holds of a pipeline. log_id: of the log it follows; empty: of none."""
+    """What the target holds of a pipeline.
+
+    Attributes:
+        log_id: of the log that it follows; empty if it follows none.
+        removals: what goes; the progress is the last one.
+        has_progress: whether there is a progress.
+    """
 
     log_id: str
     removals: tuple[Removal, ...]
+    has_progress: bool = False
 
 
 def named(tables: Collection[TableName]) -> str:
@@ -32,10 +39,13 @@ def named(tables: Collection[TableName]) -> str:
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """Look at the target. tables: of the target, to be emptied with those that it remembers.
+    """Look at the target, and return what it holds of a pipeline; the progress comes last.
 
-    Those that penstock made are dropped: the next load makes them in the source's present shape.
-    None: its tables stay as they are.
+    Args:
+        url: of the target.
+        tables: of the target, to be emptied with those that it remembers. Those that penstock
+            made are dropped: the next load makes them in the source's present shape. None: its
+            tables stay as they are.
     """
     found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
     return found

@@ -453,6 +453,10 @@ class StagingSession(Protocol):
         """
         ...
 
+    def forget(self, group: Group) -> None:
+        """Delete all checkpoints and all staged rows of a target schema, in one transaction."""
+        ...
+
     # -- leases ------------------------------------------------------------------------------
 
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:

@@ -70,6 +70,7 @@ _LOST = frozenset({1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2
 _LOST_TOO = frozenset({3169, 4031})  # session killed, session idle for too long
 _PRIVILEGES = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1410, 1419, 1873, 3955})
 _INTERRUPTED = frozenset({1020, 1205, 1213, 1317, 1412, 1614, 1637, 1969, 3024, 3058, 3572})
+_GONE = frozenset({1051, 1146})
 _READ_ONLY = frozenset({1290, 1792, 1836, 3100})
 _TLS_REQUIRED = 3159
 _TLS_FAILED = 2026
@@ -393,6 +394,11 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
     if number in _INTERRUPTED or number in _BUSY:
         return StatementInterrupted(message, hint=AGAIN, **fields)
     hint = "Run `penstock doctor` for what the server lacks."
+    if number in _GONE:
+        hint = (
+            "The table was dropped or renamed meanwhile. Run the same command again: `[source] "
+            "tables` is looked up anew."
+        )
     if number in _READ_ONLY:
         hint = (
             "The server takes no writes from us: name its primary, or `set global read_only = 0;`."

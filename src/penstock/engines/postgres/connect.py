@@ -370,12 +370,19 @@ _VALUE_CHOICES = {
 _COPY_COLUMN = re.compile(r"COPY (\S+), line \d+, column (\S+?):")
 
 
+def choice_hint(state: str | None) -> str:
+    """Return the entry of [target.types] about a value that the target refuses; else empty."""
+    if state not in _VALUE_CHOICES:
+        return ""
+    loss, choice = _VALUE_CHOICES[state]
+    entry = f'"{loss}" = "{choice}"'
+    return f"Write {entry} in [target.types]; `penstock plan FILE` shows the choices."
+
+
 def _value_hint(state: str | None) -> str:
     """Return what to do about a value that the target refuses; empty for another error."""
-    if state in _VALUE_CHOICES:
-        loss, choice = _VALUE_CHOICES[state]
-        entry = f'"{loss}" = "{choice}"'
-        return f"Write {entry} in [target.types]; `penstock plan FILE` shows the choices."
+    if hint := choice_hint(state):
+        return hint
     if state in ("22001", "22003", "22P02", "22P05"):
         return "Change the value in the source, or the type of the target's column."
     return ""

@@ -52,7 +52,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
                 statements=(f"drop database {quoted(SCHEMA)};",),
             )
         )
-    return Leftovers(log_id=log_id, removals=tuple(removals))
+    return Leftovers(log_id=log_id, removals=tuple(removals), has_progress=bool(has_schema))
 
 
 def _known(connection: Connection) -> dict[TableName, bool]:

@@ -89,7 +89,10 @@ def apply_error(error: PenstockError, table: TableName) -> PenstockError:
         return refused(error.message, number, table)
     if number == 1146:
         return TargetTableMissing(
-            f"the target has no table {table}", hint="Create it as the source has it.", **fields
+            f"the target has no table {table}",
+            hint="If it was dropped, load it again: penstock table resync FILE TABLE. Otherwise "
+            "create it as the source has it.",
+            **fields,
         )
     error.fields.setdefault("table", str(table))
     return error

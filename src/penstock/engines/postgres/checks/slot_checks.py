@@ -191,7 +191,9 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
     try:
         known = slot_owner(probe.connection, publication, slot)
         if known is not None and known.log_id != probe.examined.log_id():
-            raise slot_of_another(probe.connection, known, publication, slot)
+            raise slot_of_another(
+                probe.connection, known, publication, slot, pipeline=config.pipeline.name
+            )
         if not probe.examined.pipeline.log_position():
             check_adoptable(probe.connection, publication, slot)
             if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
@@ -202,7 +204,7 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "a slot gives each change to one reader only",
-            error.hint,
+            error.hint.replace("FILE", config.path.name),
         )
 
 

@@ -16,7 +16,7 @@ import psycopg
 from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source.slot import SlotInUse
 from penstock.engines.postgres.source.slot_names import own_names_hint
-from penstock.model import PenstockError
+from penstock.model import LOAD_AGAIN, PenstockError
 
 COMMENT = """
     select coalesce(obj_description(oid, 'pg_publication'), '') as comment,
@@ -70,7 +70,7 @@ def claim_slot(
     comment, may_change = _comment(connection, publication)
     known = _owners(comment).get(slot)
     if known is not None and known.log_id != owner.log_id:
-        raise slot_of_another(connection, known, publication, slot)
+        raise slot_of_another(connection, known, publication, slot, pipeline=owner.pipeline)
     if known != owner and may_change:
         line = f"penstock: slot {slot} is read by pipeline {owner.pipeline}, log {owner.log_id}"
         _write(connection, publication, _without(comment, slot) + line)
@@ -101,14 +101,36 @@ def check_adoptable(connection: psycopg.Connection, publication: str, slot: str)
 
 
 def slot_of_another(
-    connection: psycopg.Connection, known: SlotOwner, publication: str, slot: str
+    connection: psycopg.Connection,
+    known: SlotOwner,
+    publication: str,
+    slot: str,
+    *,
+    pipeline: str = "",
 ) -> SlotOfAnother:
-    """Return the error for a slot of which the publication's comment says another owner."""
+    """Return the error for a slot of which the publication's comment says another owner.
+
+    Args:
+        connection: to the source's database.
+        known: the owner.
+        publication: name of the publication.
+        slot: name of the slot.
+        pipeline: name of the pipeline that wanted to read from the slot; one of the owner's name
+            may be the owner, without the directory in which its log was.
+    """
+    hint = (
+        f"{own_names_hint(connection, slot, publication)} If pipeline {known.pipeline} is "
+        "given up, `penstock reset` with its file removes its slot."
+    )
+    if known.pipeline == pipeline:
+        hint = (
+            f"If the directory of pipeline {pipeline} was deleted, {LOAD_AGAIN}. If the slot is "
+            f"that of another directory: {own_names_hint(connection, slot, publication)}"
+        )
     return SlotOfAnother(
         f"slot {slot} belongs to pipeline {known.pipeline}, log {known.log_id}: changes that are "
         "read here would be missing there",
-        hint=f"{own_names_hint(connection, slot, publication)} If pipeline {known.pipeline} is "
-        "given up, `penstock reset` with its file removes its slot.",
+        hint=hint,
         pipeline=known.pipeline,
         log_id=known.log_id,
     )
@@ -122,7 +144,7 @@ def slot_there_before(
         f"slot {slot} exists already, but this pipeline has not begun: another pipeline or program "
         f"may need it",
         hint=f"{own_names_hint(connection, slot, publication)} If the slot is left over from this "
-        "pipeline's deleted directory, remove it: penstock reset FILE",
+        f"pipeline's deleted directory, {LOAD_AGAIN}",
     )
 
 

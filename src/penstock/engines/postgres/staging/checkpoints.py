@@ -190,6 +190,12 @@ class Checkpoints:
         given = {"group": group, "before": before.decimal, "first": FIRST.decimal}
         return connection.execute(_FORGET, given).rowcount
 
+    def forget_all(self, connection: Connection, group: str) -> None:
+        """Delete all marks of a group."""
+        connection.execute(_LOCK, (group,))
+        connection.execute("delete from public.checkpoints where group_name = %s", (group,))
+        self._partitions.pop(group, None)
+
     def rewind(self, connection: Connection, group: str, time: Hlc) -> None:
         """Delete the marks later than a time; each partition has an applied one there."""
         connection.execute(_LOCK, (group,))

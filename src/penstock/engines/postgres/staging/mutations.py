@@ -226,6 +226,11 @@ def mark_applied(connection: Connection, table: str, rows: Rows, *, keep: bool) 
             connection.execute(text, whole if keep else (*place, STUB))
 
 
+def empty(connection: Connection, table: str) -> None:
+    """Delete all rows."""
+    connection.execute(statement(f"delete from {table}"))
+
+
 def unmark(connection: Connection, table: str, after: Hlc) -> None:
     """Have the rows later than a time unapplied; stubs of them are deleted."""
     bounds = (after.nanos, after.logical)

@@ -274,6 +274,14 @@ class PostgresStagingSession:
             for place in sorted(places.values()):
                 mutations.unmark(self._connection, place, time)
 
+    def forget(self, group: Group) -> None:
+        """See `StagingSession`."""
+        places = self._places(self.staged_tables(group))
+        with self._doing("forgetting what is staged"), self._connection.transaction():
+            self._checkpoints.forget_all(self._connection, group_name(group))
+            for place in sorted(places.values()):
+                mutations.empty(self._connection, place)
+
     # -- leases ------------------------------------------------------------------------------
 
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:

@@ -56,7 +56,9 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
                 statements=("drop schema wirekite cascade;",),
             )
         )
-    return Leftovers(log_id=row[0] if row else "", removals=tuple(removals))
+    return Leftovers(
+        log_id=row[0] if row else "", removals=tuple(removals), has_progress=has_schema
+    )
 
 
 def _emptied(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
-from penstock.engines.postgres.connect import quoted, statement_error
+from penstock.engines.postgres.connect import choice_hint, quoted, statement_error
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.model import PenstockError, TableName
@@ -74,9 +74,11 @@ def apply_error(
         return _name_refused(said, table, naming, fields)
     if state is not None and (state.startswith("22") or state in ("23502", "23514", "42804")):
         # The value itself follows the colon: rows do not belong into messages.
+        choice = choice_hint(state)
+        make = f"{choice} Otherwise make" if choice else "Make"
         return ValueRefused(
             f"applying to {table}: {said.partition(':')[0]}",
-            hint=f"Make the column or constraint of {quoted(*table)} as it is in the source"
+            hint=f"{make} the column or constraint of {quoted(*table)} as it is in the source"
             f"{_loosening(error, table)}, then run again: nothing of the batch was applied.",
             **fields,
         )

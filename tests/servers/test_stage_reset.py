@@ -1,0 +1,92 @@
+"""`penstock reset` of changefeeds, as it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fix_pipeline import Ran, penstock
+from fix_postgres import Server
+from fix_staging_database import at, batch, change
+from penstock.ports.staging import StagedTable, staging_at
+
+
+class Feeds:
+    """A staging database and a target, with a row that is staged and applied."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.server = server
+        self.staging, self.target = server.make_database("staging"), server.make_database("target")
+        with psycopg.connect(self.target, autocommit=True) as sql:
+            sql.execute("create table orders (id int primary key)")
+            sql.execute("create table others (id int primary key)")
+            sql.execute("insert into orders values (1)")
+            sql.execute("insert into others values (1)")
+            (database,) = sql.execute("select current_database()").fetchone() or ("",)
+        self.table = StagedTable((database, "public"), "orders")
+        self.path = folder / "feeds.toml"
+        self.path.write_text(
+            '[pipeline]\nname = "feeds"\ndirectory = "feeds"\n[stage]\n'
+            f'[staging]\nurl = "{self.staging}"\n[target]\nurl = "{self.target}"\n'
+        )
+        database = staging_at(self.staging)
+        database.create()
+        with database.opened() as session:
+            session.stage({self.table: batch(change(3))})
+            session.advance(self.table.group, "feed", at(5))
+            session.mark_applied_through([self.table], at(5))
+            session.commit(self.table.group, at(5))
+        (folder / "feeds" / "groups" / "x").mkdir(parents=True)
+
+    def reset(self, *more: str) -> Ran:
+        """Type it."""
+        return penstock("reset", self.path, "--yes", *more)
+
+    def staged(self) -> list[bool]:
+        """Return of each staged row whether it is marked applied."""
+        with psycopg.connect(self.staging) as sql:
+            (name,) = sql.execute(
+                "select quote_ident(table_name) from information_schema.tables "
+                "where table_name like '%orders'"
+            ).fetchone() or ("",)
+            found = sql.execute(f"select applied from public.{name}".encode()).fetchall()
+        return [bool(applied) for (applied,) in found]
+
+    def rows(self, table: str) -> int:
+        """Count the rows of a table of the target."""
+        with psycopg.connect(self.target) as sql:
+            (count,) = sql.execute(f"select count(*) from {table}".encode()).fetchone() or (0,)
+        return int(count)
+
+
+@pytest.fixture
+def feeds(tmp_path: Path, postgres: Server) -> Iterator[Feeds]:
+    """The pipeline; both databases are dropped afterwards."""
+    made = Feeds(tmp_path, postgres)
+    yield made
+    for url in (made.staging, made.target):
+        postgres.drop_database(url)
+
+
+def test_everything_staged_is_applied_again(feeds: Feeds) -> None:
+    """The directory is gone, rows stay on both sides; a second time there is no directory."""
+    assert feeds.staged() == [True]
+    done = feeds.reset()
+    assert done.code == 0, done.err
+    assert "all marks of what is applied of" in done.out
+    assert f"penstock stage {feeds.path}" in done.out
+    assert (feeds.staged(), feeds.rows("orders")) == ([False], 1)
+    assert not (feeds.path.parent / "feeds").exists()
+    assert feeds.reset().code == 0
+
+
+def test_it_begins_with_nothing(feeds: Feeds) -> None:
+    """Only the fed tables are emptied; then there is nothing to take back."""
+    done = feeds.reset("--target")
+    assert done.code == 0, done.err
+    assert (feeds.staged(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
+    with staging_at(feeds.staging).opened() as session:
+        assert session.group_names() == ()
