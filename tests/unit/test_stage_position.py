@@ -5,99 +5,40 @@ In any order and with kills: tests/property/test_stage_position.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from fix_interleaved import LOG, LockingTarget
+from fix_interleaved import LOG
 from fix_row_target import GROUP
 from fix_sequencer import row
-from fix_staging import FakeCatalog, FakeStaging
-from penstock.control import stage_reset, stage_rewind
+from fix_stage_site import ALL_MODES, P, Place, Site, T
+from fix_staging import FakeCatalog
 from penstock.control.stage_rewind import RewindRefused, rewind
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
-from penstock.model import TableName
 from penstock.model.hlc import Hlc
-from penstock.model.removal import Removal
-from penstock.ports.leftovers import Leftovers
 from penstock.ports.stage_config import StageMode
 from penstock.ports.stage_groups import leases_of, position_behind, time_through
 from penstock.ports.staging import (
     STUB,
-    Mutation,
-    StagedTable,
     batch_of,
     has_other_key_order,
 )
 from penstock.ports.staging_errors import CheckpointMoved
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, MutationLate
-from penstock.stage.apply.metrics import ApplyMetrics
-from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
 from penstock.stage.consistent.beginning import take_over
 from penstock.stage.consistent.marks import Marking
 from penstock.stage.metrics import Metrics
-from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, TakenOver, moved
+from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, moved
 from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.receiver.targets import TargetTables
-
-T, P = StagedTable(GROUP, "t"), StagedTable(GROUP, "p")
-ALL_MODES = [StageMode.CONSISTENT, StageMode.BEST_EFFORT, StageMode.IMMEDIATE]
-
-
-class Site:
-    """A staging database, a target, and a sequencer for each mode."""
-
-    def __init__(self, stack: ExitStack, **options: Any) -> None:
-        self.staging, self.target = FakeStaging(), LockingTarget()
-        sessions: Any = stack.enter_context(Sessions(self.target, 4))  # type: ignore[type-var]
-        self.sequencers = {
-            mode: RowSequencer(
-                sessions,
-                metrics=ApplyMetrics(CollectorRegistry()),
-                log_id=lambda _group: LOG,
-                options=SequencerOptions(mode=mode, **options),
-                clock=SimpleNamespace(  # type: ignore[arg-type]
-                    now_us=lambda: 10**15, monotonic_s=lambda: 0.0, sleep=lambda _s: None
-                ),
-            )
-            for mode in ALL_MODES
-        }
-
-    def post(
-        self, mode: StageMode, *rows: Mutation, table: StagedTable = T, feed: str = "a"
-    ) -> tuple[int, int]:
-        """Send rows; how many were new, and how many were not."""
-        batches = {table: batch_of(rows)}
-        found = self.sequencers[mode].accept(self.staging, GROUP, batches, feed)
-        return found[table].added, found[table].duplicates
-
-    def apply(self, mode: StageMode, holder: TakenOver | None = None) -> None:
-        """Do what the holder of the lease does; a new one if none is given."""
-        holder = holder or take_over(LOG, self.target)
-        self.sequencers[mode].round(self.staging, GROUP, lambda: holder)
-
-    def resolve(self, time: int, feed: str = "a") -> None:
-        """A feed resolves a time."""
-        self.staging.advance(GROUP, feed, Hlc(time))
-
-    def waiting(self, table: StagedTable = T) -> list[int]:
-        """The times of staged rows that are not applied."""
-        kept = self.staging.tables.get(table, {})
-        return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
-
-    def values(self, table: str = "t") -> dict[str, int]:
-        """The value of each key in the target."""
-        return {key: found["v"] for key, found in self.target.rows[table].items()}
 
 
 @pytest.fixture
@@ -105,6 +46,12 @@ def site() -> Iterator[Site]:
     """Both databases are empty."""
     with ExitStack() as stack:
         yield Site(stack)
+
+
+@pytest.fixture
+def place(site: Site, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A pipeline."""
+    return Place(site, monkeypatch)
 
 
 @pytest.fixture
@@ -437,33 +384,6 @@ def test_checkpoints_that_were_deleted_mark_nothing(site: Site, mode: StageMode)
         marking.mark(site.staging, site.target)
 
 
-class Place:
-    """What the command takes for a pipeline's staging database and target."""
-
-    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        section = SimpleNamespace(lease_seconds=60.0)
-        schemas = SimpleNamespace(
-            group_of=lambda name: GROUP if name == "shop.public" else None,
-        )
-        target = SimpleNamespace(url="postgresql://t/shop")
-        self.config: Any = SimpleNamespace(target=target)
-        replaced = {
-            "checked_sections": lambda _config: (section, site.staging),
-            "TargetSchemas": lambda _config: schemas,
-            "log_id_of": lambda _config, _group: LOG,
-            "open_shared_progress": lambda _url, **_more: site.target,
-            "row_target_at": lambda _url: site.target,
-        }
-        for name, found in replaced.items():
-            monkeypatch.setattr(stage_rewind, name, found)
-
-
-@pytest.fixture
-def place(site: Site, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A pipeline."""
-    return Place(site, monkeypatch)
-
-
 @pytest.mark.parametrize("mode", ALL_MODES)
 def test_a_schema_goes_back(site: Site, place: Place, mode: StageMode) -> None:
     """What is staged after the time is applied again, and what the feed sends again, too."""
@@ -511,84 +431,6 @@ def test_a_rewind_that_was_interrupted_holds_everything_up(
     site.target.rows["t"].clear()
     site.apply(StageMode.CONSISTENT)
     assert site.values() == {"[1]": 3}
-
-
-@pytest.fixture
-def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[str]]:
-    """Reset the pipeline; returns what is gone. Argument: with the target's tables."""
-    section = SimpleNamespace(lease_seconds=60.0)
-    gone: list[str] = []
-
-    def leftovers(_url: str, *, tables: list[TableName]) -> Leftovers:
-        rows = Removal(what=f"rows of {tables[0]}", statements=("truncate t;",))
-        progress = Removal(what="progress", statements=("drop schema wirekite;",))
-        return Leftovers(log_id="", removals=(rows, progress), has_progress=True)
-
-    def remove(_url: str, _removal: Removal) -> None:
-        assert site.staging.checkpoints, "what is staged is forgotten last"
-        site.target.rows["t"].clear()
-
-    replaced = {
-        "checked_sections": lambda _config: (section, site.staging),
-        "paths_of": lambda _config: (Path("shop"),),
-        "remove_directory": lambda _config: gone.append("the directory is removed"),
-    }
-    for name, found in replaced.items():
-        monkeypatch.setattr(stage_reset, name, found)
-    monkeypatch.setattr(stage_reset.at_target, "leftovers", leftovers)
-    monkeypatch.setattr(stage_reset.at_target, "remove", remove)
-    place.config.directory = "shop"
-
-    def carried_out(with_tables: bool) -> list[str]:
-        found = stage_reset.look(place.config, with_tables=with_tables)
-        stage_reset.carry_out(place.config, found, on_done=gone.append)
-        return gone
-
-    return carried_out
-
-
-def test_a_reset_applies_what_is_staged_again(
-    site: Site, reset: Callable[[bool], list[str]]
-) -> None:
-    """The staged rows stay, and so do the target's."""
-    site.post(StageMode.CONSISTENT, row(3, 1, v=3))
-    site.resolve(5)
-    site.apply(StageMode.CONSISTENT)
-    assert reset(False) == [
-        "all marks of what is applied of shop.public in the staging database",
-        "the directory is removed",
-        "directory shop",
-    ]
-    assert site.values() == {"[1]": 3}
-    site.target.rows["t"].clear()
-    site.resolve(5)
-    site.apply(StageMode.CONSISTENT)
-    assert site.values() == {"[1]": 3}
-
-
-def test_a_reset_with_the_target_begins_with_nothing(
-    site: Site, reset: Callable[[bool], list[str]]
-) -> None:
-    """Rows staged before are not applied again: the feed sends what the source has now."""
-    site.post(StageMode.CONSISTENT, row(3, 1, v=3))
-    site.resolve(5)
-    site.apply(StageMode.CONSISTENT)
-    gone = reset(True)
-    assert "rows of public.t" in gone
-    assert "progress" not in gone, "another pipeline may have its own there"
-    assert (site.values(), site.waiting(), site.staging.checkpoints) == ({}, [], {})
-    site.post(StageMode.CONSISTENT, row(4, 2, v=4))
-    site.resolve(5)
-    site.apply(StageMode.CONSISTENT)
-    assert site.values() == {"[2]": 4}
-
-
-def test_a_schema_in_use_is_not_reset(site: Site, reset: Callable[[bool], list[str]]) -> None:
-    """Nothing is removed while an instance works on it."""
-    site.resolve(5)
-    site.staging.acquire(leases_of(GROUP, ["t"])[:1], 60, "here")
-    with pytest.raises(RewindRefused, match="an instance works on shop"):
-        reset(False)
 
 
 def test_a_schema_in_use_does_not_go_back(site: Site, place: Place) -> None:
