@@ -229,6 +229,9 @@ def added(text: str) -> list[tuple[str, str, str]]:
         ("add (c decimal(10,2) default 1.50, d bit(3) default b'101')", [
             ("c", "decimal(10,2) default 1.50", ""), ("d", "bit(3) default b'101'", "")]),
         ("add index (a), add c bool default true", [("c", "bool default true", "")]),
+        ("add c time, alter column C set default 10203", [
+            ("c", "", "the same statement changes its default")]),
+        ("add c int default 3, alter a set default 4", [("c", "int default 3", "")]),
         ("add primary key (a)", []),
         ("add constraint f foreign key (a) references u (id)", []),
         ("add c int default 1 references u (id)", [("c", "int default 1", "")]),

@@ -133,6 +133,15 @@ class TableDefinition:
     changed_s: int = 0
 
     @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns by which changes find a row, as `Relation.key`; empty where all are."""
+        is_told = self.identity in (Identity.DEFAULT, Identity.INDEX) and self.identity_columns
+        key = self.identity_columns if is_told else self.key_of_changes
+        # Rows of a source with identities, PostgreSQL, come without generated columns.
+        unsent = {column.name for column in self.columns if column.generated and column.id}
+        return () if unsent & {*key} else key
+
+    @property
     def key_of_changes(self) -> tuple[str, ...]:
         """The primary key if it identifies one row at any moment, empty otherwise."""
         return () if self.primary_key_deferrable else self.primary_key

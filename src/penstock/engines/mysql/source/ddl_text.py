@@ -371,6 +371,9 @@ def _truncate(reader: _Reader) -> list[Effect]:
 # -- ALTER ---------------------------------------------------------------------------------------
 
 
+_OTHER_DEFAULT = "the same statement changes its default"
+
+
 def _alter(reader: _Reader) -> list[Effect]:
     reader.skip("ONLINE", "OFFLINE")
     ignores = reader.accept("IGNORE")
@@ -388,6 +391,7 @@ def _alter(reader: _Reader) -> list[Effect]:
     converts: list[str] = []
     limits: list[Limit] = []
     unseen: list[str] = []
+    other_defaults: set[str] = set()
     to: TableName | None = None
     for clause in clauses(reader.rest()):
         part = _Reader(clause, reader.schema, reader.fold, is_strict=reader.is_strict)
@@ -398,6 +402,7 @@ def _alter(reader: _Reader) -> list[Effect]:
             to = _renamed_to(part)
             continue
         added += _added(part)
+        other_defaults |= _columns_with_other_defaults(part)
         dropped += _columns_dropped(part)
         columns += _columns_renamed(part)
         redefined += _columns_redefined(part)
@@ -409,7 +414,12 @@ def _alter(reader: _Reader) -> list[Effect]:
         Effect(
             doing=Doing.ALTERED,
             table=table,
-            added=tuple(added),
+            added=tuple(
+                Added(name=one.name, unclear=one.unclear or _OTHER_DEFAULT)
+                if one.name.lower() in other_defaults
+                else one
+                for one in added
+            ),
             dropped=tuple(dropped),
             columns=tuple(columns),
             redefined=tuple(redefined),
@@ -466,6 +476,16 @@ def _added(part: _Reader) -> list[Added]:
             if is_column or not one[0].is_word(*_NOT_COLUMNS)
         ]
     return [added_column(part.rest())]
+
+
+def _columns_with_other_defaults(part: _Reader) -> set[str]:
+    """Return the column, in lower case, whose default an ALTER's clause sets or drops."""
+    part.at = 0
+    if not part.accept("ALTER"):
+        return set()
+    part.accept("COLUMN")
+    part.if_exists()
+    return {part.peek().text.lower()}
 
 
 def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:

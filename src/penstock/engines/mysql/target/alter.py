@@ -27,6 +27,7 @@ _GEOMETRIES = (
     "multipolygon", "geometrycollection",
 )  # fmt: skip
 TEXT = "longtext character set utf8mb4 collate utf8mb4_bin"
+_LONG = ("text", "blob", "json")
 _CHARACTER = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 
 
@@ -37,7 +38,7 @@ class Clause:
     sql: empty where the table has it already. afresh: the clause to use instead where the rows do
     not fit and are dropped anyway; empty: none. fill: assignment that gives old rows their value,
     where the server takes none as default. modifies: the column whose definition it is; loosens: it
-    only makes the column nullable.
+    only makes the column nullable. empties: the rows, which are dropped anyway, go before it.
     """
 
     sql: str
@@ -46,6 +47,7 @@ class Clause:
     fill: str = ""
     modifies: str = ""
     loosens: bool = False
+    empties: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,12 @@ class Alterer:
         found = self.table.column(column.name)
         if found is None:
             _check(column, mapping, self.table)
-            yield _added(column, mapping, self.server)
+            if column.name in self._coming_key():
+                what = f"column {column.name} was added to the key"
+                sql = f"add column {quoted(column.name)} {_collated(mapping.target_type)} not null"
+                yield Clause(sql, what, empties=True)
+            else:
+                yield _added(column, mapping, self.server)
             return
         self._refuse_kept(column.name)
         if not found.generated and _filled_later(column, mapping.target_type, self.server):
@@ -216,23 +223,33 @@ class Alterer:
             yield Clause("drop primary key", change.what)
         if not new or set(primary) == set(new) or set(primary) not in (there, set()):
             return
-        if not set(new) <= {name for name, _ in self.record.columns or ()}:
+        coming = self._coming_key()
+        if not set(new) <= {name for name, _ in self.record.columns or ()} | coming:
             return  # rows that are there have no values for it yet
-        if any(self.table.column(name) is None for name in new):
+        if any(self.table.column(name) is None for name in {*new} - coming):
             return
         if not all(self._may_be_key(name) for name in new):
             return  # rows are found by these columns without an index on them
         for found in self.table.columns:
-            if found.auto_increment and found.name != new[0]:
+            if found.auto_increment and found.name != new[0] and not self._leaving(found.name):
                 yield _without_numbers(found)
         if primary:
             yield Clause("drop primary key", change.what)
         yield Clause(f"add primary key ({', '.join(map(quoted, new))})", change.what)
 
+    def _coming_key(self) -> set[str]:
+        """Return the columns of the key that the table gets now, if no row is left without them."""
+        if not self.emptied:
+            return set()
+        return {name for name in key_of(self.relation) if self.table.column(name) is None}
+
     def _may_be_key(self, name: str) -> bool:
         """Return whether a column can be of a key as a whole: long types cannot."""
         found = self.table.column(name)
-        return found is not None and not found.data_type.endswith(("text", "blob", "json"))
+        if found is not None:
+            return not found.data_type.endswith(_LONG)
+        column = next(one for one in self.relation.columns if one.name == name)
+        return not self.mapping_of(column).target_type.split("(")[0].split(" ")[0].endswith(_LONG)
 
     # --- leniently --------------------------------------------------------------------------------
 

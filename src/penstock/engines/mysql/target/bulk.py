@@ -179,6 +179,8 @@ class MySQLBulk:
             ids=copied_ids(copied),
             source_id=definition.source_id,
             unique=UniqueKey.columns_of(definition.unique_keys),
+            key=definition.row_key,
+            not_null=tuple(column.name for column in copied if column.not_null),
         )
         progress.write_tables(self._connection, [record])
 

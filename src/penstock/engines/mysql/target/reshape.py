@@ -205,6 +205,8 @@ class Reshaping:
     def _alter(self, clauses: Sequence[Clause], alterer: Alterer) -> None:
         table, name = alterer.table, str(alterer.table.name)
         statement, fill = alter_table(table, clauses), fill_new(table, clauses)
+        if any(clause.empties for clause in clauses):
+            self._run(f"delete from {table.sql_name}")
         if statement:
             try:
                 self._run(statement)

@@ -107,6 +107,8 @@ def _record(
                 ids=copied_ids(copied),
                 source_id=definition.source_id,
                 unique=UniqueKey.columns_of(definition.unique_keys),
+                key=definition.row_key,
+                not_null=tuple(column.name for column in copied if column.not_null),
             )
         )
     progress.write_tables(connection, records)
