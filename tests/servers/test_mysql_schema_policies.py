@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fix_key_policies import LaterKeys
 from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_mysql_loader import MyApplying, MyStart
@@ -51,6 +52,10 @@ def again() -> Iterator[Callable[..., Applying]]:
 
 class TestEveryKind(EveryKind):
     """Each kind of change under each policy."""
+
+
+class TestLaterKeys(LaterKeys):
+    """See LaterKeys."""
 
 
 class TestInPlace(InPlace):

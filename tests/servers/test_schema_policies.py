@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fix_key_policies import LaterKeys
 from fix_loader import Applying, LogMaker
 from fix_merge import insert
 from fix_policies import (
@@ -79,6 +80,10 @@ def again(opened: list[PgApplying]) -> Callable[..., Applying]:
 
 class TestEveryKind(EveryKind):
     """Each kind of change under each policy."""
+
+
+class TestLaterKeys(LaterKeys):
+    """See LaterKeys."""
 
 
 class TestInPlace(InPlace):
