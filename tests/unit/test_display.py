@@ -33,7 +33,7 @@ from penstock.control.live import (
 )
 from penstock.control.running import ProcessState
 from penstock.control.serve_status import ServeSeen
-from penstock.control.show import show_lag, show_report, show_status
+from penstock.control.show import show_lag, show_no_lag, show_report, show_status
 from penstock.control.status import Status
 from penstock.control.table_list import TableLine
 from penstock.control.target_state import TargetState
@@ -547,3 +547,14 @@ def test_status_has_a_line_for_each_consumer_and_the_server() -> None:
     assert [one["consumer"] for one in as_json["consumers"]] == ["audit", "mails", "new"]
     assert as_json["serve"]["pid"] is None
     assert "consumers" not in status().as_dict(), "only `read_status` reads them"
+
+
+def test_no_position_is_shown_where_none_is_known() -> None:
+    """0/0 is a place at no server: nothing is extracted, or applied, yet."""
+    out = io.StringIO()
+    found = status()
+    empty = replace(found, lag=None, log=replace(found.log, end=FlushPoint(position=0)))
+    show_no_lag(empty, console(out))
+    show_lag(replace(lag(), log_position=0, applied_position=0), console(out))
+    assert "0/0" not in out.getvalue()
+    assert out.getvalue().count("its beginning") == 3

@@ -121,7 +121,7 @@ def test_it_is_shown_why_a_table_is_left_out(source: Source, tmp_path: Path) -> 
     """By `table ls` and by doctor."""
     start(tmp_path, BOTH)
     config = pipeline(tmp_path, *URLS, tables=BOTH[:1])
-    assert [(one.code, "public.bag" in one.what) for one in check_edits(config)] == [("PK25", True)]
+    assert [(one.code, "public.bag" in one.what) for one in check_edits(config)] == [("PK26", True)]
     after, _ = start(tmp_path, BOTH[:1])
     assert not list(check_edits(after))
     line = line_of(None, read_requests(after).of(BAG), CaptureAnswers())
@@ -209,7 +209,7 @@ def test_a_mode_that_loses_rows_is_refused(source: Source, tmp_path: Path) -> No
         with pytest.raises(EditRefused, match="loaded in mode data"):
             start(tmp_path, BOTH, mode=mode)
         found = list(check_edits(pipeline(tmp_path, *URLS, tables=BOTH, mode=mode)))
-        assert [(one.code, str(one.severity)) for one in found] == [("PK25", "E")]
+        assert [(one.code, str(one.severity)) for one in found] == [("PK26", "E")]
     write_handover(config, Handover())
     loaded(config, ITEM, finished=False)
     with pytest.raises(EditRefused, match="not finished"):

@@ -1,4 +1,4 @@
-"""Doctor's checks of what the pipeline's directory holds, asking no server (PK19, PK21, PK25)."""
+"""Doctor's checks of what the pipeline's directory holds, asking no server (PK19, PK21, PK26)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def progress_kept(config: Config) -> Iterator[Finding]:
         )
 
 
-@DIRECTORY_CHECKS.check("PK25", "edits of the pipeline file")
+@DIRECTORY_CHECKS.check("PK26", "edits of the pipeline file")
 def check_edits(config: Config) -> Iterator[Finding]:
     """Check that no edit since the last start loses rows, and name the tables it leaves out."""
     error = find_refusal(config)
@@ -76,7 +76,7 @@ def check_edits(config: Config) -> Iterator[Finding]:
 
 def _edit(severity: Severity, error: PenstockError, why: str) -> Finding:
     return Finding(
-        code="PK25",
+        code="PK26",
         severity=severity,
         side=Side.HOST,
         what=error.message,

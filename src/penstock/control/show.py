@@ -40,6 +40,7 @@ from penstock.control.verify import VerifyResult
 from penstock.log.reader import LogFinding
 from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity
+from penstock.ports.positions import Positions
 
 SEVERITY_STYLES = {
     Severity.ERROR: "bold red",
@@ -81,9 +82,13 @@ def show_no_lag(status: Status, out: Console | None = None) -> None:
         out.print(Text(outage, style="red"))
     for one in status.outages:
         out.print(Text(f"next for the {one.side}: {one.hint}"))
-    log = status.positions.text(status.log.end.position)
+    log = _place(status.positions, status.log.end.position)
     rows = [("change log is at", f"{log}, {count_words(status.log.end.gsn, 'row')}")]
     out.print(pairs(rows))
+
+
+def _place(positions: Positions, position: int) -> str:
+    return positions.text(position) if position else "its beginning"
 
 
 def show_lag(lag: Lag, out: Console | None = None) -> None:
@@ -94,8 +99,8 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
     lines = [
         ("lag", f"{lag.words}{rows}"),
         *_at_source(lag, extracting),
-        ("change log is at", lag.positions.text(lag.log_position)),
-        ("target is at", lag.positions.text(lag.applied_position)),
+        ("change log is at", _place(lag.positions, lag.log_position)),
+        ("target is at", _place(lag.positions, lag.applied_position)),
     ]
     of_target = ("behind what is applied", "target is at")
     out.print(pairs([line for line in lines if lag.has_target or line[0] not in of_target]))
