@@ -165,7 +165,7 @@ def test_a_task_ends_with_the_interface(
             fetch(f"{page}/tasks/{kind}", "POST", {"X-Penstock-Form": secret[1]})
             children = until(lambda: children_of(web.pid), "the task runs")
             assert (web.stop(number) == 0) is (number is signal.SIGTERM)
-            until(lambda of=children: gone(of), "the task has ended", 15)
+            until(lambda of=children: gone(of), "the task has ended")
     silent.close()
 
 
@@ -190,9 +190,7 @@ def test_one_task_of_a_kind_at_a_time(silent: socket.socket, tmp_path: Path) -> 
         with pytest.raises(TaskRuns):
             tasks.begin("shop", TaskKind.DOCTOR, waits)
         tasks.stop("shop", TaskKind.DOCTOR)
-        until(
-            lambda: tasks.view("shop", TaskKind.DOCTOR).stage is Stage.STOPPED, "it has stopped", 15
-        )
+        until(lambda: tasks.view("shop", TaskKind.DOCTOR).stage is Stage.STOPPED, "it has stopped")
         tasks.begin("shop", TaskKind.DOCTOR, waits)
     finally:
         tasks.close()
