@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +120,15 @@ class Tree:
 
     def outcome(self, mutant: Mutant) -> tuple[bool, str]:
         """Whether a test failed with it, and which did first."""
+        try:
+            with self.planted(mutant):
+                return self._tested(mutant.tests.split())
+        except ValueError as error:
+            return False, str(error)
+
+    @contextmanager
+    def planted(self, mutant: Mutant) -> Iterator[None]:
+        """Plant a mistake for the time of a block. Raises ValueError where it does not fit."""
         path = self.folder / "src/penstock" / mutant.file
         whole = path.read_text(encoding="utf-8")
         kernels = self._kernels_of(path) if mutant.is_kernel else []
@@ -127,9 +137,7 @@ class Tree:
             path.write_text(mutant.applied(whole), encoding="utf-8")
             for kernel in kernels:
                 self._compile(kernel)
-            return self._tested(mutant.tests.split())
-        except ValueError as error:
-            return False, str(error)
+            yield
         finally:
             path.write_text(whole, encoding="utf-8")
             for binary, data in built.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from find_ddl_defects import DEFECTS
 from mutate_protections import (
     HEADER,
     PAGE,
@@ -36,6 +37,14 @@ def test_a_mistake_fits_the_source(mutant: Mutant) -> None:
     assert paths
     for path in paths:
         assert (ROOT / path.partition("::")[0]).is_file(), path
+
+
+@pytest.mark.parametrize("defect", read_mutants([DEFECTS]), ids=lambda defect: defect.name)
+def test_a_defect_for_the_ddl_fuzzer_fits_the_source(defect: Mutant) -> None:
+    """Who changes how a schema change is followed keeps its defect, or writes another."""
+    changed = defect.applied((SOURCE / defect.file).read_text(encoding="utf-8"))
+    compile(changed, defect.file, "exec")
+    assert {"--source", "--target"} <= set(defect.tests.split())
 
 
 def test_the_list_is_long_and_mostly_needs_no_server() -> None:

@@ -1,0 +1,99 @@
+"""Plant a defect in following schema changes, and see within how many histories it is found.
+
+`python tests/find_ddl_defects.py [WORD...]` plants each defect of `ddl_defects.toml` whose name has
+one of the words in a copy of the tree, runs the DDL fuzzer there on one pair of servers, and
+prints after how many histories one ended otherwise than without the defect. Exits with 1 if a
+defect is not found within 300.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mutate_protections import Tree, read_mutants, say
+
+HISTORIES_MAX = 300
+AT_ONCE = 40
+TIMEOUT_S = 900
+DEFECTS = Path(__file__).with_name("ddl_defects.toml")
+_ENDED = re.compile(r"^=== .*, history (\S+): (\S+) ?(\S*)$", re.MULTILINE)
+
+
+def read_ends(folder: Path, flags: list[str], seed: int) -> dict[str, str]:
+    """Run the histories of a seed; return what became of those that are not equal, by number."""
+    command = [sys.executable, "tests/fuzz_ddl.py", "--histories", str(AT_ONCE)]
+    done = subprocess.run(
+        [*command, "--seed", str(seed), *flags],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "histories," not in done.stdout:
+        raise RuntimeError(f"the fuzzer did not run: {done.stderr[-500:]}")
+    return {number: f"{end} {code}".strip() for number, end, code in _ENDED.findall(done.stdout)}
+
+
+class Finder:
+    """Compares the ends of histories with and without a defect; those without are run once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._sound: dict[tuple[str, int], dict[str, str]] = {}
+
+    def find(self, defect: str, flags: str, begin: int) -> str:
+        """Return how a planted defect shows, and after how many histories; empty if it does not."""
+        for turn in range(-(-HISTORIES_MAX // AT_ONCE)):
+            seed = begin + turn
+            ends = self._planted(defect, flags, seed)
+            sound = self._sound_ends(flags, seed)
+            news = {number: end for number, end in ends.items() if sound.get(number) != end}
+            if news:
+                number, end = next(iter(news.items()))
+                more = f" and {len(news) - 1} more" if news else ""
+                return f"within {AT_ONCE * (turn + 1)} histories: {number} {end}{more}"
+        return ""
+
+    def _planted(self, defect: str, flags: str, seed: int) -> dict[str, str]:
+        (mutant,) = (one for one in read_mutants([DEFECTS]) if one.name == defect)
+        with self._tree.planted(mutant):
+            return read_ends(self._tree.folder, flags.split(), seed)
+
+    def _sound_ends(self, flags: str, seed: int) -> dict[str, str]:
+        if (flags, seed) not in self._sound:
+            self._sound[flags, seed] = read_ends(self._tree.folder, flags.split(), seed)
+        return self._sound[flags, seed]
+
+
+def main() -> int:
+    """Plant all, or those whose names have one of the given words."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    chosen = [
+        one
+        for one in read_mutants([DEFECTS])
+        if not options.words or any(word in one.name for word in options.words)
+    ]
+    found = 0
+    with tempfile.TemporaryDirectory(prefix="penstock-defects-") as folder:
+        finder = Finder(Tree(Path(folder)))
+        for one in chosen:
+            shown = finder.find(one.name, one.tests, options.seed)
+            found += bool(shown)
+            say(f"{'found' if shown else 'NOT FOUND'}: {one.name} ({one.tests}) {shown}")
+    say(f"{found} of {len(chosen)} defects found within {HISTORIES_MAX} histories each")
+    return int(found < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
