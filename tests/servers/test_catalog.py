@@ -22,6 +22,7 @@ from penstock.engines.postgres.source.catalog import (
     survey,
 )
 from penstock.engines.postgres.source.definitions import SettingsWrong, definitions_of
+from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.model import Identity, Relation, TableName
 
 pytestmark = pytest.mark.each_server
@@ -465,6 +466,40 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
         assert resolver.current(newest.source_id) is newest
 
 
+def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> None:
+    """One of the same name and type took its place: the message is about either."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(
+            catalog,
+            "create table public.t (id int primary key)",
+            "insert into public.t values (1)",
+        )
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
+        _run(
+            catalog,
+            "alter table public.t add a int",
+            "insert into public.t values (2, 2)",
+            "alter table public.t drop a, add a int",
+        )
+        relation = _only(resolver, capture.relation_messages())
+        assert relation.awaits_reload == str(ReloadReason.CATALOGUE_AHEAD)
+        resolver.reshaped(captured_tables(catalog, ["public.t"])[0])
+        _run(
+            catalog,
+            "alter table public.t drop a",
+            "insert into public.t values (3)",
+        )
+        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
+        _run(
+            catalog,
+            "alter table public.t add b int",
+            "insert into public.t values (4, 4)",
+        )
+        relation = _only(resolver, capture.relation_messages())
+        assert (relation.awaits_reload, relation.columns[-1].id) == ("", 4)
+
+
 def test_a_key_is_adopted(source_url: str) -> None:
     """Also after a message that came between two changes of it, but not an older one."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
@@ -488,6 +523,12 @@ def test_a_key_is_adopted(source_url: str) -> None:
         assert adopted is not None
         assert (adopted.key, adopted.version) == ((1,), 3)
         assert resolver.adopt(definition) is None
+        catalog.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
+        catalog.execute("alter table public.t alter a drop not null")
+        (definition,) = captured_tables(catalog, ["public.t"])
+        adopted = resolver.adopt(definition)
+        assert adopted is not None
+        assert adopted.columns[1].nullable
 
         _run(
             catalog,

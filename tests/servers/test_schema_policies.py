@@ -124,6 +124,16 @@ class TestLeniently(Leniently):
         settle(target, log)
         assert target.rows("select id, n from t order by id") == [(1, True), (2, False)]
 
+    def test_a_type_that_cannot_be_cast(self, begin: Begin, log: LogMaker) -> None:
+        """The table is copied again, in its new shape."""
+        target = begun(begin, log)
+        other = replace(N, source_type="integer[]", neutral="string")
+        log.transaction(insert(shaped(ID, NAME, other, version=2), 2, "b", "{1}"))
+        log.close_segment()
+        with pytest.raises(ShapeNotApplicable, match="column n became integer") as caught:
+            settle(target, log)
+        assert caught.value.hint.startswith("Run: penstock table resync FILE public.t;")
+
 
 MOOD = Column(name="m", source_type="public.mood", neutral="string", missing="glad", id=4)
 RANK = Column(name="r", source_type="public.rank", neutral="int32", base_type="integer", id=5)

@@ -143,6 +143,12 @@ class RelationResolver:
         self._current = {TableName(r.schema, r.name): r for r in known}
         # What the log had when we began; the definitions may be newer than that.
         self._begun = {relation.source_id: relation for relation in known}
+        # The highest number that a column of each table is known to have had.
+        self._highest: dict[int, int] = {}
+        for table in self._definitions.values():
+            self._note_numbers(table.source_id, table.columns)
+        for relation in known:
+            self._note_numbers(relation.source_id, relation.columns)
         self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
         self._lock = threading.RLock()
 
@@ -249,7 +255,10 @@ class RelationResolver:
             ids = {column.name: column.id for column in last.columns}
         else:
             found = live if last is not None else _first_with(message, (definition, live))
-            if found is None or not _has_columns(message, relation_of(found)):
+            is_sure = last is None or found is None or not self._has_unseen_columns(found)
+            if found is not None:
+                self._note_numbers(found.source_id, found.columns)
+            if found is None or not is_sure or not _has_columns(message, relation_of(found)):
                 return replace(relation, awaits_reload=str(ReloadReason.CATALOGUE_AHEAD))
             ids = {column.name: column.id for column in found.columns}
         columns = tuple(replace(column, id=ids[column.name]) for column in relation.columns)
@@ -264,6 +273,20 @@ class RelationResolver:
         )
         why = str(ReloadReason.REWRITTEN) if is_recast else ""
         return replace(relation, columns=columns, awaits_reload=why)
+
+    def _note_numbers(self, source_id: int, columns: Iterable[Column | ColumnDefinition]) -> None:
+        """Note numbers of columns that a table has, or had."""
+        numbers = [column.id for column in columns]
+        self._highest[source_id] = max([self._highest.get(source_id, 0), *numbers])
+
+    def _has_unseen_columns(self, live: TableDefinition) -> bool:
+        """Return whether a table got columns that it has no more, since it was looked at last.
+
+        A message may be about one of these, although a later one has its name and type.
+        """
+        numbers = {column.id for column in live.columns}
+        new = range(self._highest.get(live.source_id, 0) + 1, max(numbers, default=0))
+        return not numbers.issuperset(new)
 
     def awaiting(self) -> dict[TableName, str]:
         """Captured tables that have to be read again, with the reason."""
@@ -319,6 +342,7 @@ class RelationResolver:
 
     def _adopted(self, definition: TableDefinition) -> Relation | None:
         self._replace_incarnation(definition)
+        self._note_numbers(definition.source_id, definition.columns)
         before = self._definitions.get(definition.source_id)
         base = self._begun.pop(definition.source_id, None)
         if before is not None:
@@ -371,6 +395,7 @@ class RelationResolver:
             self._replace_incarnation(definition)
             self._definitions[definition.source_id] = definition
             self._names.add(definition.name)
+            self._note_numbers(definition.source_id, definition.columns)
             self._messages.pop(definition.source_id, None)
             return self._settled(relation_of(definition), is_whole_table=True)
 
@@ -532,10 +557,10 @@ def _first_with(
 
 
 def _is_same(left: Relation, right: Relation) -> bool:
-    """Return whether two relations have the same columns, and rows are found by the same key."""
+    """Return whether two relations have the same columns, with NULL or not, and the same key."""
 
     def facts(relation: Relation) -> tuple[object, ...]:
-        names = [(c.name, c.type_oid, c.typmod, c.id) for c in relation.columns]
+        names = [(c.name, c.type_oid, c.typmod, c.id, c.nullable) for c in relation.columns]
         return relation.source_id, names, relation.key, relation.before, relation.identity
 
     return facts(left) == facts(right)

@@ -17,8 +17,10 @@ from penstock.codec.postgres.retyping import holds
 from penstock.engines.postgres.target.alter import Alteration, Alterer
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.engines.postgres.target.types import same_type
+from penstock.host.errors import StatementFailed
 from penstock.model import PenstockError, Relation, TableName
 from penstock.ports.policies import ChangeKind, Policies, Policy
+from penstock.ports.refusals import ShapeNotApplicable, ValueRefused
 from penstock.ports.target import ShapeNote, TableRecord
 from penstock.sql.schema_drift import SchemaDrift
 from penstock.sql.shape_changes import (
@@ -88,7 +90,7 @@ class Reshaping:
         schema_drift = SchemaDrift.of(record)
         schema_drift.kept &= {column.name for column in table.columns}
         if aside:
-            self._execute_all(alterer.set_aside(aside), table.name)
+            self._execute_all(alterer.set_aside(aside), alterer)
             alterer = self._looked_again(alterer)
         for change in names:
             if not schema_drift.never_there(change):
@@ -98,7 +100,7 @@ class Reshaping:
         alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
         alterer.check()
         for alteration in alterer.ungenerated():
-            self._execute(alteration, table.name)
+            self._execute(alteration, alterer)
         for place, change in enumerate(changes):
             if place:  # columns were dropped and added
                 alterer = self._looked_again(alterer)
@@ -129,9 +131,9 @@ class Reshaping:
         if policy is Policy.TRY_EVOLVE:
             policy = self._tried(change, alterer, schema_drift)
         elif policy is Policy.EVOLVE:
-            self._execute_all(alterer.evolve(change), name)
+            self._execute_all(alterer.evolve(change), alterer)
         elif policy is Policy.LENIENT:
-            self._execute_all(alterer.lenient(change), name)
+            self._execute_all(alterer.lenient(change), alterer)
         else:
             logger.info("target table left as it is", table=str(name), change=change.what)
         schema_drift.went(change, policy)
@@ -140,7 +142,7 @@ class Reshaping:
         name = alterer.table.name
         try:
             with self.connection.transaction():
-                self._execute_all(alterer.evolve(change), name)
+                self._execute_all(alterer.evolve(change), alterer)
         except PenstockError as error:
             is_renamed = change.kind is ChangeKind.RENAME_COLUMN
             is_key = is_renamed and change.name in (alterer.record.key or ())
@@ -149,15 +151,16 @@ class Reshaping:
             note = schema_drift.note(change, error.message)
             self.noted.append(ShapeNote(table=name, text=note))
             logger.warning("change of shape not applied", table=str(name), note=note)
-            self._execute_all(alterer.lenient(change), name)
+            self._execute_all(alterer.lenient(change), alterer)
             return Policy.LENIENT
         return Policy.EVOLVE
 
-    def _execute_all(self, alterations: list[Alteration], name: TableName) -> None:
+    def _execute_all(self, alterations: list[Alteration], alterer: Alterer) -> None:
         for alteration in alterations:
-            self._execute(alteration, name)
+            self._execute(alteration, alterer)
 
-    def _execute(self, alteration: Alteration, name: TableName) -> None:
+    def _execute(self, alteration: Alteration, alterer: Alterer) -> None:
+        name = alterer.table.name
         try:
             if alteration.instead:
                 try:
@@ -168,5 +171,17 @@ class Reshaping:
             else:
                 self.connection.execute(alteration.sql)
         except psycopg.Error as error:
-            raise self.refused(error, name) from error
+            raise _impossible(self.refused(error, name), alteration, alterer) from error
         logger.info("target table altered", table=str(name), change=alteration.what)
+
+
+def _impossible(error: PenstockError, alteration: Alteration, alterer: Alterer) -> PenstockError:
+    """Return the error for an alteration that the target's rows, or its server, do not allow."""
+    if not isinstance(error, ValueRefused | StatementFailed):
+        return error
+    table = alterer.relation.full_name
+    return ShapeNotApplicable(
+        f"{error.message}: {alteration.what}",
+        hint=f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
+        **error.fields,
+    )
