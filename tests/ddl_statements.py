@@ -223,6 +223,7 @@ class OneByOne(Arena):
     """An arena whose histories run one after the other, each watched."""
 
     seen: _Seen
+    _has_ended = False
 
     def _play(self) -> None:
         self.seen = _Seen()
@@ -234,12 +235,18 @@ class OneByOne(Arena):
                 one.run_round(self._sides[one.number])
                 one.is_over = True
                 one.tables |= set(self._tables(one))
-                with suppress(ArenaStopped):
+                try:
                     self._settle()
-        self._settle()
+                except ArenaStopped as stopped:
+                    one.stopped = stopped.error
         with suppress(ArenaStopped):
+            self._settle()
             self._until(lambda: not self._wrong(), "all are equal")
+        self._has_ended = True
         self._note_reloads()
+
+    def _tend(self) -> bool:
+        return False if self._has_ended else super()._tend()
 
     @contextmanager
     def _probed(self, schema: str, copied: str, measured: Measured) -> Iterator[None]:

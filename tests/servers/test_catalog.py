@@ -500,6 +500,25 @@ def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> N
         assert (relation.awaits_reload, relation.columns[-1].id) == ("", 4)
 
 
+def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> None:
+    """A start that finds the new table in the catalogue knows the old one from the log."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(
+            catalog,
+            "create table public.t (id int primary key, a date)",
+            "insert into public.t values (1)",
+        )
+        before = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        _only(before, capture.relation_messages())
+        _run(catalog, "drop table public.t", "create table public.t (id int primary key, a int[])")
+        (definition,) = captured_tables(catalog, ["public.t"])
+        started = RelationResolver(catalog, [definition], known=before.relations())
+        adopted = started.adopt(definition)
+        assert adopted is not None
+        assert adopted.awaits_reload == str(ReloadReason.MADE_ANEW)
+        assert started.awaiting() == {definition.name: str(ReloadReason.MADE_ANEW)}
+
+
 def test_a_key_is_adopted(source_url: str) -> None:
     """Also after a message that came between two changes of it, but not an older one."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

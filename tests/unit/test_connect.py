@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -185,3 +186,22 @@ def test_what_may_be_tried_again(
         raise error
     assert c.safe_to_retry(caught.value) is retry
     assert caught.value.message.startswith("reading: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_motion"),
+    [
+        ("cache lookup failed for attribute 1 of relation 16393", True),
+        ("could not open relation with OID 16393", True),
+        ("could not read block 0", False),
+    ],
+)
+def test_a_table_that_is_altered_or_dropped_now_is_looked_at_again(
+    said: str, is_motion: bool
+) -> None:
+    """The server's functions read the newest catalogue, whatever the query's snapshot has."""
+
+    class Said(psycopg.errors.InternalError_):
+        diag = SimpleNamespace(message_primary=said)  # type: ignore[assignment]
+
+    assert c.is_table_in_motion(Said()) is is_motion

@@ -262,12 +262,15 @@ def is_table_in_motion(error: psycopg.Error) -> bool:
     """Return whether a look at the catalogue failed because a table is altered at this moment.
 
     The functions that print types and expressions read the newest catalogue, which may lack what
-    the query's snapshot still has: "cache lookup failed for attribute 1 of relation".
+    the query's snapshot still has: "cache lookup failed for attribute 1 of relation", or "could not
+    open relation with OID" where it is dropped.
     """
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return True
     said = error.diag.message_primary or ""
-    return isinstance(error, psycopg.errors.InternalError_) and "cache lookup failed" in said
+    return isinstance(error, psycopg.errors.InternalError_) and said.startswith(
+        ("cache lookup failed", "could not open relation with OID")
+    )
 
 
 def quoted(*names: str) -> str:

@@ -360,6 +360,8 @@ class RelationResolver:
             live = self._read(definition.source_id)
             if live is None or not _is_same(relation_of(live), relation):
                 return None
+        if last is not None and last.source_id != relation.source_id:
+            relation = replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
         return self._settled(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:

@@ -82,6 +82,7 @@ class PostgresEngine:
         self._stream: PostgresSource | None = None
         self._captures: Captures | None = None
         self._resends: Resends | None = None
+        self._published_again: set[TableName] = set()
 
     @property
     def name(self) -> str:
@@ -330,8 +331,11 @@ class PostgresEngine:
         again. A table that was taken out of the publication itself is left to its operator.
         """
         if not isinstance(action, StopPipeline) or not isinstance(action.error, TableNotPublished):
+            self._published_again.discard(action.table)
             return False
-        if self._actions is None or not self._actions.watch.is_created_again(action):
+        # Altered since, it was looked at once more before it was published.
+        is_known = action.table in self._published_again
+        if self._actions is None or not (is_known or self._actions.watch.is_created_again(action)):
             return False
         try:
             self._taken_captures().publish(action.table)
@@ -340,6 +344,7 @@ class PostgresEngine:
                 raise
             logger.warning("table is not published again", error=error.message)
             return False
+        self._published_again.add(action.table)
         logger.info("captured table is published again", table=str(action.table))
         return True
 

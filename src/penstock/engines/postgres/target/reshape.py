@@ -14,6 +14,7 @@ import psycopg
 import structlog
 
 from penstock.codec.postgres.retyping import holds
+from penstock.engines.postgres.connect import choice_hint
 from penstock.engines.postgres.target.alter import Alteration, Alterer
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
 from penstock.engines.postgres.target.types import same_type
@@ -182,6 +183,7 @@ def _impossible(error: PenstockError, alteration: Alteration, alterer: Alterer) 
     table = alterer.relation.full_name
     return ShapeNotApplicable(
         f"{error.message}: {alteration.what}",
-        hint=f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
+        hint=choice_hint(str(error.fields.get("sqlstate")))
+        or f"Run: penstock table resync FILE {table}; it is copied again in its new shape.",
         **error.fields,
     )
