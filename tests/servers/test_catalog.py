@@ -519,6 +519,20 @@ def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> N
         assert started.awaiting() == {definition.name: str(ReloadReason.MADE_ANEW)}
 
 
+def test_a_type_changed_before_the_first_row(source_url: str) -> None:
+    """The copy has the old type's values: the table is read again."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        _run(catalog, "create table public.t (id int primary key, a text[])")
+        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+        _run(
+            catalog,
+            "alter table public.t alter a type date using now()::date",
+            "insert into public.t values (1)",
+        )
+        relation = _only(resolver, capture.relation_messages())
+        assert relation.awaits_reload == str(ReloadReason.REWRITTEN)
+
+
 def test_a_key_is_adopted(source_url: str) -> None:
     """Also after a message that came between two changes of it, but not an older one."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:

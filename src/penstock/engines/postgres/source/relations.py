@@ -255,14 +255,15 @@ class RelationResolver:
             ids = {column.name: column.id for column in last.columns}
         else:
             found = live if last is not None else _first_with(message, (definition, live))
-            is_sure = last is None or found is None or not self._has_unseen_columns(found)
+            is_sure = found is None or not self._has_unseen_columns(found)
             if found is not None:
                 self._note_numbers(found.source_id, found.columns)
             if found is None or not is_sure or not _has_columns(message, relation_of(found)):
                 return replace(relation, awaits_reload=str(ReloadReason.CATALOGUE_AHEAD))
             ids = {column.name: column.id for column in found.columns}
         columns = tuple(replace(column, id=ids[column.name]) for column in relation.columns)
-        before = {column.id: column for column in last.columns} if last is not None else {}
+        base = last if last is not None else relation_of(definition)
+        before = {column.id: column for column in base.columns}
         is_recast = any(
             column.id in before
             and not is_kept_in_place(
