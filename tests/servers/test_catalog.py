@@ -22,7 +22,6 @@ from penstock.engines.postgres.source.catalog import (
     survey,
 )
 from penstock.engines.postgres.source.definitions import SettingsWrong, definitions_of
-from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.model import Identity, Relation, TableName
 
 pytestmark = pytest.mark.each_server
@@ -290,32 +289,6 @@ def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -
         assert neutral["kinds.mood[]"] == neutral['kinds."Pair"'] == "string"
 
 
-def test_types_of_a_shape(source_url: str) -> None:
-    """A relation of the stream, or of a look at the catalogue, brings the user's types."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create type public.mood as enum ('sad', 'glad')",
-            "create domain public.moods as public.mood[]",
-            "create table public.t (id int primary key, m public.moods)",
-            "insert into public.t values (1, '{sad}')",
-        )
-        (table,) = captured_tables(catalog, ["public.t"])
-        (message,) = capture.relation_messages()
-        resolved = RelationResolver(catalog, [table]).resolve(message)
-        assert resolved is not None
-        mood, moods = resolved.types
-        assert (mood.create_sql, mood.labels) == (
-            "create type \"public\".\"mood\" as enum ('sad', 'glad')",
-            ("sad", "glad"),
-        )
-        assert moods.name == "moods"
-        assert moods.kind == "d"
-        assert relation_of(table).types == resolved.types
-        looked = definitions_of(catalog, [table.source_id], shape_only=True)
-        assert looked[table.source_id].types == resolved.types
-
-
 def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
     """Names of columns may hold anything; a table may have very many."""
     odd = ["Größe", 'say "hi"', "a.b", "select", "x" * 63, "%s", "\\", "'", "\n"]
@@ -464,112 +437,6 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
         newest = _only(resolver, capture.relation_messages())
         assert resolver.adopt(older) is None
         assert resolver.current(newest.source_id) is newest
-
-
-def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> None:
-    """One of the same name and type took its place: the message is about either."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create table public.t (id int primary key)",
-            "insert into public.t values (1)",
-        )
-        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
-        _run(
-            catalog,
-            "alter table public.t add a int",
-            "insert into public.t values (2, 2)",
-            "alter table public.t drop a, add a int",
-        )
-        relation = _only(resolver, capture.relation_messages())
-        assert relation.awaits_reload == str(ReloadReason.CATALOGUE_AHEAD)
-        resolver.reshaped(captured_tables(catalog, ["public.t"])[0])
-        _run(
-            catalog,
-            "alter table public.t drop a",
-            "insert into public.t values (3)",
-        )
-        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
-        _run(
-            catalog,
-            "alter table public.t add b int",
-            "insert into public.t values (4, 4)",
-        )
-        relation = _only(resolver, capture.relation_messages())
-        assert (relation.awaits_reload, relation.columns[-1].id) == ("", 4)
-
-
-def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> None:
-    """A start that finds the new table in the catalogue knows the old one from the log."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create table public.t (id int primary key, a date)",
-            "insert into public.t values (1)",
-        )
-        before = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        _only(before, capture.relation_messages())
-        _run(catalog, "drop table public.t", "create table public.t (id int primary key, a int[])")
-        (definition,) = captured_tables(catalog, ["public.t"])
-        started = RelationResolver(catalog, [definition], known=before.relations())
-        adopted = started.adopt(definition)
-        assert adopted is not None
-        assert adopted.awaits_reload == str(ReloadReason.MADE_ANEW)
-        assert started.awaiting() == {definition.name: str(ReloadReason.MADE_ANEW)}
-
-
-def test_a_type_changed_before_the_first_row(source_url: str) -> None:
-    """The copy has the old type's values: the table is read again."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a text[])")
-        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        _run(
-            catalog,
-            "alter table public.t alter a type date using now()::date",
-            "insert into public.t values (1)",
-        )
-        relation = _only(resolver, capture.relation_messages())
-        assert relation.awaits_reload == str(ReloadReason.REWRITTEN)
-
-
-def test_a_key_is_adopted(source_url: str) -> None:
-    """Also after a message that came between two changes of it, but not an older one."""
-    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
-            catalog,
-            "create table public.t (id int primary key, a int not null)",
-            "insert into public.t values (1, 1)",
-        )
-        resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        assert _only(resolver, capture.relation_messages()).key == (0,)
-        _run(
-            catalog,
-            "alter table public.t drop constraint t_pkey, replica identity full",
-            "insert into public.t values (2, 2)",
-        )
-        without = _only(resolver, capture.relation_messages())
-        assert without.key == ()
-        catalog.execute("alter table public.t add primary key (a)")
-        (definition,) = captured_tables(catalog, ["public.t"])
-        adopted = resolver.adopt(definition)
-        assert adopted is not None
-        assert (adopted.key, adopted.version) == ((1,), 3)
-        assert resolver.adopt(definition) is None
-        catalog.execute("alter table public.t drop constraint t_pkey, add primary key (id)")
-        catalog.execute("alter table public.t alter a drop not null")
-        (definition,) = captured_tables(catalog, ["public.t"])
-        adopted = resolver.adopt(definition)
-        assert adopted is not None
-        assert adopted.columns[1].nullable
-
-        _run(
-            catalog,
-            "alter table public.t drop constraint t_pkey",
-            "insert into public.t values (3, 2)",
-        )
-        assert _only(resolver, capture.relation_messages()).key == ()
-        assert resolver.adopt(definition) is None
 
 
 def test_a_shape_that_changed_while_nobody_looked_is_adopted(source_url: str) -> None:

@@ -22,14 +22,13 @@ from fix_shared import SharedServers
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 COUNT = 8
-# Statements of which some histories still end otherwise than equal.
+# Statements that are refused by name (docs/schema-changes.md), and those that change a key: a copy
+# in another server may have none then.
+KEYS = {"recreate", "recreate_other", "replace_table", "change_key", "drop_key"}
 NOT_YET = {
-    POSTGRES: set(FEATURES)
-    - {"insert", "update", "delete", "update_all", "truncate", "comment", "set_default", "session"}
-    - {"several_per_transaction", "odd_names", "pause", "keyless", "unique"},
-    MYSQL: set(FEATURES)
-    - {"insert", "update", "delete", "update_all", "truncate", "comment", "set_default", "session"}
-    - {"several_per_transaction", "odd_names", "pause", "keyless"},
+    POSTGRES: {"rename_table", "generated", *KEYS},
+    # A name that is used again in a table without rows in the log so far.
+    MYSQL: {"rename", "swap", "rename_chain", "drop_add", "table_swap", "modify_case", *KEYS},
 }
 NOT_YET[MARIADB] = NOT_YET[MYSQL]
 
