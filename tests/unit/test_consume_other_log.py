@@ -67,6 +67,19 @@ def test_a_state_of_another_log_is_refused_before_the_first_link(feed: Feed) -> 
         feed.run(Noting())
 
 
+@pytest.mark.parametrize("gsn", [0, 9])
+def test_a_state_that_its_segment_cannot_have_is_refused(feed: Feed, gsn: int) -> None:
+    """A log that was put back from a copy keeps its id, and not its numbers."""
+    feed.write(2)
+    feed.write(2)
+    other = Position(segment=1, gsn=gsn, log_id=_log_id(feed))
+    ConsumerState(feed.directory).save(other)
+    noting = Noting()
+    with pytest.raises(ConsumerOfOtherLog, match="has gsn 2 to 4"):
+        feed.run(noting)
+    assert (saved(feed), noting.gsns) == (other, [])
+
+
 def test_links_of_another_log_are_refused_without_a_state(feed: Feed) -> None:
     """They would hide the new log's segments of the same numbers."""
     feed.write(1)

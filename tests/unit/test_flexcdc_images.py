@@ -190,6 +190,18 @@ def test_a_table_that_is_emptied_once_is_noted_once(flex: MemoryFlex) -> None:
     assert [(row[0], row[3]) for row in images(flex)] == [(1, 1), (0, None), (1, 2), (1, 3)]
 
 
+@pytest.mark.parametrize("appends", [1, 2, 3])
+def test_a_transaction_is_committed_as_a_whole(flex: MemoryFlex, appends: int) -> None:
+    """A commit that is due after its first row waits for its last."""
+    write(flex, [insert(9)], rotate=False)
+    write(flex, [insert(1), insert(2), insert(3)], markers=(truncate(2, 2, "item"),))
+    _run_partly(flex, 2, appends)
+    assert images(flex) == []
+    flex.run()
+    found = [(row[0], row[3]) for row in images(flex)]
+    assert found == [(1, 9), (1, 1), (0, None), (1, 2), (1, 3)]
+
+
 def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) -> None:
     """Nothing is written behind a place that somebody else has moved."""
     write(flex, [insert(1)])
