@@ -183,7 +183,7 @@ def test_lag(node: Path) -> None:
     """An hour is worth a warning; less is good to know."""
     newest = segments(node)[-1]
     path = added(node, newest + 1)
-    finding = one(node, "IG07", Severity.INFO, "1 segments", "0 minutes")
+    finding = one(node, "IG07", Severity.INFO, "1 segment,", "0 minutes")
     assert finding.command == ""
     os.utime(path, (0, path.stat().st_mtime - 7300))
     one(node, "IG07", Severity.WARNING, "122 minutes", "penstock consume node.toml")
