@@ -221,6 +221,8 @@ class World:
     def resolve(self, name: str, back: int) -> None:
         """Resolve everything that was answered; back: repeat, or send an earlier one."""
         feed = self.feeds[name]
+        if back and not feed.resolved:
+            return
         if back:
             try:
                 self.staging.advance(GROUP, name, Hlc(max(2, feed.resolved - back + 1)))
