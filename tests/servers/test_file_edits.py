@@ -78,7 +78,9 @@ def test_a_file_that_comes_back_before_anything_ran_changes_nothing(pair: Pair) 
     pair.write()
     pair.start()
     pair.check("item", "bag")
-    assert line(pair, "public.bag") == {}
+    found = line(pair, "public.bag")
+    assert (found["state"], found["code"]) == ("following", "")
+    assert not found["wanted"]
     pair.stop()
 
 
