@@ -26,6 +26,9 @@ class View(CdcConsumer):
 
     def start(self, metrics):
         self.data = sqlite3.connect(f"{self.folder}/{self.name}.db", isolation_level=None)
+        # The test reads beside it, and never waits for a writer then.
+        self.data.execute("pragma journal_mode = wal")
+        self.data.execute("pragma synchronous = off")
         self.data.execute("create table if not exists item (id integer primary key, n integer)")
 
     def on_events(self, events):
