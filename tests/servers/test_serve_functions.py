@@ -19,7 +19,6 @@ import psycopg
 import pytest
 
 from fix_log import ITEM, inserts, numbered
-from fix_postgres import Server
 from fix_serve import Running, source_log, write_base, write_log
 
 OLD = [(n, f"note {n}") for n in range(1, 6)]
@@ -219,13 +218,12 @@ NOT_ANSWERED = {
 """They are refused as not supported, and never answered in another way."""
 
 
+@pytest.mark.parametrize("postgres_version", [15], indirect=True)  # the server that is imitated
 @pytest.mark.parametrize("of", ["slots", "sessions", "statements", "queries", "parameters"])
 def test_answers_are_those_of_a_server(
-    of: str, ours: psycopg.Connection, real: psycopg.Connection, postgres: Server
+    of: str, ours: psycopg.Connection, real: psycopg.Connection
 ) -> None:
     """In the order in which they are typed, on one connection each."""
-    if postgres.version != 15:
-        pytest.skip("the server that is imitated is of version 15")
     real.execute("insert into item values (6, 'note 6')")
     statements: list[tuple[str, Any]] = {
         "slots": [(one, None) for one in SLOTS],
