@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mutate_protections import Tree, read_mutants, say
+from mutate_protections import Mutant, Tree, read_mutants, say
 
 HISTORIES_MAX = 300
 AT_ONCE = 40
@@ -47,30 +47,28 @@ class Finder:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._sound: dict[tuple[str, int], dict[str, str]] = {}
+        self._sound: dict[tuple[str, ...], dict[str, str]] = {}
 
-    def find(self, defect: str, flags: str, begin: int) -> str:
+    def find(self, defect: Mutant, begin: int) -> str:
         """Return how a planted defect shows, and after how many histories; empty if it does not."""
+        flags = defect.tests.split()
         for turn in range(-(-HISTORIES_MAX // AT_ONCE)):
             seed = begin + turn
-            ends = self._planted(defect, flags, seed)
+            with self._tree.planted(defect):
+                ends = read_ends(self._tree.folder, flags, seed)
             sound = self._sound_ends(flags, seed)
             news = {number: end for number, end in ends.items() if sound.get(number) != end}
             if news:
                 number, end = next(iter(news.items()))
-                more = f" and {len(news) - 1} more" if news else ""
+                more = f" and {len(news) - 1} more" if news.keys() - {number} else ""
                 return f"within {AT_ONCE * (turn + 1)} histories: {number} {end}{more}"
         return ""
 
-    def _planted(self, defect: str, flags: str, seed: int) -> dict[str, str]:
-        (mutant,) = (one for one in read_mutants([DEFECTS]) if one.name == defect)
-        with self._tree.planted(mutant):
-            return read_ends(self._tree.folder, flags.split(), seed)
-
-    def _sound_ends(self, flags: str, seed: int) -> dict[str, str]:
-        if (flags, seed) not in self._sound:
-            self._sound[flags, seed] = read_ends(self._tree.folder, flags.split(), seed)
-        return self._sound[flags, seed]
+    def _sound_ends(self, flags: list[str], seed: int) -> dict[str, str]:
+        place = (*flags, str(seed))
+        if place not in self._sound:
+            self._sound[place] = read_ends(self._tree.folder, flags, seed)
+        return self._sound[place]
 
 
 def main() -> int:
@@ -88,7 +86,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="penstock-defects-") as folder:
         finder = Finder(Tree(Path(folder)))
         for one in chosen:
-            shown = finder.find(one.name, one.tests, options.seed)
+            shown = finder.find(one, options.seed)
             found += bool(shown)
             say(f"{'found' if shown else 'NOT FOUND'}: {one.name} ({one.tests}) {shown}")
     say(f"{found} of {len(chosen)} defects found within {HISTORIES_MAX} histories each")

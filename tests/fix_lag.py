@@ -26,7 +26,7 @@ from penstock.control.log_facts import read_log_end
 from penstock.control.status import read_status
 from penstock.control.stopping import StopRequest
 from penstock.extract.extractor import STATUS_FILE
-from penstock.load.bulk import BulkResult
+from penstock.load.bulk_options import BulkResult
 from penstock.load.loader_state import LoaderState, read_loader_state
 from penstock.ports.config import Config
 

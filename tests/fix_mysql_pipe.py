@@ -18,7 +18,7 @@ from penstock.control.extract_process import extract_changes
 from penstock.control.load_process import _Load
 from penstock.control.stopping import StopRequest
 from penstock.extract.extractor import Outcome
-from penstock.load.bulk import BulkResult
+from penstock.load.bulk_options import BulkResult
 from penstock.ports.config import Config
 
 

@@ -11,7 +11,10 @@ import pytest
 from fix_pipeline import Ran, penstock
 from fix_postgres import Server
 from fix_staging_database import at, batch, change
+from penstock.engines.postgres.target import progress
+from penstock.model import TableName
 from penstock.ports.staging import StagedTable, staging_at
+from penstock.ports.target import TableRecord
 
 
 class Feeds:
@@ -90,3 +93,17 @@ def test_it_begins_with_nothing(feeds: Feeds) -> None:
     assert (feeds.staged(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
     with staging_at(feeds.staging).opened() as session:
         assert session.group_names() == ()
+
+
+def test_tables_of_another_pipeline_stay(feeds: Feeds) -> None:
+    """One that loads into the same target has made a table, and remembers it there."""
+    others = TableName("public", "others")
+    with psycopg.connect(feeds.target, autocommit=True) as sql:
+        progress.ensure_tables(sql)
+        made = TableRecord(
+            source=others, target=others, merge_name="others", made=True, columns=None
+        )
+        progress.write_tables(sql, [made])
+    done = feeds.reset("--target")
+    assert done.code == 0, done.err
+    assert (feeds.rows("orders"), feeds.rows("others")) == (0, 1)

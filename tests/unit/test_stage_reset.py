@@ -16,7 +16,6 @@ from penstock.control import stage_reset
 from penstock.control.stage_rewind import RewindRefused
 from penstock.model import TableName
 from penstock.model.removal import Removal
-from penstock.ports.leftovers import Leftovers
 from penstock.ports.stage_config import StageMode
 from penstock.ports.stage_groups import leases_of
 
@@ -40,10 +39,8 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
     section = SimpleNamespace(lease_seconds=60.0)
     gone: list[str] = []
 
-    def leftovers(_url: str, *, tables: list[TableName]) -> Leftovers:
-        rows = Removal(what=f"rows of {tables[0]}", statements=("truncate t;",))
-        progress = Removal(what="progress", statements=("drop schema wirekite;",))
-        return Leftovers(log_id="", removals=(rows, progress), has_progress=True)
+    def emptied(_url: str, tables: list[TableName]) -> tuple[Removal, ...]:
+        return (Removal(what=f"rows of {tables[0]}", statements=("truncate t;",)),)
 
     def remove(_url: str, _removal: Removal) -> None:
         assert site.staging.checkpoints, "what is staged is forgotten last"
@@ -56,7 +53,7 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
     }
     for name, found in replaced.items():
         monkeypatch.setattr(stage_reset, name, found)
-    monkeypatch.setattr(stage_reset.at_target, "leftovers", leftovers)
+    monkeypatch.setattr(stage_reset.at_target, "emptied", emptied)
     monkeypatch.setattr(stage_reset.at_target, "remove", remove)
     place.config.directory = "shop"
 
@@ -96,7 +93,6 @@ def test_a_reset_with_the_target_begins_with_nothing(
     site.apply(StageMode.CONSISTENT)
     gone = reset(True)
     assert "rows of public.t" in gone
-    assert "progress" not in gone, "another pipeline may have its own there"
     assert (site.values(), site.waiting(), site.staging.checkpoints) == ({}, [], {})
     site.post(StageMode.CONSISTENT, row(4, 2, v=4))
     site.resolve(5)

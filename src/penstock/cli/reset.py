@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments import (
-    any_config,
-    common,
-    diagnostics,
-    pipeline_config,
-    pipeline_file,
-)
+from penstock.cli.arguments import any_config, common, diagnostics, pipeline_config, pipeline_file
 from penstock.cli.output import ask, say, say_json, say_text
 
 if TYPE_CHECKING:

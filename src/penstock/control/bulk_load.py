@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.control.servers import server_pair, source_tables
-from penstock.load.bulk import BulkOptions, BulkResult, load_in_bulk
+from penstock.load.bulk import load_in_bulk
+from penstock.load.bulk_options import BulkOptions, BulkResult
 from penstock.load.bulk_progress import OnProgress
 from penstock.load.session import Session
 from penstock.model import TableDefinition

@@ -1,4 +1,4 @@
-"""What the server of a log is doing: its process, and the slots that clients have there.
+"""The server of a log as `penstock status` shows it: its process, and the slots of its clients.
 
 Slots are read from the server's state file, so they are right whether or not it runs; who is
 connected only the running process knows, and says in run/serve.json.
@@ -32,7 +32,7 @@ REPORT_NAME = "serve.json"
 
 
 class ServeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the serving process wrote last.
+    """The last report of the serving process.
 
     Attributes:
         pid: its process id.

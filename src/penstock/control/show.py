@@ -23,13 +23,7 @@ from rich.text import Text
 
 from penstock.control.compare import CompareProgress
 from penstock.control.consumer_list import ConsumerLine
-from penstock.control.display import (
-    console,
-    human_bytes,
-    human_count,
-    human_seconds,
-    pairs,
-)
+from penstock.control.display import console, human_bytes, human_count, human_seconds, pairs
 from penstock.control.doctor import Report
 from penstock.control.lag import Lag
 from penstock.control.live import bulk_table, change_rows, table_rows

@@ -26,7 +26,7 @@ from penstock.ports.staging_errors import StagingMissing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReset:
-    """What a reset of staged changefeeds does.
+    """The things that a reset of staged changefeeds takes back.
 
     Attributes:
         shown: what is removed, for people; its `source` is the staging database.
@@ -55,11 +55,8 @@ def look(config: Config, *, with_tables: bool) -> StageReset:
                 tables += [one.target for one in session.staged_tables(group)]
     except StagingMissing:
         pass  # nothing was ever staged
-    emptied: tuple[Removal, ...] = ()
-    if with_tables and tables:
-        # The progress stays: another pipeline may have its own there. Ours goes back.
-        found = at_target.leftovers(config.target.url, tables=tables)
-        emptied = found.removals[: -1 if found.has_progress else None]
+    # The progress stays: another pipeline may have its own there. Ours goes back.
+    emptied = at_target.emptied(config.target.url, tables) if with_tables else ()
     what = "all staged rows and checkpoints" if with_tables else "all marks of what is applied"
     notes = "everything that is staged is applied again by `penstock stage`"
     if with_tables:

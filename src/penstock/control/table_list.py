@@ -36,7 +36,7 @@ WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """One table.
+    """A table as `table ls` shows it.
 
     state: where it is. wanted: the state that it will reach; empty when it has. behind: row changes
     of this table that wait and that the others' progress has passed. code, error, hint: why it does

@@ -52,8 +52,6 @@ from penstock.ports.server_pair import ReadPlan
 from penstock.ports.target import target_name
 from penstock.sql.read_plan import read_plan_of
 
-__all__ = ["BulkOptions", "BulkResult", "BulkStopped", "finish_foreign_keys", "load_in_bulk"]
-
 logger = structlog.get_logger(__name__)
 
 FRESH_POINTS_MAX = 10  # a table that is truncated every few seconds is met in between

@@ -1,4 +1,4 @@
-"""What a bulk load is given, and what it gives back. Nouns."""
+"""Options of a bulk load, and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APPLICATION_NAME = "penstock bulk driver"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOptions:
-    """Where a bulk load reads, writes and keeps its state. namespaces: source to target schema.
+    """Options of a bulk load: where it reads and writes. namespaces: source to target schema.
 
     servers: both, unless they have the same types. replaces: rows of a target table that no
     plan of this load put there may go. adds_foreign_keys: False leaves them to
@@ -52,7 +52,7 @@ class BulkOptions:
 
 @dataclass(slots=True)
 class BulkResult:
-    """What a bulk load did. rows: per source table, in all, also those of earlier runs.
+    """Result of a bulk load. rows: per source table, in all, also those of earlier runs.
 
     positions: per source table its consistent point as an ordered number. notes: sentences for
     the user: what was begun afresh and why, what the target lacks. foreign_keys_pending: tables are
@@ -69,5 +69,5 @@ class BulkResult:
 
     @property
     def stands_at_one_position(self) -> bool:
-        """Whether all tables are as the source was at one moment."""
+        """Return whether all tables are as the source was at one moment."""
         return all(position == self.settled for position in self.positions.values())

@@ -46,7 +46,7 @@ MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
 
 
 BEGIN_ANEW = (
-    "It was made anew, or its links were removed. Put the old log back; or give the new one's "
+    "It was created again, or its links were removed. Put the old log back; or give the new one's "
     "pipeline another name, so that it joins as another log."
 )
 
@@ -114,7 +114,7 @@ class _Held:
 
 
 def _errors_of(place: InputPlace) -> ReaderErrors:
-    """What a merge says when it cannot go on in a log."""
+    """Return the errors of a merge that cannot go on in a log."""
 
     def make_missed(text: str, last: int, following: int) -> SegmentMissing:
         is_first = text.startswith(GREATER)  # last is the one that is not there then

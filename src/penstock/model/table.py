@@ -107,7 +107,7 @@ class TableDefinition:
     in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
     SHOW CREATE TABLE, where it was asked for. widens: its columns get types that hold more when a
     value needs it, so a target table may have such types already. changed_s: when the definition
-    was last written (MariaDB) or the table last rebuilt, in seconds since 1970; 0 if not known.
+    was last written, or the table last rebuilt, in seconds since 1970; 0 if not known.
     """
 
     name: TableName
@@ -137,7 +137,7 @@ class TableDefinition:
         """The columns by which changes find a row, as `Relation.key`; empty where all are."""
         is_told = self.identity in (Identity.DEFAULT, Identity.INDEX) and self.identity_columns
         key = self.identity_columns if is_told else self.key_of_changes
-        # Rows of a source with identities, PostgreSQL, come without generated columns.
+        # A source that has identities of columns sends no generated ones.
         unsent = {column.name for column in self.columns if column.generated and column.id}
         return () if unsent & {*key} else key
 

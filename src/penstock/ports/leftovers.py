@@ -18,17 +18,15 @@ TABLES_MAX = 12  # that a line names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """What the target holds of a pipeline.
+    """Things that the target holds of a pipeline.
 
     Attributes:
         log_id: of the log that it follows; empty if it follows none.
-        removals: what goes; the progress is the last one.
-        has_progress: whether there is a progress.
+        removals: what goes.
     """
 
     log_id: str
     removals: tuple[Removal, ...]
-    has_progress: bool = False
 
 
 def named(tables: Collection[TableName]) -> str:
@@ -39,7 +37,7 @@ def named(tables: Collection[TableName]) -> str:
 
 
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
-    """Look at the target, and return what it holds of a pipeline; the progress comes last.
+    """Look at the target, and return what it holds of a pipeline.
 
     Args:
         url: of the target.
@@ -48,6 +46,15 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
             tables stay as they are.
     """
     found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
+    return found
+
+
+def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+    """Return how these tables of the target are emptied, those that are there; nothing else goes.
+
+    Of a target that several pipelines write, `leftovers` would take the others' tables, too.
+    """
+    found: tuple[Removal, ...] = part(url, "leftovers").emptied(url, tables)
     return found
 
 

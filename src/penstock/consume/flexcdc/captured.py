@@ -84,7 +84,7 @@ class Identities:
 
     @property
     def text(self) -> str:
-        """As it is stored."""
+        """Return the text in which they are stored."""
         return json.dumps({"source_id": self.source_id, "names": dict(self.names)})
 
     def in_table_of(self, relation: Relation) -> Identities:

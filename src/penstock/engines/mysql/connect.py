@@ -397,7 +397,7 @@ def server_error(doing: str, number: int, sqlstate: str, said: str) -> PenstockE
     if number in _GONE:
         hint = (
             "The table was dropped or renamed meanwhile. Run the same command again: `[source] "
-            "tables` is looked up anew."
+            "tables` is read again."
         )
     if number in _READ_ONLY:
         hint = (

@@ -210,7 +210,7 @@ class Assembler:
 
     @property
     def _is_between(self) -> bool:
-        """Whether no transaction is open, in a file that is named."""
+        """Return whether no transaction is open, and the binlog file is known."""
         return bool(self.decoder.file_name) and not (self.decoder.in_transaction or self._parks)
 
     @property

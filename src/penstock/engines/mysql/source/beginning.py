@@ -8,7 +8,6 @@ handover, which rests on a snapshot (`snapshot.py`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from penstock.codec.mysql.binlog_position import BINLOG_HEAD_BYTES, BinlogPositi
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.engines.mysql.connect import Connection, value
+from penstock.engines.mysql.source.bulk_reader import short_digest
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.client import DumpOptions, Gtids, open_binlog
 from penstock.engines.mysql.source.login import probe_server_id
@@ -140,8 +140,7 @@ def shapes_of(tables: Sequence[TableDefinition]) -> list[tuple[object, ...]]:
 
 def digest_of(table: TableDefinition) -> str:
     """Return what tells a table's definition from an earlier or later one: 24 hex digits."""
-    text = repr(shapes_of([table]))
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return short_digest(shapes_of([table]))
 
 
 def settled_digests(
@@ -149,11 +148,8 @@ def settled_digests(
 ) -> dict[str, str]:
     """Return the digests of tables that were the same before and after a moment, keyed by name."""
     digests = {str(one.name): digest_of(one) for one in before}
-    return {
-        str(one.name): digest_of(one)
-        for one in after
-        if digests.get(str(one.name)) == digest_of(one)
-    }
+    later = {str(one.name): digest_of(one) for one in after}
+    return {name: digest for name, digest in later.items() if digests.get(name) == digest}
 
 
 def transactions_before(url: str, position: BinlogPosition) -> str:

@@ -26,7 +26,9 @@ _NO_SUCH_TABLE = 1146
 _CHANGED_S = """
     select coalesce(unix_timestamp(create_time), 0)
       from information_schema.tables
-     where table_schema = {schema} and cast(table_name as binary) = cast({name} as binary)
+     where table_schema = {schema}
+       and table_name = {name}
+       and cast(table_name as binary) = cast({name} as binary)
 """
 
 
@@ -37,7 +39,7 @@ class MySQLBulkReader:
         self._session = session
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader. What rebuilt the table shows when it is read; renamed columns do not."""
+        """Compare names and time of the definition: a renamed column shows no other way."""
         if not task.chunk.shape:
             return False
         from penstock.engines.mysql.connect import literal, quoted  # with the driver
@@ -58,7 +60,7 @@ class MySQLBulkReader:
         return RowsOfChunk(self._session, task.chunk.copy_out, task.read_plan.cells, dialect)
 
     def number(self, select: str, *, keeps: bool = False) -> int:
-        """What a SELECT of one whole number gives. keeps: tables that were read stay locked."""
+        """Return the result of a SELECT of one whole number. keeps: tables read stay locked."""
         cells = [TextCell(form=CellForm.PLAIN)]
         rows = RowsOfChunk(self._session, select, cells, LineDialect.LOAD_DATA, keeps=keeps)
         return int(b"".join(rows))
@@ -80,7 +82,12 @@ def shape_text(table: TableDefinition) -> str:
 
 
 def _shape_text(names: Sequence[str], changed_s: int) -> str:
-    return hashlib.blake2b(repr((*names, changed_s)).encode(), digest_size=12).hexdigest()
+    return short_digest((*names, changed_s))
+
+
+def short_digest(facts: object) -> str:
+    """Return 24 hex digits that tell these facts from others; for what has a lasting `repr`."""
+    return hashlib.blake2b(repr(facts).encode(), digest_size=12).hexdigest()
 
 
 def open_reader(url: str, snapshot_id: str, snapshot_text: str) -> MySQLBulkReader | None:

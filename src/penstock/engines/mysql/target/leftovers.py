@@ -52,7 +52,13 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
                 statements=(f"drop database {quoted(SCHEMA)};",),
             )
         )
-    return Leftovers(log_id=log_id, removals=tuple(removals), has_progress=bool(has_schema))
+    return Leftovers(log_id=log_id, removals=tuple(removals))
+
+
+def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+    """See `ports.leftovers`."""
+    with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
+        return tuple(_emptied(connection, tables, ()))
 
 
 def _known(connection: Connection) -> dict[TableName, bool]:

@@ -65,7 +65,7 @@ class PostgresBulkReader:
         return LinesOfCopy(self.connection, copy_out, task.read_plan.lines, doing=task.doing)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader. `was_rewritten` has said so before, unless the table is gone."""
+        """Return whether the table is gone; of others `was_rewritten` tells it before."""
         return error.fields.get("sqlstate") == _NO_SUCH_TABLE
 
     def close(self) -> None:

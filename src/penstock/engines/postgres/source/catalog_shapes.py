@@ -22,7 +22,7 @@ from penstock.model import ColumnDefinition, Relation, TableDefinition, TableNam
 def dropped_definitions(
     connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
 ) -> list[TableDefinition]:
-    """What is remembered of followed tables that are no longer there.
+    """Return what is remembered of followed tables that are no longer there.
 
     The server still sends what was committed before they were dropped. known: as for the resolver.
     """
@@ -38,7 +38,7 @@ def dropped_definitions(
 
 
 def definition_of(relation: Relation) -> TableDefinition:
-    """What the log remembers of a table: enough to read changes of one that was dropped."""
+    """Return what the log remembers of a table: enough to read changes of a dropped one."""
     return TableDefinition(
         name=TableName(relation.schema, relation.name),
         source_id=relation.source_id,

@@ -289,7 +289,7 @@ def rewritten_tables(
 def reshaped_tables(
     connection: psycopg.Connection, tables: Sequence[TableDefinition]
 ) -> set[TableName]:
-    """Those whose columns are not the ones that the snapshot's catalogue has."""
+    """Return the tables whose columns are not those in the snapshot's catalogue."""
     seen: dict[int, list[tuple[int, str, int, int]]] = {one.source_id: [] for one in tables}
     with server_errors("reading the columns that tables had"):
         for source_id, *column in connection.execute(COLUMNS_THEN, {"ids": sorted(seen)}):

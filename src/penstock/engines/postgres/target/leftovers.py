@@ -56,9 +56,16 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
                 statements=("drop schema wirekite cascade;",),
             )
         )
-    return Leftovers(
-        log_id=row[0] if row else "", removals=tuple(removals), has_progress=has_schema
-    )
+    return Leftovers(log_id=row[0] if row else "", removals=tuple(removals))
+
+
+def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+    """See `ports.leftovers`."""
+    with (
+        closing(connect(url, application_name=APPLICATION_NAME)) as connection,
+        server_errors("looking at the tables of the target"),
+    ):
+        return tuple(_emptied(connection, tables, ()))
 
 
 def _emptied(
