@@ -180,8 +180,8 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
     }
 
 
-def main() -> None:
-    """Gather the classes that set a code, and write the page."""
+def page() -> str:
+    """Return the page: the classes that set a code, with their hints."""
     classes: dict[str, ast.ClassDef] = {}
     every: list[ast.ClassDef] = []  # a name may be used in two modules
     trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "src").rglob("*.py"))}
@@ -215,7 +215,12 @@ def main() -> None:
         lines.append(f"## {code} {node.name}\n\n{text}\n\n*{retry}*\n")
         lines += [f"- {hint.replace('<', '&lt;')}" for hint in hints.get(node.name, [])[:HINTS_MAX]]
         lines += [""] if node.name in hints else []
-    (ROOT / "docs" / "errors.md").write_text("\n".join(lines))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the page."""
+    (ROOT / "docs" / "errors.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":
