@@ -11,6 +11,8 @@ import psycopg
 from fix_pgoutput import xlog
 from penstock.codec.postgres.pgoutput_messages import RelationMessage, relation_message
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
+from penstock.engines.postgres.source.catalog import RelationResolver
+from penstock.model import Relation
 
 SLOT = "peek"
 PUBLICATION = "peek"
@@ -68,3 +70,17 @@ def capturing(url: str, *tables: str) -> Iterator[Capture]:
         connection.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
         yield Capture(url=url, connection=connection)
         connection.execute("select pg_drop_replication_slot(%s)", (slot,))
+
+
+def run_all(connection: psycopg.Connection, *statements: str) -> None:
+    """Run statements in their order."""
+    for statement in statements:
+        connection.execute(statement)
+
+
+def resolve_only(resolver: RelationResolver, messages: list[RelationMessage]) -> Relation:
+    """Return the relation that the only message means."""
+    (message,) = messages
+    relation = resolver.resolve(message)
+    assert relation is not None
+    return relation

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from fix_peek import capturing
+from fix_peek import capturing, resolve_only, run_all
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.engines.postgres.connect import connect, quoted
 from penstock.engines.postgres.source.catalog import (
@@ -22,7 +22,7 @@ from penstock.engines.postgres.source.catalog import (
     survey,
 )
 from penstock.engines.postgres.source.definitions import SettingsWrong, definitions_of
-from penstock.model import Identity, Relation, TableName
+from penstock.model import Identity, TableName
 
 pytestmark = pytest.mark.each_server
 
@@ -34,11 +34,6 @@ def catalog(source_url: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def _run(connection: psycopg.Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-
-
 def _names(connection: psycopg.Connection, *patterns: str) -> list[str]:
     return [str(table.name) for table in captured_tables(connection, patterns)]
 
@@ -48,7 +43,7 @@ def _names(connection: psycopg.Connection, *patterns: str) -> list[str]:
 
 def test_what_has_no_changes_in_the_servers_log_is_left_out(catalog: psycopg.Connection) -> None:
     """Views, foreign and unlogged tables are told with the reason, for doctor."""
-    _run(
+    run_all(
         catalog,
         "create table public.t (id int primary key)",
         "create unlogged table public.u (id int primary key)",
@@ -91,7 +86,7 @@ def test_patterns_choose_tables(catalog: psycopg.Connection) -> None:
 
 def test_partitioned_tables_are_one_table(catalog: psycopg.Connection) -> None:
     """Leaves belong to the root, unless the root is not captured."""
-    _run(
+    run_all(
         catalog,
         "create schema parts",
         "create table public.root (id int, at date) partition by range (at)",
@@ -134,7 +129,7 @@ TYPES = (
 
 def test_definitions_tell_all_a_target_needs(catalog: psycopg.Connection) -> None:
     """Keys, types, defaults, generated and identity columns, foreign keys, indexes."""
-    _run(
+    run_all(
         catalog,
         *TYPES,
         'create table public.other (b int, "A a" text, primary key ("A a", b))',
@@ -192,13 +187,13 @@ def test_types_can_be_made_elsewhere(
 ) -> None:
     """CREATE TYPE texts run in their order on an empty database and give the same types."""
     columns = 'a kinds.net_price, b kinds."Pair"[], c kinds.span, d kinds.mood, e kinds.blob'
-    _run(catalog, *TYPES, f"create table public.t ({columns})")
+    run_all(catalog, *TYPES, f"create table public.t ({columns})")
     (table,) = captured_tables(catalog, ["public.t"])
     with open_catalog(target_url) as target:
         target.execute("create schema kinds")
         for kind in table.types:
             target.execute(kind.create_sql)
-        _run(target, f"create table public.t ({columns})")
+        run_all(target, f"create table public.t ({columns})")
         (made,) = captured_tables(target, ["public.t"])
     assert made.types == table.types
     assert [c.type_text for c in made.columns] == [c.type_text for c in table.columns]
@@ -206,7 +201,7 @@ def test_types_can_be_made_elsewhere(
 
 def test_values_that_old_rows_have_are_known(catalog: psycopg.Connection) -> None:
     """ADD COLUMN ... DEFAULT writes no rows: the value is in the catalogue, in exact text."""
-    _run(
+    run_all(
         catalog,
         "create table public.t (id int primary key)",
         "insert into public.t values (1)",
@@ -256,7 +251,7 @@ def _every_type(connection: psycopg.Connection) -> list[str]:
 def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -> None:
     """For columns of every type there is, so that bulk and stream share a shape."""
     with open_catalog(source_url) as catalog:
-        _run(catalog, *TYPES)
+        run_all(catalog, *TYPES)
         available = {row[0] for row in catalog.execute("select name from pg_available_extensions")}
         for extension in ("hstore", "citext"):
             if extension in available:
@@ -265,7 +260,7 @@ def test_the_message_and_the_catalogue_give_the_same_relation(source_url: str) -
         assert len(types) > 150
         with capturing(source_url) as capture:
             columns = ", ".join(f"c{i} {name}" for i, name in enumerate(types))
-            _run(
+            run_all(
                 catalog,
                 f"create table public.t (id int primary key, {columns}, n numeric(8,-2), "
                 "v varchar(3)[], tw int generated always as (id + 1) stored)",
@@ -311,7 +306,7 @@ def test_a_thousand_columns_and_odd_names(source_url: str) -> None:
 def test_partitions_resolve_to_their_root(source_url: str) -> None:
     """The root's message is the one that rows come under."""
     with open_catalog(source_url) as catalog:
-        _run(
+        run_all(
             catalog,
             "create table public.root (id int primary key, b text) partition by list (id)",
             "create table public.leaf (b text, gone int, id int not null)",
@@ -327,27 +322,20 @@ def test_partitions_resolve_to_their_root(source_url: str) -> None:
     assert [c.name for c in resolved[0].columns] == ["id", "b"]
 
 
-def _only(resolver: RelationResolver, messages: list[RelationMessage]) -> Relation:
-    (message,) = messages
-    relation = resolver.resolve(message)
-    assert relation is not None
-    return relation
-
-
 def test_versions_count_on(source_url: str) -> None:
     """A changed shape is the next version; the same again is the same, also after a restart."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a varchar(5))")
+        run_all(catalog, "create table public.t (id int primary key, a varchar(5))")
         tables = captured_tables(catalog, ["public.t"])
         resolver = RelationResolver(catalog, tables)
         catalog.execute("insert into public.t values (1)")
-        first = _only(resolver, capture.relation_messages())
-        _run(
+        first = resolve_only(resolver, capture.relation_messages())
+        run_all(
             catalog,
             "alter table public.t add b int default 7",
             "insert into public.t values (2)",
         )
-        second = _only(resolver, capture.relation_messages())
+        second = resolve_only(resolver, capture.relation_messages())
         assert (first.version, second.version) == (1, 2)
         assert second.columns[2].missing == "7"
         widened = resolver.widen(second, 2)
@@ -359,10 +347,10 @@ def test_versions_count_on(source_url: str) -> None:
         again = RelationResolver(
             catalog, captured_tables(catalog, ["public.t"]), known=resolver.relations()
         )
-        assert _only(again, capture.relation_messages()) == widened
+        assert resolve_only(again, capture.relation_messages()) == widened
         catalog.execute("alter table public.t alter a type varchar(9)")
         catalog.execute("insert into public.t values (4)")
-        last = _only(again, capture.relation_messages())
+        last = resolve_only(again, capture.relation_messages())
         assert last.version == 4
         assert last.columns[1].source_type == "character varying(9)"
         assert last.columns[2] == widened.columns[2]
@@ -371,7 +359,7 @@ def test_versions_count_on(source_url: str) -> None:
 def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> None:
     """Rows older than a DROP are decoded as their message says, and that is noted."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             *TYPES,
             "create table public.t (id int primary key, a kinds.price, b kinds.mood, c int)",
@@ -382,7 +370,7 @@ def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> 
         )
         table = captured_tables(catalog, ["public.t"])
         messages = capture.relation_messages()
-        relation = _only(RelationResolver(catalog, table), messages)
+        relation = resolve_only(RelationResolver(catalog, table), messages)
         assert [c.name for c in relation.columns] == ["id", "a", "b", "c"]
         assert [c.neutral for c in relation.columns] == [
             "int32",
@@ -392,23 +380,23 @@ def test_a_catalogue_that_moved_on_does_not_stop_the_stream(source_url: str) -> 
         ]
         assert len(relation.notes) == 3
         catalog.execute("drop table public.t")
-        assert _only(RelationResolver(catalog, table), messages) == relation
+        assert resolve_only(RelationResolver(catalog, table), messages) == relation
 
 
 def test_a_table_made_anew_takes_the_old_ones_place(source_url: str) -> None:
     """Same name, other oid: the next version under that name."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a int default 3)")
+        run_all(catalog, "create table public.t (id int primary key, a int default 3)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
         catalog.execute("insert into public.t values (1)")
-        old = _only(resolver, capture.relation_messages())
-        _run(
+        old = resolve_only(resolver, capture.relation_messages())
+        run_all(
             catalog,
             "drop table public.t",
             "create table public.t (id int primary key, b text)",
             "insert into public.t values (1)",
         )
-        new = _only(resolver, capture.relation_messages())
+        new = resolve_only(resolver, capture.relation_messages())
         assert (new.version, [c.name for c in new.columns]) == (2, ["id", "b"])
         assert new.source_id != old.source_id
         assert not resolver.is_captured(old.source_id)
@@ -417,10 +405,10 @@ def test_a_table_made_anew_takes_the_old_ones_place(source_url: str) -> None:
 def test_a_definition_is_adopted_once(source_url: str) -> None:
     """A column added to a table that nobody writes reaches the log; one already seen does not."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key)")
+        run_all(catalog, "create table public.t (id int primary key)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
         catalog.execute("insert into public.t values (1)")
-        assert _only(resolver, capture.relation_messages()).version == 1
+        assert resolve_only(resolver, capture.relation_messages()).version == 1
         catalog.execute("alter table public.t add a int default 5")
         (definition,) = captured_tables(catalog, ["public.t"])
         adopted = resolver.adopt(definition)
@@ -428,13 +416,13 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
         assert (adopted.version, adopted.columns[1].missing) == (2, "5")
         assert resolver.adopt(definition) is None
         catalog.execute("insert into public.t values (2)")
-        assert _only(resolver, capture.relation_messages()) is adopted
+        assert resolve_only(resolver, capture.relation_messages()) is adopted
 
         # The stream knows of b and c before the extractor comes to the definition with b alone.
         catalog.execute("alter table public.t add b int")
         (older,) = captured_tables(catalog, ["public.t"])
-        _run(catalog, "alter table public.t add c int", "insert into public.t values (3)")
-        newest = _only(resolver, capture.relation_messages())
+        run_all(catalog, "alter table public.t add c int", "insert into public.t values (3)")
+        newest = resolve_only(resolver, capture.relation_messages())
         assert resolver.adopt(older) is None
         assert resolver.current(newest.source_id) is newest
 
@@ -442,10 +430,10 @@ def test_a_definition_is_adopted_once(source_url: str) -> None:
 def test_a_shape_that_changed_while_nobody_looked_is_adopted(source_url: str) -> None:
     """The log is older than the definitions that a new start reads; rows in between do no harm."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a int, b int)")
+        run_all(catalog, "create table public.t (id int primary key, a int, b int)")
         before = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
         catalog.execute("insert into public.t values (1)")
-        old = _only(before, capture.relation_messages())
+        old = resolve_only(before, capture.relation_messages())
         catalog.execute("insert into public.t values (2)")
         for change in ("drop column b", "add column c int", "alter column c type bigint"):
             catalog.execute(f"alter table public.t {change}".encode())
@@ -467,7 +455,7 @@ def test_a_database_without_encoding_keeps_text_as_bytes(postgres: object) -> No
         connection.execute(f"create database {name} encoding 'SQL_ASCII' template template0")
     raw = url.replace(name.removesuffix("_raw"), name)
     with open_catalog(raw) as catalog:
-        _run(catalog, "create table public.t (id int primary key, a text, b bytea)")
+        run_all(catalog, "create table public.t (id int primary key, a text, b bytea)")
         (table,) = captured_tables(catalog, ["public.t"])
     postgres.drop_database(raw)  # type: ignore[attr-defined]
     postgres.drop_database(url)  # type: ignore[attr-defined]
@@ -485,7 +473,7 @@ def test_a_connection_with_other_settings_is_refused(source_url: str) -> None:
 
 def test_unknown_oids_are_kept_as_text(catalog: psycopg.Connection) -> None:
     """A message about a table that is gone, with a type that is gone."""
-    _run(catalog, "create table public.t (id int)")
+    run_all(catalog, "create table public.t (id int)")
     (table,) = captured_tables(catalog, ["public.t"])
     message = RelationMessage(
         xid=None,

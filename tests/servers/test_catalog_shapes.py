@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import psycopg
-
-from fix_peek import capturing
-from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from fix_peek import capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     captured_tables,
@@ -14,25 +11,12 @@ from penstock.engines.postgres.source.catalog import (
 )
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.table_shape import ReloadReason
-from penstock.model import Relation
-
-
-def _run(connection: psycopg.Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-
-
-def _only(resolver: RelationResolver, messages: list[RelationMessage]) -> Relation:
-    (message,) = messages
-    relation = resolver.resolve(message)
-    assert relation is not None
-    return relation
 
 
 def test_types_of_a_shape(source_url: str) -> None:
     """A relation of the stream, or of a look at the catalogue, brings the user's types."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create type public.mood as enum ('sad', 'glad')",
             "create domain public.moods as public.mood[]",
@@ -58,48 +42,50 @@ def test_types_of_a_shape(source_url: str) -> None:
 def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> None:
     """One of the same name and type took its place: the message is about either."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (id int primary key)",
             "insert into public.t values (1)",
         )
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
-        _run(
+        assert resolve_only(resolver, capture.relation_messages()).awaits_reload == ""
+        run_all(
             catalog,
             "alter table public.t add a int",
             "insert into public.t values (2, 2)",
             "alter table public.t drop a, add a int",
         )
-        relation = _only(resolver, capture.relation_messages())
+        relation = resolve_only(resolver, capture.relation_messages())
         assert relation.awaits_reload == str(ReloadReason.CATALOGUE_AHEAD)
         resolver.reshaped(captured_tables(catalog, ["public.t"])[0])
-        _run(
+        run_all(
             catalog,
             "alter table public.t drop a",
             "insert into public.t values (3)",
         )
-        assert _only(resolver, capture.relation_messages()).awaits_reload == ""
-        _run(
+        assert resolve_only(resolver, capture.relation_messages()).awaits_reload == ""
+        run_all(
             catalog,
             "alter table public.t add b int",
             "insert into public.t values (4, 4)",
         )
-        relation = _only(resolver, capture.relation_messages())
+        relation = resolve_only(resolver, capture.relation_messages())
         assert (relation.awaits_reload, relation.columns[-1].id) == ("", 4)
 
 
 def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> None:
     """A start that finds the new table in the catalogue knows the old one from the log."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (id int primary key, a date)",
             "insert into public.t values (1)",
         )
         before = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        _only(before, capture.relation_messages())
-        _run(catalog, "drop table public.t", "create table public.t (id int primary key, a int[])")
+        resolve_only(before, capture.relation_messages())
+        run_all(
+            catalog, "drop table public.t", "create table public.t (id int primary key, a int[])"
+        )
         (definition,) = captured_tables(catalog, ["public.t"])
         started = RelationResolver(catalog, [definition], known=before.relations())
         adopted = started.adopt(definition)
@@ -111,33 +97,33 @@ def test_a_table_created_again_is_adopted_to_be_read_again(source_url: str) -> N
 def test_a_type_changed_before_the_first_row(source_url: str) -> None:
     """The copy has the old type's values: the table is read again."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a text[])")
+        run_all(catalog, "create table public.t (id int primary key, a text[])")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        _run(
+        run_all(
             catalog,
             "alter table public.t alter a type date using now()::date",
             "insert into public.t values (1)",
         )
-        relation = _only(resolver, capture.relation_messages())
+        relation = resolve_only(resolver, capture.relation_messages())
         assert relation.awaits_reload == str(ReloadReason.REWRITTEN)
 
 
 def test_a_key_is_adopted(source_url: str) -> None:
     """Also after a message that came between two changes of it, but not an older one."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (id int primary key, a int not null)",
             "insert into public.t values (1, 1)",
         )
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
-        assert _only(resolver, capture.relation_messages()).key == (0,)
-        _run(
+        assert resolve_only(resolver, capture.relation_messages()).key == (0,)
+        run_all(
             catalog,
             "alter table public.t drop constraint t_pkey, replica identity full",
             "insert into public.t values (2, 2)",
         )
-        without = _only(resolver, capture.relation_messages())
+        without = resolve_only(resolver, capture.relation_messages())
         assert without.key == ()
         catalog.execute("alter table public.t add primary key (a)")
         (definition,) = captured_tables(catalog, ["public.t"])
@@ -152,10 +138,10 @@ def test_a_key_is_adopted(source_url: str) -> None:
         assert adopted is not None
         assert adopted.columns[1].nullable
 
-        _run(
+        run_all(
             catalog,
             "alter table public.t drop constraint t_pkey",
             "insert into public.t values (3, 2)",
         )
-        assert _only(resolver, capture.relation_messages()).key == ()
+        assert resolve_only(resolver, capture.relation_messages()).key == ()
         assert resolver.adopt(definition) is None

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fix_peek import capturing
-from penstock.codec.postgres.pgoutput_messages import RelationMessage
+from fix_peek import capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     TableNotCapturable,
@@ -16,7 +15,6 @@ from penstock.engines.postgres.source.catalog import (
     open_catalog,
     relation_of,
 )
-from penstock.model import Relation
 
 
 @pytest.fixture
@@ -24,18 +22,6 @@ def catalog(source_url: str) -> Iterator[psycopg.Connection]:
     """A catalogue connection to a fresh database."""
     with open_catalog(source_url) as connection:
         yield connection
-
-
-def _run(connection: psycopg.Connection, *statements: str) -> None:
-    for statement in statements:
-        connection.execute(statement)
-
-
-def _only(resolver: RelationResolver, messages: list[RelationMessage]) -> Relation:
-    (message,) = messages
-    relation = resolver.resolve(message)
-    assert relation is not None
-    return relation
 
 
 @pytest.mark.parametrize(
@@ -52,7 +38,7 @@ def test_keys_by_identity(
 ) -> None:
     """The key is always among the columns that a before image holds."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (d int, c int not null unique, b int, a int, primary key(b, a))",
             f"alter table public.t replica identity {identity.replace('c_key', 't_c_key')}",
@@ -75,7 +61,7 @@ def test_a_key_that_holds_only_at_commit_finds_no_row(
 ) -> None:
     """Two rows may have one key between two changes, so the whole row is the key."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (a int primary key deferrable, b int)",
             f"alter table public.t replica identity {identity}",
@@ -88,14 +74,16 @@ def test_a_key_that_holds_only_at_commit_finds_no_row(
         assert resolved == relation_of(table)
         assert resolved.key == ()
         assert [resolved.columns[i].name for i in resolved.before] == before
-        _run(catalog, "alter table public.t drop constraint t_pkey, add primary key (a)")
+        run_all(catalog, "alter table public.t drop constraint t_pkey, add primary key (a)")
         (table,) = captured_tables(catalog, ["public.t"])
         resolver = RelationResolver(catalog, [table])
-        assert _only(resolver, [message]).key == (0,)
+        assert resolve_only(resolver, [message]).key == (0,)
         # Deferrable again, without a column that another message could tell of.
-        _run(catalog, "alter table public.t drop constraint t_pkey, add primary key (a) deferrable")
+        run_all(
+            catalog, "alter table public.t drop constraint t_pkey, add primary key (a) deferrable"
+        )
         resolver.forget()
-        assert _only(resolver, [message]).key == ()
+        assert resolve_only(resolver, [message]).key == ()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +103,7 @@ def test_a_root_without_identity_is_known_by_its_partitions(
 ) -> None:
     """The server sends what the partition's identity holds, whatever the root has."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             f"create table public.t (c int, b int, a int, {key}) partition by list (a)",
             "create table public.leaf partition of public.t default",
@@ -132,7 +120,7 @@ def test_a_root_without_identity_is_known_by_its_partitions(
 
 def test_a_partition_with_less_than_the_root_needs_is_refused(catalog: psycopg.Connection) -> None:
     """Also where the root's own identity is NOTHING: its rows are found by its key."""
-    _run(
+    run_all(
         catalog,
         "create table public.t (b int not null, a int, primary key (a)) partition by list (a)",
         "create table public.leaf partition of public.t default",
@@ -147,7 +135,7 @@ def test_a_partition_with_less_than_the_root_needs_is_refused(catalog: psycopg.C
 def test_a_key_with_a_generated_column_finds_no_row(source_url: str) -> None:
     """The rest of such a key may be the same in many rows."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (a int, b int, g int generated always as (b) stored,"
             " primary key (a, g))",
@@ -155,12 +143,14 @@ def test_a_key_with_a_generated_column_finds_no_row(source_url: str) -> None:
         )
         (table,) = captured_tables(catalog, ["public.t"])
         resolver = RelationResolver(catalog, [table])
-        assert _only(resolver, capture.relation_messages()).key == relation_of(table).key == ()
+        assert (
+            resolve_only(resolver, capture.relation_messages()).key == relation_of(table).key == ()
+        )
 
 
 def test_without_any_key_the_whole_row_is_the_key(catalog: psycopg.Connection) -> None:
     """No key, or one that is not usable as identity."""
-    _run(
+    run_all(
         catalog,
         "create table public.t (a int, b int)",
         "alter table public.t replica identity full",
@@ -177,32 +167,32 @@ def test_without_any_key_the_whole_row_is_the_key(catalog: psycopg.Connection) -
 def test_a_key_dropped_meanwhile_is_no_key(source_url: str) -> None:
     """With identity FULL rows that became alike must not be folded into one."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(
+        run_all(
             catalog,
             "create table public.t (id int primary key, a int)",
             "alter table public.t replica identity full",
         )
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
         catalog.execute("insert into public.t values (1)")
-        assert _only(resolver, capture.relation_messages()).key == (0,)
-        _run(
+        assert resolve_only(resolver, capture.relation_messages()).key == (0,)
+        run_all(
             catalog,
             "alter table public.t drop constraint t_pkey",
             "insert into public.t values (1)",
         )
-        assert _only(resolver, capture.relation_messages()).key == ()
+        assert resolve_only(resolver, capture.relation_messages()).key == ()
 
 
 def test_a_key_dropped_from_a_default_identity_is_no_key(source_url: str) -> None:
     """Nor does the message say that with identity DEFAULT, but that it has no column."""
     with open_catalog(source_url) as catalog, capturing(source_url) as capture:
-        _run(catalog, "create table public.t (id int primary key, a int)")
+        run_all(catalog, "create table public.t (id int primary key, a int)")
         resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
         catalog.execute("insert into public.t values (1)")
-        assert _only(resolver, capture.relation_messages()).key == (0,)
-        _run(
+        assert resolve_only(resolver, capture.relation_messages()).key == (0,)
+        run_all(
             catalog,
             "alter table public.t drop constraint t_pkey",
             "insert into public.t values (1)",
         )
-        assert _only(resolver, capture.relation_messages()).key == ()
+        assert resolve_only(resolver, capture.relation_messages()).key == ()
