@@ -50,6 +50,18 @@ def begun(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
     return seen(target)
 
 
+def apply_cut_off(target: MyApplying, place: str) -> None:
+    """Apply the second segment, cut off once at a fault point if one is named."""
+    with armed(f"{place}:1:error" if place else ""):
+        try:
+            while target.applied.segment < 1:
+                target.batch()
+        except FaultInjected:
+            target.target.forget()
+    while target.applied.segment < 1:
+        target.batch()
+
+
 def test_a_batch_ends_where_a_shape_changes(my_start: MyStart, log: LogMaker) -> None:
     """Rows before the change, the change, rows behind it: three moments of the source."""
     target = begun(my_start, log)
@@ -247,15 +259,7 @@ def test_new_columns_with_values_of_old_rows(
         insert(OTHER, 1), relations=[replace(OLD, columns=(*OLD.columns, added), version=2)]
     )
     log.close_segment()
-    if place:
-        with armed(f"{place}:1:error"):
-            try:
-                while target.applied.segment < 1:
-                    target.batch()
-            except FaultInjected:
-                target.target.forget()
-    while target.applied.segment < 1:
-        target.batch()
+    apply_cut_off(target, place)
     found = target.rows("select n from t")[0][0]
     assert found == (dt.datetime(2024, 2, 29, 12) if expected is None else expected)  # noqa: DTZ001
 
@@ -356,12 +360,5 @@ def test_names_are_swapped_once_wherever_it_is_cut_off(
     swapped = (number, replace(a, name="b"), replace(b, name="a"))
     log.transaction(insert(replace(first, columns=swapped, version=2), 2, 11, 21))
     log.close_segment()
-    with armed(f"{place}:1:error"):
-        try:
-            while target.applied.segment < 1:
-                target.batch()
-        except FaultInjected:
-            target.target.forget()
-    while target.applied.segment < 1:
-        target.batch()
+    apply_cut_off(target, place)
     assert target.rows("select id, b, a from t order by id") == [(1, 10, 20), (2, 11, 21)]
