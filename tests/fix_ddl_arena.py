@@ -461,7 +461,7 @@ class Arena:
         tables = [
             one
             for one in read_isolations(self._config.layout.state)
-            if int(one.schema[1:]) in refused
+            if int(one.schema[1:]) in refused and one.name in self._source.tables(one.schema)
         ]
         for table in tables:
             resync(self._config, table)

@@ -17,6 +17,7 @@ from penstock.control.bulk_load import bulk_load
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk
 from penstock.ports.planner import Planning, Point, TableRead, open_planner
+from penstock.ports.refusals import TargetShapeDiffers
 
 SWAP = ["alter table t rename column a to x", "alter table t rename column b to a",
         "alter table t rename column x to b"]  # fmt: skip
@@ -128,3 +129,46 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out(
         result = bulk_load(config, Here(), meddling)  # type: ignore[arg-type]
     assert any("was dropped in the source" in note for note in result.notes)
     assert rows(target_url, f'select * from "{name}".u') == [(1,)]
+
+
+class CutOff(Exception):
+    """The first run of a bulk load ends, as by a kill."""
+
+
+@pytest.mark.parametrize("how", ALTERATIONS)
+def test_a_table_that_is_altered_between_two_runs(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, how: str
+) -> None:
+    """The target table that the first run created is recreated: it holds no complete copy."""
+    sql(mysql, mysql_url, "create table t (id int primary key, a int, b int)")
+    sql(mysql, mysql_url, "insert into t values (1, 10, 100), (2, 20, 200)")
+
+    def cut_off() -> None:
+        raise CutOff
+
+    config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
+    with open_planner(config) as planner, pytest.raises(CutOff):
+        bulk_load(config, Here(), Meddling(planner, "plan", cut_off))  # type: ignore[arg-type]
+    for statement in FOR_MYSQL.get(how, ALTERATIONS[how]):
+        sql(mysql, mysql_url, statement)
+    with open_planner(config) as planner:
+        bulk_load(config, Here(), planner)  # type: ignore[arg-type]
+    # Where all columns fit, the table stays, with its columns in their old order.
+    columns = "id, a, b" if how in ("swapped", "added again") else "*"
+    expected = mysql.execute(f"select {columns} from t order by 1", name)
+    found = rows(target_url, f'select {columns} from "{name}".t order by 1')
+    assert found == [*map(tuple, expected)]
+
+
+def test_a_table_of_the_users_own_is_not_recreated(
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path
+) -> None:
+    """Another shape is refused, and the table stays."""
+    sql(mysql, mysql_url, "create table t (id int primary key, a int)")
+    config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
+    with psycopg.connect(target_url, autocommit=True) as connection:
+        connection.execute(f'create schema "{name}"')
+        connection.execute(f'create table "{name}".t (id int primary key)')
+    with open_planner(config) as planner, pytest.raises(TargetShapeDiffers):
+        bulk_load(config, Here(), planner)  # type: ignore[arg-type]
+    assert rows(target_url, f'select * from "{name}".t') == []

@@ -214,18 +214,26 @@ class _Load:
                 raise found.refusals[targets[name]]
         # Not those that are done: their shape follows the log, which may be behind the source.
         due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
-        self.result.notes += self.create(due)
+        self.result.notes += self.create(due, steps)
         return steps
 
-    def create(self, due: Sequence[TableDefinition]) -> list[str]:
-        """Make tables; one of ours that no longer fits is made anew, where its rows may go."""
+    def create(self, due: Sequence[TableDefinition], steps: dict[TableName, Step]) -> Sequence[str]:
+        """Create the missing tables.
+
+        A table that penstock created and that no longer has the source's shape is recreated: none
+        of these tables holds a complete copy. Raises TargetShapeDiffers for any other table.
+        """
         try:
             return self.target.create(due)
         except TargetShapeDiffers:
-            if not self.options.replaces:
-                raise
             for definition in due:
-                self.target.drop_if_made(target_name(definition.name, self.options.namespaces))
+                try:
+                    self.target.create([definition])
+                except TargetShapeDiffers:
+                    name = definition.name
+                    self.target.drop_if_made(target_name(name, self.options.namespaces))
+                    steps[name] = Step.AFRESH
+                    self.note(f"{name} was altered in the source and is loaded from the start")
             return self.target.create(due)
 
     # -- the rows ----------------------------------------------------------------------------------
