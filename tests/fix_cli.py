@@ -27,7 +27,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, st
     """Exit code, standard output and standard error of a command line."""
     code = 0
     try:
-        cli.guarded(list(arguments))
+        cli.run_guarded(list(arguments))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
     out, err = capsys.readouterr()

@@ -19,7 +19,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     """Exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
-        cli.guarded(["ignite", *map(str, arguments)])
+        cli.run_guarded(["ignite", *map(str, arguments)])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
     return code, *capsys.readouterr()

@@ -33,7 +33,7 @@ def from_mysql(folder: Path, source: str, target: str, **sections: dict[str, str
 def ended(*arguments: str) -> int:
     """The exit code of a command line."""
     with pytest.raises(SystemExit) as caught:
-        cli.guarded(list(arguments))
+        cli.run_guarded(list(arguments))
     return int(caught.value.code or 0) if isinstance(caught.value.code, int | None) else 1
 
 

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from fix_postgres import Server
 from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
-from penstock.cli import guarded
+from penstock.cli import run_guarded
 from penstock.engines.postgres.connect import with_database
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.memo import VERSIONS
@@ -171,7 +171,7 @@ def test_doctor_shows_what_an_operator_runs(
         given = url.replace("postgresql", scheme, 1)
         file.write_text(text.format(given, postgres.url()))
         with pytest.raises(SystemExit) as ended:
-            guarded(["doctor", str(file), "--json"])
+            run_guarded(["doctor", str(file), "--json"])
         assert ended.value.code == 1
         out, err = capsys.readouterr()
         assert err == ""

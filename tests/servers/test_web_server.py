@@ -216,7 +216,7 @@ def test_without_its_libraries_the_command_says_what_to_install(path: Path, tmp_
     program = (
         "import sys, importlib.util as u; found = u.find_spec\n"
         f"u.find_spec = lambda name, *a: None if name in {FEATURES[WEB]!r} else found(name, *a)\n"
-        "from penstock.cli import guarded; guarded(sys.argv[1:])"
+        "from penstock.cli import run_guarded; run_guarded(sys.argv[1:])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, "web", str(path), "--json"], capture_output=True, text=True

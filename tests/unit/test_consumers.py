@@ -51,7 +51,7 @@ def said(capsys: Capture, feed: Feed, *arguments: str, code: int = 0) -> list[di
     path = str(feed.root / "shop.toml")
     ended = 0
     try:
-        cli.guarded([path if a == "FILE" else a for a in arguments] + ["--json"])
+        cli.run_guarded([path if a == "FILE" else a for a in arguments] + ["--json"])
     except SystemExit as exited:
         ended = int(exited.code or 0)
     found = capsys.readouterr()
@@ -101,7 +101,7 @@ def test_people_get_a_table(feed: Feed, capsys: Capture) -> None:
     """With the names of its columns."""
     feed.register()
     feed.write(2)
-    cli.guarded(["consumers", "ls", str(feed.root / "shop.toml")])
+    cli.run_guarded(["consumers", "ls", str(feed.root / "shop.toml")])
     out = capsys.readouterr().out
     assert "held back" in out
     assert "2 events" in out

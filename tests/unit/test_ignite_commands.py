@@ -53,7 +53,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int,
     """Exit code, output and errors of `penstock ignite ...`."""
     code = 0
     try:
-        cli.guarded(["ignite", *map(str, arguments)])
+        cli.run_guarded(["ignite", *map(str, arguments)])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 0
     return code, *capsys.readouterr()
@@ -256,4 +256,4 @@ def test_resend_that_cannot_begin(
     )
     code, _, err = called(capsys, "resend", file, "--caches", "a")
     assert code == 2
-    assert "is no Apache Ignite" in err
+    assert "is not Apache Ignite" in err

@@ -280,7 +280,7 @@ def test_it_is_shown(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
     shutil.rmtree(cdc_of(node))
     with pytest.raises(SystemExit) as ended:
-        cli.guarded(["doctor", str(node_pipeline(node.parent, node)), "--json"])
+        cli.run_guarded(["doctor", str(node_pipeline(node.parent, node)), "--json"])
     assert ended.value.code == 1
     told = json.loads(capsys.readouterr().out)
     assert [one["code"] for one in told["findings"] if one["severity"] == "E"] == ["IG01"]

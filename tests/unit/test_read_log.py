@@ -531,7 +531,7 @@ def test_positions_convert_to_text_as_the_page_says(position: int) -> None:
 def run_log(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
     """Return what `penstock log` with these arguments prints, and its standard error."""
     with suppress(SystemExit):
-        cli.guarded(["log", *arguments])
+        cli.run_guarded(["log", *arguments])
     printed = capsys.readouterr()
     return printed.out, printed.err
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fix_staging import FakeCatalog, FakeStaging
 from fix_tokens import GRANTED, pem, token
-from penstock.cli.entry import guarded
+from penstock.cli.entry import run_guarded
 from penstock.control import stage_process
 from penstock.control.config import load_config
 from penstock.control.stage_process import StageNotInstalled, StageSectionMissing, stage
@@ -196,7 +196,7 @@ def test_a_file_that_is_not_for_changefeeds(
     with pytest.raises(StageSectionMissing, match=r"has no \[stage\]"):
         stage(load_config(path, {}), create=False, on_served=lambda _url: None)
     with pytest.raises(SystemExit):
-        guarded(["stage", str(path)])
+        run_guarded(["stage", str(path)])
     assert "ST16" in capsys.readouterr().err
 
 

@@ -188,7 +188,7 @@ def command(**_):
     print("went on")
 
 entry.cli.main = command
-entry.guarded(["run", "shop.toml", "--json"])
+entry.run_guarded(["run", "shop.toml", "--json"])
 """
 
 

@@ -1,9 +1,9 @@
-"""The command line: arguments in, exit codes out. The one package that prints.
+"""The command line: arguments in, exit codes out. This is the one package that prints.
 
-What the commands do is in `penstock.control`, imported when a command needs it, so that `--help`
-answers at once.
+The commands' work is in `penstock.control`, which is imported when a command needs it, so that
+`--help` answers at once.
 """
 
-from penstock.cli.entry import cli, guarded, main
+from penstock.cli.entry import cli, main, run_guarded
 
-__all__ = ["cli", "guarded", "main"]
+__all__ = ["cli", "main", "run_guarded"]

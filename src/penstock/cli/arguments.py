@@ -1,4 +1,4 @@
-"""What commands have in common: the pipeline file, the options, the order in --help."""
+"""The parts that commands share: the pipeline file, the options, the order in --help."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class InOrder(click.Group):
-    """A group that lists its commands in the order of use."""
+    """Group that lists its commands in the order of use."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The commands as they were added."""
+        """Return the commands' names in the order in which they were added."""
         return list(self.commands)
 
 
 def pipeline_file(function: F) -> F:
-    """The argument FILE that most commands take."""
+    """Add the argument FILE, which most commands take, to a command."""
     return click.argument("file", metavar="FILE", type=PIPELINE_FILE)(function)
 
 
 def common(function: F) -> F:
-    """The options that every command has."""
+    """Add the options that every command has."""
     decorated = click.option(
         "--json", "as_json", is_flag=True, help="Print JSON, one object per line, errors too."
     )(function)
@@ -44,7 +44,7 @@ def common(function: F) -> F:
 
 
 def group_option(function: F) -> F:
-    """The option of commands for consumers that says which log, if there are several."""
+    """Add the option `--group`, which names the log if there are several, to a command."""
     return click.option(
         "--group",
         metavar="SCHEMA",
@@ -58,7 +58,10 @@ checked_option = click.option("--checked", is_flag=True, hidden=True)
 
 
 def table_name(text: str, argument: str) -> TableName:
-    """A table as `schema.table`; anything else is wrong usage of that argument."""
+    """Return the table that is written as `schema.table`.
+
+    Raises BadParameter, which names the argument, if the text has another form.
+    """
     schema, dot, name = text.partition(".")
     if not dot or not schema or not name:
         raise click.BadParameter(f"{text!r} is not schema.table", param_hint=argument)
@@ -66,9 +69,13 @@ def table_name(text: str, argument: str) -> TableName:
 
 
 def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
-    """Read a pipeline file that has a source. Raises SourceMissing, and what reading it does.
+    """Read a pipeline file that has a source.
 
-    takes_merge: one with [merge] will do.
+    Raises SourceMissing, and the errors of reading the file.
+
+    Args:
+        file: The pipeline file.
+        takes_merge: A file with [merge] in place of a source is accepted too.
     """
     from penstock.control.config import load_config
     from penstock.control.config_needs import need_source
@@ -93,7 +100,7 @@ def any_config(file: Path) -> Config:
 
 
 def consumed_config(file: Path, group: str) -> Config:
-    """Read a pipeline file for consumers: of a file with [stage] what `--group` says."""
+    """Read a pipeline file for consumers; for a file with [stage], the log that `--group` names."""
     from penstock.control.config import load_config
     from penstock.control.config_needs import need_source
     from penstock.control.consumers import consumed
@@ -105,7 +112,7 @@ def consumed_config(file: Path, group: str) -> Config:
 
 
 def diagnostics(verbose: bool) -> None:
-    """Send diagnostics to where the caller wants them."""
+    """Send diagnostics to the place that the caller wants."""
     from penstock.control.diagnostics import configure_diagnostics
     from penstock.host.process import under_parent
 

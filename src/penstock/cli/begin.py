@@ -1,4 +1,4 @@
-"""The commands that need no pipeline file: init writes one, copy does without."""
+"""The commands that need no pipeline file: init writes one, copy works without one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.model.words import count_words
 
 
 def _patterns(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns that were given one by one, or with commas between; quoted names may hold some."""
+    """Split patterns at commas and return them one by one; a quoted pattern is not split."""
     parts = [part for text in given for part in ([text] if '"' in text else text.split(","))]
     return tuple(part.strip() for part in parts if part.strip())
 
@@ -45,13 +45,13 @@ def init(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    """Write a pipeline file from two URLs, with what is to be chosen and done first.
+    """Write a pipeline file from two URLs, with the choices and tasks that come first.
 
-    Without TARGET it is one for consumers alone: changes are extracted, and nothing is loaded.
+    Without TARGET the file is for consumers alone: changes are extracted, and nothing is loaded.
 
-    Looks at both servers as doctor and plan do: the tables that there are, values that the target
-    cannot hold, with the choices, and the SQL that each server's user still lacks, all as comments
-    in the file. Passwords do not get into it: it names environment variables. Changes nothing else.
+    Looks at both servers as doctor and plan do: the existing tables, values that the target cannot
+    hold, with the choices, and the SQL that each server's user still lacks, all as comments in the
+    file. The file names environment variables in place of passwords. Changes nothing else.
 
     \b
     Example:     penstock init postgresql://repl:secret@db1/shop mysql://loader:secret@db2/shop
@@ -103,7 +103,7 @@ def init(
     "types",
     metavar="LOSS=CHOICE",
     multiple=True,
-    help='What becomes of values that the target cannot hold: "zero dates=null". '
+    help='How to write values that the target cannot hold: "zero dates=null". '
     "Without it such a value is an error.",
 )
 @common
@@ -117,10 +117,10 @@ def copy(
 ) -> None:
     """Copy tables once from one database into another; no pipeline file is needed.
 
-    All rows are of one moment; the source stays in use. Tables are made in the target where they
-    are missing. State is kept in a folder below the current one until it is done, so that the same
-    command goes on where it was stopped; then the folder is removed, and schema wirekite from the
-    target. To follow changes as well, use `penstock init`.
+    All rows are of one moment; the source stays in use. Missing tables are created in the target.
+    State is kept in a folder below the current one until the copy is done, so that the same command
+    continues where it was stopped; then the folder is removed, and schema wirekite from the target.
+    To follow changes as well, use `penstock init`.
 
     \b
     What it changes:  target: the tables; a folder penstock-copy-... here until it is done

@@ -1,4 +1,4 @@
-"""The command that packs what a cluster's executors need: cluster-archive."""
+"""The command cluster-archive: packs what the executors of a cluster need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NAME_DEFAULT = "penstock-cluster.tar.gz"
 def cluster_archive(file: Path, as_json: bool, verbose: bool) -> None:
     """Pack penstock, its kernels and drivers for the executors of a Spark cluster.
 
-    FILE is penstock-cluster.tar.gz where none is named. The archive has the versions that are
+    FILE is penstock-cluster.tar.gz unless it is named. The archive has the versions that are
     installed here, and neither Python nor pyspark: the cluster's machines need the same Python, and
-    have pyspark with their Spark. Prints what to add to the pipeline file.
+    have pyspark with their Spark. Prints the lines to add to the pipeline file.
 
     \b
     What it changes:

@@ -1,4 +1,4 @@
-"""The commands of consumers: consume."""
+"""The command that runs a consumer: consume."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def consume(
     verbose: bool,
     checked: bool,
 ) -> None:
-    """Run one consumer: every change of the log into the class of [consumers.NAME].
+    """Run one consumer: pass every change of the log to the class of [consumers.NAME].
 
-    It goes on behind its saved state, at its own pace; the load and other consumers do not notice.
-    One process at a time runs a consumer: a second one gives up after lockTimeout. Its messages go
-    to standard error and to run/consume-NAME.log in the pipeline's directory.
+    It continues after its saved state, at its own pace, independently of the load and of other
+    consumers. One process at a time runs a consumer: a second one gives up after lockTimeout. Its
+    messages go to standard error and to run/consume-NAME.log in the pipeline's directory.
 
     \b
-    What it changes:  disk: cdc/NAME/: its state; links of segments that it is past are removed
+    What it changes:  disk: cdc/NAME/: its state; links of segments that it has read are removed
     Example:          penstock consume shop.toml search
     Exit codes:       0 stopped as asked, 1 an error (the saved state is unchanged), 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -55,4 +55,4 @@ def consume(
     diagnostics(verbose)
     with errors_kept(config, f"consume {name}"):
         consumer_process.consume(config, name, standby=standby, checked=checked)
-    say(as_json, f"stopped: {name} goes on behind its saved state", stopped=True)
+    say(as_json, f"stopped: {name} continues after its saved state", stopped=True)

@@ -40,10 +40,10 @@ def consumers() -> None:
 @group_option
 @common
 def consumers_ls(file: Path, group: str, as_json: bool, verbose: bool) -> None:
-    """List the consumers: what each is at, how far behind, and what it holds on the disk.
+    """List the consumers: position of each, how far behind it is, and the disk space it holds.
 
     `target` is the load: the segments in log/ are its links, the target's progress is its state.
-    saved and read are numbers of row changes; behind is from what is saved to the end of the log.
+    saved and read are numbers of row changes; behind counts those from saved to the end of the log.
     "held back" is the size of segments that have no other name any more.
 
     \b
@@ -69,9 +69,9 @@ def consumers_ls(file: Path, group: str, as_json: bool, verbose: bool) -> None:
 @group_option
 @common
 def consumers_add(file: Path, name: str, group: str, as_json: bool, verbose: bool) -> None:
-    """Register a consumer of the file while all runs: it has links from the next rotation on.
+    """Register a consumer of the file while the pipeline runs: it has links from the next rotation.
 
-    Where it begins is its key `start`. `penstock run`, `extract` and `consume` register all
+    Its key `start` says where it begins. `penstock run`, `extract` and `consume` register all
     consumers of the file when they start.
 
     \b
@@ -104,10 +104,10 @@ def consumers_remove(
 ) -> None:
     """Remove a consumer with its links and its saved state. It must not run.
 
-    Added again, it begins as a new one.
+    If it is added again, it begins as a new one.
 
     \b
-    What it changes:  disk: cdc/NAME/ goes, and with it what only this consumer holds back
+    What it changes:  disk: cdc/NAME/ is deleted, with the segments that only this consumer holds
     Example:          penstock consumers remove shop.toml search
     Exit codes:       0 removed; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
@@ -120,20 +120,20 @@ def consumers_remove(
     say(as_json, f"{name} is removed", consumer=name, removed=True)
 
 
-def _one_or_all(function: Callable[..., Any]) -> Callable[..., Any]:
+def _take_one_or_all(function: Callable[..., Any]) -> Callable[..., Any]:
     name = click.argument("name", metavar="[NAME]", required=False)
     return pipeline_file(name(ALL(group_option(common(function)))))
 
 
 @consumers.command("enable")
-@_one_or_all
+@_take_one_or_all
 def consumers_enable(
     file: Path, name: str | None, with_all: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
-    """Let a consumer have links again, from the next rotation on.
+    """Give a consumer links again, from the next rotation on.
 
-    What was written meanwhile is a hole, which the consumer reports: `penstock
-    delete-lost-segment-links` lets it go on. --all takes `disable --all` back.
+    The segments written meanwhile are a hole, which the consumer reports: `penstock
+    delete-lost-segment-links` lets it continue. --all undoes `disable --all`.
 
     \b
     Example:     penstock consumers enable shop.toml search
@@ -155,11 +155,11 @@ def consumers_enable(
 
 
 @consumers.command("disable")
-@_one_or_all
+@_take_one_or_all
 def consumers_disable(
     file: Path, name: str | None, with_all: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
-    """Give a consumer no further links: it holds no more of the disk, and changes are lost to it.
+    """Give a consumer no further links: it holds no more of the disk, and misses the changes.
 
     For a consumer that is down for a long time. It keeps the links that it has.
 
@@ -206,7 +206,7 @@ def consumers_pause(file: Path, name: str, group: str, as_json: bool, verbose: b
 @group_option
 @common
 def consumers_resume(file: Path, name: str, group: str, as_json: bool, verbose: bool) -> None:
-    """Let a paused consumer go on behind what it was given.
+    """Let a paused consumer continue after the last event that it was given.
 
     \b
     Example:     penstock consumers resume shop.toml search
@@ -227,11 +227,11 @@ def consumers_resume(file: Path, name: str, group: str, as_json: bool, verbose: 
 def delete_lost_segment_links(
     file: Path, name: str | None, yes: bool, group: str, as_json: bool, verbose: bool
 ) -> None:
-    """Let consumers go on behind a hole: remove all their links before it, and their saved state.
+    """Let consumers continue after a hole: remove all links before it, and their saved state.
 
-    Of 2, 3, 8, 10 and 11 the links 2, 3 and 8 go, and the consumer begins with 10. What was in
-    the hole is lost to it: `penstock resend` puts the rows of tables into the log again. Refused
-    while the consumer runs.
+    If a consumer has links 2, 3, 8, 10 and 11, then 2, 3 and 8 are removed, and it begins with 10.
+    It misses the changes of the hole: `penstock resend` puts the rows of tables into the log again.
+    Refused while the consumer runs.
 
     \b
     What it changes:  disk: cdc/NAME/

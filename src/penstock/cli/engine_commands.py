@@ -19,14 +19,14 @@ PART = "commands"
 
 
 class WithEngines(InOrder):
-    """The group of all commands: ours, then one group for each engine that has commands."""
+    """Group of all commands: ours, then one group for each engine that has commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Ours, and the engines'."""
+        """Return the names of our commands, then those of the engines."""
         return [*super().list_commands(ctx), *_engines()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Engines are looked up for names that are not ours."""
+        """Return a command of ours, else the group of the engine that has this name."""
         ours = super().get_command(ctx, name)
         if ours is None and name in (found := _engines()):
             return EngineGroup(found[name])
@@ -34,7 +34,7 @@ class WithEngines(InOrder):
 
 
 class EngineGroup(InOrder):
-    """The commands of one engine, which is imported when they are looked at."""
+    """Commands of one engine, whose module is imported when they are listed."""
 
     def __init__(self, engine: Descriptor) -> None:
         super().__init__(engine.name, help=f"Commands for {engine.shown} alone.")
@@ -44,13 +44,13 @@ class EngineGroup(InOrder):
         return {one.name: one for one in self._engine.part(PART).COMMANDS}
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """As the engine lists them."""
+        """Return the commands' names in the engine's order."""
         return list(self._commands())
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
-        """Made of its description."""
+        """Return the command that is made from its description, or None."""
         found = self._commands().get(name)
-        return _made(self._engine, found) if found is not None else None
+        return _make_command(self._engine, found) if found is not None else None
 
 
 def _engines() -> dict[str, Descriptor]:
@@ -59,7 +59,7 @@ def _engines() -> dict[str, Descriptor]:
     return {engine.name: engine for engine in engines() if PART in engine.parts}
 
 
-def _made(engine: Descriptor, command: Command) -> click.Command:
+def _make_command(engine: Descriptor, command: Command) -> click.Command:
     def call(
         file: Path,
         more: tuple[str, ...] = (),
@@ -79,10 +79,10 @@ def _made(engine: Descriptor, command: Command) -> click.Command:
         function = click.option(
             option.name, metavar=option.metavar, help=option.help, required=option.is_required
         )(function)
-    behind = f"\n\nWhat follows -- are options {command.more}." if command.more else ""
+    trailer = f"\n\nWhat follows -- are options {command.more}." if command.more else ""
     example = f"penstock {engine.name} {command.name} {command.example}"
     text = (
-        f"{command.help}{behind}\n\n\b\nExample:     {example}\nExit codes:  {command.exit_codes}"
+        f"{command.help}{trailer}\n\n\b\nExample:     {example}\nExit codes:  {command.exit_codes}"
     )
     return click.command(command.name, help=text)(common(function))
 
@@ -104,7 +104,7 @@ def _run(
     config = pipeline_config(file)
     diagnostics(verbose)
     if engine_at(config.source.url) is not engine:
-        raise click.UsageError(f"the source of {file} is no {engine.shown}")
+        raise click.UsageError(f"the source of {file} is not {engine.shown}")
     if command.question:
         ask(command.question, yes, as_json)
     try:

@@ -1,4 +1,4 @@
-"""The group of all commands, and the way out of each: an exit code."""
+"""The group of all commands, and the exit code with which each ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.model import PenstockError
 
 
 class Unexpected(PenstockError):
-    """A defect in penstock: an exception that nobody foresaw. The message names it."""
+    """A defect in penstock: an exception that penstock does not expect. The message names it."""
 
     code = "PS99"
     retry = "never"
@@ -45,8 +45,8 @@ def cli() -> None:
     \b
     A pipeline is one TOML file. In the order you would use them:
       penstock init URL URL        write that file, from the two databases' URLs
-      penstock doctor shop.toml    what would go wrong, and the SQL that mends it
-      penstock plan shop.toml      what becomes of each column in the target
+      penstock doctor shop.toml    what would go wrong, and the SQL that fixes it
+      penstock plan shop.toml      how each column is written to the target
       penstock run shop.toml       load in bulk, then follow every change until stopped
       penstock status shop.toml    what it is doing now
       penstock verify shop.toml    compare source and target at one position
@@ -90,7 +90,7 @@ for command in (
 
 
 def _for_file(error: PenstockError, arguments: list[str]) -> PenstockError:
-    """The error, its hint for the pipeline file of this command line."""
+    """Put this command line's pipeline file into the error's hint, and return the error."""
     files = [argument for argument in arguments if argument.endswith((".toml", ".ini"))]
     if files:
         error.hint = re.sub(r"\bFILE\b", lambda _: files[0], error.hint)
@@ -127,8 +127,8 @@ def _fail(error: BaseException, arguments: list[str], as_json: bool, verbose: bo
     sys.exit(EXIT_FAILED)
 
 
-def guarded(arguments: list[str]) -> None:
-    """Run the command line; every way out is an exit code."""
+def run_guarded(arguments: list[str]) -> None:
+    """Run the command line; each way to leave it is an exit code."""
     from penstock.host.supervised import raise_failure
 
     as_json, verbose = "--json" in arguments, bool({"-v", "--verbose"} & set(arguments))
@@ -138,7 +138,7 @@ def guarded(arguments: list[str]) -> None:
     except SystemExit:
         raise
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not try to flush it again.
+        # The reader of our output has seen enough; Python must not try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except BaseException as error:
@@ -146,8 +146,8 @@ def guarded(arguments: list[str]) -> None:
 
 
 def main() -> None:
-    """The entry point `penstock`."""
+    """Run the entry point `penstock`."""
     from penstock.host.process import end_with_parent
 
     end_with_parent()
-    guarded(sys.argv[1:])
+    run_guarded(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""`penstock flexcdc`: FlexCDC's programs as commands, over its own file or a pipeline file."""
+"""`penstock flexcdc`: FlexCDC's programs as commands, with its own file or a pipeline file."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def flexcdc(context: click.Context, ini: Path) -> None:
 
 
 @flexcdc.command()
-@click.option("--force", is_flag=True, help="Begin anew where there are state tables already.")
+@click.option("--force", is_flag=True, help="Recreate existing state tables.")
 @common
 @click.pass_obj
 def setup(ini: Path, force: bool, as_json: bool, verbose: bool) -> None:
-    """Make the state tables in the destination; changes count from the source's position now.
+    """Create the state tables in the destination; changes count from the source's position now.
 
     \b
     What it changes:  dest: database `flexviews` with its state tables
                       disk: the change log begins; with consumer.ini in a folder beside it
-                      source: with a pipeline file what `penstock extract` makes (a slot)
+                      source: with a pipeline file, the slot that `penstock extract` creates
     Example:          penstock flexcdc --ini consumer.ini setup
     Exit codes:       0 done, 1 an error (state tables are there already, without --force)
     """  # noqa: D301 - click wants the character
@@ -69,10 +69,10 @@ def setup(ini: Path, force: bool, as_json: bool, verbose: bool) -> None:
 @common
 @click.pass_obj
 def add_table(ini: Path, schema: str, table: str, as_json: bool, verbose: bool) -> None:
-    """Capture a table: its changelog is made; one that is there is made anew.
+    """Capture a table: its changelog is created; an existing one is recreated.
 
-    With consumer.ini, changes come from where the running consumer is, within a second; without one
-    that runs, from its next start on, or before its first start from `setup` on.
+    With consumer.ini, changes are captured from the running consumer's position, within a second;
+    if no consumer runs, from its next start on, or before its first start from `setup` on.
 
     \b
     What it changes:  dest: the changelog, a row of mvlogs
@@ -92,7 +92,7 @@ def add_table(ini: Path, schema: str, table: str, as_json: bool, verbose: bool) 
 @common
 @click.pass_obj
 def drop_table(ini: Path, schema: str, table: str, as_json: bool, verbose: bool) -> None:
-    """Capture a table no more, and drop its changelog.
+    """Stop capturing a table, and drop its changelog.
 
     \b
     What it changes:  dest: the changelog, a row of mvlogs
@@ -150,8 +150,8 @@ def run(
 ) -> None:
     """Follow the source until stopped, and write changelogs or call plugins.
 
-    Extracts into a change log in a child process, unless the pipeline is extracted already.
-    SIGTERM, SIGINT and SIGHUP end it in order; however it ended, it goes on where it was.
+    Extracts into a change log in a child process, unless the pipeline is already extracted.
+    SIGTERM, SIGINT and SIGHUP end it in order; however it ended, it continues at its position.
 
     \b
     What it changes:  dest: changelogs and state tables; disk: the change log

@@ -15,7 +15,7 @@ from penstock.cli.output import EXIT_FAILED, say_error_line, say_json, say_line
 def log() -> None:
     """Look into a change log: list segments, print changes, check every byte.
 
-    These read the files alone: no server is asked, and the pipeline may run meanwhile.
+    These read only the files: no server is asked, and the pipeline may run meanwhile.
     """
 
 
@@ -86,7 +86,7 @@ def log_cat(
 def log_check(path: Path, as_json: bool, verbose: bool) -> None:
     """Check every byte of a change log: checksums, numbers, chain, left-overs.
 
-    Changes nothing; what to do about a finding is said with it. The pipeline may run meanwhile.
+    Changes nothing; each finding says what to do about it. The pipeline may run meanwhile.
 
     \b
     Example:     penstock log check shop.toml

@@ -1,4 +1,4 @@
-"""What a command prints, and the exit codes. The one module that prints."""
+"""The output of commands, and the exit codes. This is the one module that prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def say_text(text: str) -> None:
 
 
 def say_line(line: str) -> None:
-    """Print one of many lines: whoever reads them gets them in blocks."""
+    """Print one of many lines: they are flushed in blocks."""
     print(line)
 
 
@@ -43,12 +43,12 @@ def say(as_json: bool, text: str, **fields: Any) -> None:
 
 
 def ask(question: str, yes: bool, as_json: bool) -> None:
-    """Ask, unless --yes has answered; ends the command when the answer is no.
+    """Ask, unless --yes has answered; end the command if the answer is no.
 
     Raises UsageError if standard input ends without an answer.
     """
     if as_json and not yes:
-        raise click.UsageError("--json needs --yes: nobody is there to answer")
+        raise click.UsageError("--json needs --yes: no question can be asked")
     try:
         if yes or click.confirm(question):
             return
@@ -64,7 +64,7 @@ def ask(question: str, yes: bool, as_json: bool) -> None:
 
 
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
-    """Prints where the web interface can be reached."""
+    """Return a function that prints the address of the web interface."""
     from penstock.control.live import event
     from penstock.host.clock import REAL_CLOCK
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 def status(file: Path, as_json: bool, verbose: bool) -> None:
     """Show what a pipeline is doing: steps, tables, positions, segments, processes, lag, readers.
 
-    Read from the change log, the target and the state files only, never from what a process
-    believes; so it is right whether or not the pipeline runs. A server that cannot be
-    asked is named, with since when, and what is tried next; what only it knows is shown as unknown.
+    Read from the change log, the target and the state files only, never from the memory of a
+    process; so it is right whether or not the pipeline runs. If a server cannot be asked, its name,
+    since when, and the next try are shown, and what only it knows is shown as unknown.
     Of the log's readers it shows each consumer, the server (`penstock serve`) and its slots.
-    Of a file with [stage]: for each target schema mode, lease, checkpoints, rows that wait, the
-    last problem. Changes nothing.
+    For a file with [stage]: for each target schema mode, lease, checkpoints, waiting rows, the last
+    problem. Changes nothing.
 
     \b
     Example:     penstock status shop.toml --json
@@ -71,13 +71,14 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     """Show how far the target is behind the source, in seconds and in bytes.
 
     Seconds: the age, by the source's clock, of the oldest commit that is not visible in the
-    target; 0 when nothing is outstanding; "at most" where it is not known yet whether what the
-    source has written since is of a captured table.
-    Bytes: what the source has written that is not extracted yet, and behind what is applied.
-    What is not known is unknown (null with --json), with the reason: before the first run, while
-    tables are being loaded, while a server cannot be asked.
-    Of a file with [stage]: the age of the committed checkpoint, for each target schema; in all that
-    of the one that is furthest behind.
+    target; 0 when nothing is outstanding; "at most" while it is unknown whether the source's latest
+    writes are of a captured table.
+    Bytes: what the source has written and penstock has not extracted, and the extracted changes
+    that are not applied.
+    An unknown value is shown as unknown (null with --json), with the reason: before the first run,
+    while tables are being loaded, while a server cannot be asked.
+    For a file with [stage]: the age of the committed checkpoint, for each target schema; the lag in
+    all is that of the schema that is furthest behind.
     Changes nothing.
 
     \b
@@ -121,7 +122,7 @@ def _stage_lag(config: Config, *, as_json: bool) -> None:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Write the rows that differ anew from the source, in one transaction; asks nothing.",
+    help="Write the rows that differ again from the source, in one transaction; asks nothing.",
 )
 @common
 def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
@@ -130,10 +131,10 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     Asks the loader to pause at the position at which the source is read, for as long as it
     takes to open a snapshot of the target; then reads both by range checksums, narrowing down to
     the rows that differ. Without a running pipeline everything captured must be applied.
-    With --repair the loader stays paused until the rows that differ are written anew.
+    With --repair the loader stays paused until the rows that differ are written again.
 
     \b
-    What it changes:  nothing, but for a temporary slot on a PostgreSQL source for a moment;
+    What it changes:  nothing, except for a temporary slot on a PostgreSQL source for a moment;
                       with --repair rows of the target, all in one transaction
     Example:          penstock verify shop.toml
     Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
@@ -165,9 +166,9 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     """Check everything that can go wrong, before the first byte moves.
 
     Looks at this machine, the source and the target, by using each right it needs, and prints
-    for each finding what it is, why it matters and the exact SQL that mends it. E stops a run,
-    W is a risk, I is good to know. Changes nothing: what has to be tried is rolled back. Of a file
-    with [stage] it looks at the staging database.
+    for each finding what it is, why it matters and the exact SQL that fixes it. E stops a run,
+    W is a risk, I is good to know. Changes nothing: each trial is rolled back. For a file with
+    [stage] it looks at the staging database.
 
     \b
     Example:     penstock doctor shop.toml
@@ -191,10 +192,10 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
 @pipeline_file
 @common
 def plan(file: Path, as_json: bool, verbose: bool) -> None:
-    """Say what becomes of each column in the target, before anything runs.
+    """Say how each column is written to the target, before anything runs.
 
-    What may get lost is named, with what can be done about it; a pipeline does not start before
-    that is chosen in [target.types]. Changes nothing.
+    Each possible loss is named, with the choices; a pipeline does not start before
+    one is chosen in [target.types]. Changes nothing.
 
     \b
     Example:     penstock plan shop.toml

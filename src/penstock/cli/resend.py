@@ -19,10 +19,10 @@ DONE = "The rows are in the change log again."
 def resend(file: Path, tables: str, as_json: bool, verbose: bool) -> None:
     """Put the rows of tables into the change log again, for consumers that missed some.
 
-    The extractor reads them at one moment and puts them behind a reload marker into the log, in log
-    order: a change behind that moment has the higher version. Consumers get on_reload(table) and
+    The extractor reads them at one moment and puts them into the log after a reload marker, in log
+    order: a change after that moment has the higher version. Consumers get on_reload(table) and
     then the rows, with event.resent; the load replaces the rows that the target has. Rows that were
-    deleted meanwhile are not told: on_reload is where to forget those that do not come again.
+    deleted meanwhile are not reported: in on_reload, forget the rows that do not arrive again.
 
     \b
     Example:     penstock resend shop.toml --tables public.item,public.sale

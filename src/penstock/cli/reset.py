@@ -1,4 +1,4 @@
-"""The command that takes back what a pipeline made: reset."""
+"""The command that undoes what a pipeline made: reset."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @common
 def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool) -> None:
-    """Take back what a pipeline made, so that it can begin afresh or be forgotten.
+    """Undo what a pipeline made, so that it can begin from the beginning or be forgotten.
 
     Shows everything first, with the SQL that it runs, and asks. The pipeline must not run.
-    Safe to repeat, also after it was killed. With --target, `penstock run` loads everything anew
-    then: that is the way out where changes are lost for good.
+    Safe to repeat, also after it was killed. With --target, `penstock run` then loads everything
+    again: use that if changes are lost for good.
 
     \b
     What it changes:
       source   PostgreSQL: drops the pipeline's slot and publication; a pause is ended
       target   drops schema (MySQL, MariaDB: database) wirekite; with --target drops the tables
-               that penstock made, and empties those it found
+               that penstock made, and empties those that it found
       disk     removes the pipeline's directory, with the change log and links of consumers
-    Of a file with [stage]: everything that is staged is applied again; with --target the staged
+    For a file with [stage]: everything that is staged is applied again; with --target the staged
     rows are deleted and the target's tables emptied, and the feeds send all rows again.
     \b
     Example:     penstock reset shop.toml --target
@@ -44,7 +44,7 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
     from penstock.control.running import check_not_running
 
     if as_json and not yes:
-        raise click.UsageError("--json needs --yes: nobody is there to answer")
+        raise click.UsageError("--json needs --yes: no question can be asked")
     if any_config(file).stage is not None:
         diagnostics(verbose)
         _reset_stage(file, with_tables=with_tables, yes=yes, as_json=as_json)

@@ -34,13 +34,13 @@ def run(
 
     Starts the two processes, `penstock extract` and `penstock load`, watches them, and shows
     handover, progress, rates, lag, and servers that are away; with --json as events. Before
-    anything is changed, everything that doctor would call an error is checked. Run again on the
-    same directory, it goes on where it stopped, however it was stopped.
+    anything is changed, everything that doctor would call an error is checked. When run again on
+    the same directory, it continues where it stopped, however it was stopped.
 
     \b
     What it changes:
       source   a publication and a replication slot, in the modes change and data+change
-      target   the tables (made when missing), and schema wirekite for its own progress
+      target   the tables (created if missing), and schema wirekite for its own progress
       disk     the pipeline's directory: change log, state, diagnostics in run/*.log
     Ctrl-C ends it in order; a second Ctrl-C at once. Nothing is lost either way.
 
@@ -72,7 +72,7 @@ def run(
 def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """Run only the extracting half: the source's changes into the change log.
 
-    Makes the publication and the slot when they are missing, and writes segments into log/ of
+    Creates the publication and the slot if they are missing, and writes segments into log/ of
     the pipeline's directory until stopped; with exitWhenIdle = true until the source is idle.
     One extractor per directory: a second one is refused.
 
@@ -100,8 +100,8 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
 def merge(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """Run only the merging half of a pipeline with [merge]: several change logs into one.
 
-    In the order of commit times, whole transactions, each once. It waits for the log that is
-    furthest behind; `penstock status` says which one that is.
+    Merges whole transactions, each once, in the order of commit times. Waits for the log that is
+    furthest behind; `penstock status` names it.
 
     \b
     What it changes:  disk: log/ and state/; links to the logs' segments in their cdc/merge-NAME
@@ -173,7 +173,7 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
     home, both sides are compared row by row.
 
     \b
-    What it changes:  nothing that stays: servers and files are temporary and removed
+    What it changes:  nothing permanent: servers and files are temporary and removed
     Needs:            Java 17; the extras postgres, spark and demo
     Example:          penstock demo --seconds 30
     Ctrl-C ends it in order at any moment.

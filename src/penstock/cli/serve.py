@@ -23,8 +23,8 @@ from penstock.cli.output import say
 def serve(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """Serve the change log over PostgreSQL's protocol, until stopped: see docs/serve.md.
 
-    Subscribers, pg_recvlogical and drivers follow it as they follow a server, whatever the source
-    is. It goes on beside the extractor, or without it. Its messages go to run/serve.log in the
+    Subscribers, pg_recvlogical and drivers follow it like a PostgreSQL server, whatever the source
+    is. It runs beside the extractor, or without it. Its messages go to run/serve.log in the
     pipeline's directory.
 
     \b
@@ -46,8 +46,8 @@ def serve(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
             stack.enter_context(diagnostics_to(config.layout.run / "serve.log", verbose=verbose))
         name = config.pipeline.name
 
-        def served(address: str) -> None:
+        def report_address(address: str) -> None:
             say(as_json, f"serving {name} at {address}", database=name, address=address)
 
-        serve_log(config, on_served=served)
+        serve_log(config, on_served=report_address)
     say(as_json, "stopped", stopped=True)

@@ -58,7 +58,7 @@ def stage(
 
     config = load_config(file)
     if half is not None:
-        # One of the processes that this command starts for a target schema.
+        # This is one of the processes that this command starts for a target schema.
         diagnostics(verbose)
         from penstock.control.stage_halves import run_half
 
@@ -86,10 +86,10 @@ def stage(
         ExitStack() as stack,
     ):
 
-        def served(url: str) -> None:
+        def report_address(url: str) -> None:
             say(as_json, f"receiving changefeeds at {url}", url=url)
             view = BackfillView(say_json if as_json else None)
             stack.enter_context(backfills_shown(config, view))
 
-        receive(config, create=create, on_served=served)
+        receive(config, create=create, on_served=report_address)
     say(as_json, "stopped", stopped=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from penstock.ports.config import Config
 
 
-def named(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments FILE NAME..., and the common options."""
+def take_names(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the arguments FILE NAME... and the common options to a command."""
     names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
     return common(pipeline_file(names(function)))
 
@@ -33,8 +33,8 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
 def table() -> None:
     """Add, remove, pause, resume or copy again single tables while the others flow on.
 
-    Nothing is restarted. What is asked for is kept in the pipeline's directory and carried out
-    within a second or two, or at the next start where nothing runs. NAME is schema.table.
+    Nothing is restarted. A request is kept in the pipeline's directory and carried out within a
+    second or two, or at the next start if nothing runs. NAME is schema.table.
     """
 
 
@@ -42,7 +42,7 @@ def table() -> None:
 @pipeline_file
 @common
 def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
-    """List the tables of a pipeline, and where each is.
+    """List the tables of a pipeline, and the state of each.
 
     \b
     following   with all others             paused    its changes wait in the log
@@ -70,14 +70,14 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
 
 
 @table.command("add")
-@named
+@take_names
 def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """Capture one more table: its rows are copied, then its changes followed.
 
-    On PostgreSQL the publication is altered. A target table is made where there is none; one
-    that holds rows of others is refused (`table resync` replaces them). The copy is of one moment
-    and runs beside the stream; changes behind that moment wait in the log meanwhile and are
-    applied after it, in their order. The file's [source] tables need not be changed.
+    On PostgreSQL the publication is altered. A missing target table is created; one that holds
+    foreign rows is refused (`table resync` replaces them). The copy is of one moment and runs
+    beside the stream; changes after that moment wait in the log meanwhile and are applied after it,
+    in their order. The file's [source] tables need not be changed.
 
     \b
     Example:     penstock table add shop.toml public.coupon
@@ -89,11 +89,11 @@ def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) 
 
 
 @table.command("remove")
-@named
+@take_names
 def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """Capture and apply a table's changes no more; its table in the target stays.
+    """Stop capturing and applying a table's changes; its table in the target stays.
 
-    On PostgreSQL the publication is altered. Added again, its rows are copied again.
+    On PostgreSQL the publication is altered. If it is added again, its rows are copied again.
 
     \b
     Example:     penstock table remove shop.toml public.audit
@@ -105,9 +105,9 @@ def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
 
 
 @table.command("pause")
-@named
+@take_names
 def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """Apply nothing more to a table; its changes go on into the log and wait there.
+    """Stop applying a table's changes; they are still written to the log and wait there.
 
     Segments that hold them are kept, also with removeFiles: the log grows while a table is paused.
 
@@ -121,9 +121,9 @@ def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool
 
 
 @table.command("resume")
-@named
+@take_names
 def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
-    """Apply what has waited since `table pause`, each change once and in order, beside the others.
+    """Apply the changes that have waited since `table pause`, once and in order.
 
     \b
     Example:     penstock table resume shop.toml public.item
@@ -135,12 +135,12 @@ def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
 
 
 @table.command("resync")
-@named
+@take_names
 def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) -> None:
     """Empty a table in the target and copy its rows again, then follow its changes.
 
     The copy is of one moment of the source and runs beside the stream; the other tables flow on.
-    Whoever reads the table meanwhile sees it fill.
+    A reader of the table meanwhile sees it fill.
 
     \b
     Example:     penstock table resync shop.toml public.item
@@ -159,7 +159,7 @@ def _request(
     request: Callable[[Config, TableName], object],
     said: str,
 ) -> None:
-    """Request the same for each table, and say when it will be carried out."""
+    """Send the same request for each table, and say when it will be carried out."""
     from penstock.control.running import processes
 
     config = pipeline_config(file)

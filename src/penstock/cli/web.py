@@ -28,17 +28,17 @@ def web(
 ) -> None:
     """Show pipelines in a browser, with metrics for Prometheus, until stopped.
 
-    A page for each: bulk load, replication with the lag as a moving plot, tables, errors, doctor
+    Each has a page: bulk load, replication with the lag as a moving plot, tables, errors, doctor
     and verify with a button, a pause, and buttons for single tables. It is read from the change
     log, the state files and the two databases, whether or not the pipeline runs.
-    Of a file with [stage]: what is staged and applied, how far that is behind, bars for backfills.
-    /metrics and /api/pipelines are for programs.
+    For a file with [stage]: staged and applied changes, how far those are behind, bars for
+    backfills. /metrics and /api/pipelines are for programs.
 
     \b
-    Who may come in:  on 127.0.0.1, the default, everybody on this machine; with any other --host
-                      who has the token that is printed, or that PENSTOCK_WEB_TOKEN gives
-    What it changes:  nothing by itself; its buttons pause and resume the pipeline, and ask what
-                      `penstock table` does: add, remove, pause, resume, resync a table
+    Who has access:   on 127.0.0.1, the default, every user of this machine; with any other
+                      --host only those with the token that is printed, or PENSTOCK_WEB_TOKEN
+    What it changes:  nothing, unless a button is pressed: the buttons pause and resume the
+                      pipeline, and do what `penstock table` does
     Example:          penstock web shop.toml bank.toml
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
