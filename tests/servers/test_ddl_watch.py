@@ -20,6 +20,7 @@ from fix_ddl_watch import (
     watching,
 )
 from penstock.codec.postgres.lsn import Lsn
+from penstock.engines.postgres.source import ddl_watch
 from penstock.engines.postgres.source.catalog import (
     TableNotCapturable,
     captured_tables,
@@ -523,3 +524,25 @@ def test_a_thousand_tables_take_no_more_statements_than_ten(
             counts.append(counting.count)
             database.execute("alter table public.many_5 drop e")
     assert counts[1] == counts[0]
+
+
+def test_a_first_look_that_gives_up_is_still_the_first(
+    database: psycopg.Connection, source_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables altered during each attempt are taken as they are by a later look, not read again."""
+    read = ddl_watch.definitions_of
+    numbers = iter(range(ddl_watch.ATTEMPTS_MAX))
+
+    def meddle(*given: Any, **named: Any) -> Any:
+        found = read(*given, **named)
+        with psycopg.connect(source_url, autocommit=True) as other:
+            other.execute(f"alter table public.t add z{next(numbers)} int")
+        return found
+
+    monkeypatch.setattr(ddl_watch, "definitions_of", meddle)
+    own, watch = watching(source_url, database)
+    with own:
+        assert watch.poll() == 0
+        monkeypatch.undo()
+        assert (watch.poll(), watch.pending_count) == (0, 0)
+        assert TableName("public", "t") in watch.state().names

@@ -51,12 +51,12 @@ def _with_keys(
 
 
 def copied_columns(definition: TableDefinition, servers: ServerPair) -> list[ColumnDefinition]:
-    """The columns whose values are copied.
+    """Return the columns whose values are copied.
 
-    Values that the source computes may be in its log, and another engine does not have the same
-    functions: there they are ordinary values.
+    Values that the source computes may be in its log. A server of another kind does not have the
+    same functions, so they are ordinary values there.
     """
-    source = engine_with_types(servers.source.engine)
-    if source.logs_computed and source is not engine_with_types(servers.target.engine):
+    is_same = servers.source.engine is servers.target.engine
+    if engine_with_types(servers.source.engine).logs_computed and not is_same:
         return list(definition.columns)
     return [column for column in definition.columns if not column.generated]

@@ -315,8 +315,10 @@ class DdlWatch:
             except psycopg.Error as error:
                 if not is_table_in_motion(error):
                     raise
-                logger.info("a table is being altered, looking again later")
-                return 0
+                count = None
+        if count is None:
+            logger.info("tables are being altered, looking again later")
+            return 0
         self._takes_as_is = False
         return count
 
@@ -357,8 +359,12 @@ class DdlWatch:
             or (name not in waiting and name in self._seen and why_not_followed(self._seen[name]))
         ]
 
-    def _examine(self, names: list[TableName]) -> int:
-        """Read the shapes of these tables, and their definitions, as of one position."""
+    def _examine(self, names: list[TableName]) -> int | None:
+        """Read the shapes of these tables, and their definitions, as of one position.
+
+        Returns how many actions were added, or None if tables changed during each attempt: then
+        nothing was looked at.
+        """
         ids = [self._ids[name] for name in names]
         for _ in range(ATTEMPTS_MAX):
             texts = self._query(ids, names, with_text=True)
@@ -371,8 +377,7 @@ class DdlWatch:
             } and shapes.keys() == definitions.keys():
                 break
         else:
-            logger.info("tables keep changing, looking again later", table_count=len(names))
-            return 0
+            return None
         by_name = {shape.name: shape for shape in shapes.values()}
         before = len(self._pending)
         for name in names:
