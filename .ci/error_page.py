@@ -1,7 +1,7 @@
 """Write docs/errors.md from the error classes and their hints: `make error-page`.
 
-What is to be done is what the code says where it raises the error; names of variables in capitals
-stand for what the message fills in.
+The next steps are the hints in the code that raises the error; names of variables in capitals
+stand for the values that the message fills in.
 """
 
 import ast
@@ -35,51 +35,53 @@ AREAS = {
     "WB": "The web interface",
 }
 RETRIES = {
-    "backoff": "penstock tries again by itself, with growing pauses.",
-    "operator": "Somebody has to do something first.",
-    "never": "Trying again gives the same error.",
+    "backoff": "penstock retries automatically, with growing pauses.",
+    "operator": "Needs operator action.",
+    "never": "A retry gives the same error.",
 }
 HEAD = """\
 # Errors
 
-Each condition has one code, one class and one message; the message names the place, what was
-expected and what was found, and the line below it (`next:`) the command or the SQL to run. With
+Each condition has one code, one class and one message. The message names the place, the expected
+and the actual value; the line below it (`next:`) has the command or the SQL to run. With
 `--json` an error is an object with `code`, `error`, `hint` and the fields of its class.
-Below each stands what penstock says is to be done, with words in capitals for names that it fills
+Below each error are penstock's hints. Words in capitals stand for values that it fills
 in. `make error-page` writes this page from the source.
 """
-HINTS_MAX = 8  # of one class: those that follow are variants
-# Of classes whose hint is made elsewhere: by a server, by the caller, or not at all.
-DEFECT = "Start the same command again. If it comes again at the same place, please report it."
+HINTS_MAX = 8  # per class: the rest are variants
+# Hints of classes whose hint comes from elsewhere (a server, the caller) or that have none.
+DEFECT = (
+    "Start the same command again. If the error occurs again at the same place, please report it."
+)
 MORE = {
     "BinlogBroken": DEFECT,
     "ConfigUrlInvalid": "Write it like postgresql://user:${PASSWORD}@host:5432/database.",
     "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
-    "CopyConnectionLost": "Nothing: the chunk is copied again once the server answers.",
-    "FaultInjected": "Unset PENSTOCK_FAULT: it is for tests.",
-    "FileExists": "Run `penstock log check`; move the file away that does not belong there.",
-    "FileMissing": "Run `penstock log check`; put the file back that it names.",
-    "FrameInvalid": "Run `penstock log check`: it names the file; put it back from a copy.",
-    "LogLocked": "Stop the other process, or give this pipeline a directory of its own.",
-    "PacketInvalid": "Check host and port: what answers there is no MySQL or MariaDB server.",
+    "CopyConnectionLost": "Do nothing: the chunk is copied again once the server answers.",
+    "FaultInjected": "Unset PENSTOCK_FAULT, which is for tests.",
+    "FileExists": "Run `penstock log check`; move the file that does not belong there.",
+    "FileMissing": "Run `penstock log check`; restore the file that it names.",
+    "FrameInvalid": "Run `penstock log check`, which names the file; restore it from a copy.",
+    "LogLocked": "Stop the other process, or give this pipeline its own directory.",
+    "PacketInvalid": "Check host and port: the server that answers there is not MySQL or MariaDB.",
     "PenstockError": DEFECT,
     "ProcessNotStarted": "Look at the system's limits (`ulimit -u`, memory), and start again.",
-    "ResendFailed": "Do what the extractor says, and give the same command again.",
+    "ResendFailed": "Follow the extractor's hint, then run the same command again.",
     "SchemaChangeNotApplied": "Alter the target's table by hand, then `penstock table resync`.",
     "SessionProtocolBroken": DEFECT,
-    "StateOfOtherLog": "Each state has its own: the message names the file and the next command.",
+    "StateOfOtherLog": "Follow the message: it names the file and the next command.",
     "SparkStartFailed": "Look at spark.log in the run directory; `penstock doctor` checks Java.",
     "SpillBroken": DEFECT,
     "TableWithoutColumns": "Give it a column, or leave it out: `penstock table remove`.",
     "TextBroken": DEFECT,
     "TransactionOpen": DEFECT,
     "VerifyStopped": "Run `penstock verify` again.",
-    "WireError": "Check host and port: what answers there is no PostgreSQL server.",
+    "WireError": "Check host and port: the server that answers there is not PostgreSQL.",
 }
 
 
 def attribute(node: ast.ClassDef, name: str) -> str | None:
-    """The text that a class body assigns to name, if it does."""
+    """Return the text that a class body assigns to a name, or None."""
     for statement in node.body:
         if isinstance(statement, ast.Assign):
             target = statement.targets[0]
@@ -94,7 +96,7 @@ def attribute(node: ast.ClassDef, name: str) -> str | None:
 
 
 def texts(node: ast.expr | None, constants: dict[str, ast.expr]) -> Iterator[str]:
-    """The texts that an expression may be, as far as the source alone tells."""
+    """Yield the texts that an expression may have, as far as the source shows them."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -124,14 +126,14 @@ def texts(node: ast.expr | None, constants: dict[str, ast.expr]) -> Iterator[str
 
 
 def placeholder(node: ast.expr) -> str:
-    """A name in capitals for what is filled in."""
+    """Return a name in capitals for a value that is filled in."""
     found = re.findall(r"[A-Za-z_]+", ast.unparse(node))
     words = [word for word in found if word not in ("self", "str", "quoted", "join", "literal")]
     return (words[-1] if words else "value").strip("_").upper()
 
 
 def called(node: ast.Call) -> str:
-    """The name of what is called."""
+    """Return the name of the called function."""
     function = node.func
     if isinstance(function, ast.Name):
         return function.id
@@ -139,7 +141,7 @@ def called(node: ast.Call) -> str:
 
 
 def names_of(path: Path, tree: ast.Module) -> dict[str, ast.expr]:
-    """What names stand for in a module: its texts, and functions that only return one."""
+    """Return the texts of a module by name, and functions that only return a text."""
     parts = path.relative_to(ROOT / "src").with_suffix("").parts
     module = importlib.import_module(".".join(part for part in parts if part != "__init__"))
     found: dict[str, ast.expr] = {}
@@ -155,7 +157,7 @@ def names_of(path: Path, tree: ast.Module) -> dict[str, ast.expr]:
 
 
 def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    """The hints of each class, in the order in which the source has them."""
+    """Return the hints of each class, in the order of the source."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in trees.items():
         names = names_of(path, tree)
@@ -165,7 +167,7 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
             raised = called(node)
             for keyword in node.keywords:
                 if keyword.arg == "error" and isinstance(keyword.value, ast.Name):
-                    raised = keyword.value.id  # a check that raises the class it is given
+                    raised = keyword.value.id  # a check that raises the class of its argument
             for keyword in node.keywords:
                 if keyword.arg == "hint":
                     found[raised] += texts(keyword.value, names)

@@ -15,7 +15,7 @@ SERVERS = {
     Engine.MARIADB: Server(engine=Engine.MARIADB, version=(11, 4, 0)),
     Engine.IGNITE: Server(engine=Engine.IGNITE, version=(2,)),
 }
-# How types are shown that are not written as one word; the first is what stands for the name.
+# Spelling of types that are not one word; the first one stands for the name.
 SPELLINGS: dict[Engine, dict[str, tuple[str, ...]]] = {
     Engine.POSTGRESQL: {
         "numeric": ("numeric(12,2)", "numeric"),
@@ -65,20 +65,20 @@ which is exact. `penstock plan shop.toml` shows it for your own tables before an
 `make type-page` writes this page from the table in `penstock.codec.types`, and the tests try every
 row of it on real servers, with the values at the edges of each type.
 
-## What may get lost, and your choices
+## Possible losses, and your choices
 
-Nothing is lost unless you choose it. Where the target's type cannot hold every value, the plan
+Nothing is lost unless you choose it. If the target's type cannot hold every value, the plan
 names the loss, and the pipeline does not start before you have chosen what to do:
 
 ```toml
 [target.types]
-"*" = "error"                              # whatever does not fit: stop, before it is written
+"*" = "error"                              # every loss: stop before the value is written
 "zero dates" = "null"                      # this loss, in all columns
 "datetime zero dates" = "text"             # in all columns of a type
 "shop.orders.placed zero dates" = "error"  # in one column
 ```
 
-The narrowest entry counts. A misspelt key is refused, with the nearest valid one.
+The most specific entry counts. A misspelt key is refused, with the nearest valid one.
 
 """
 BETWEEN = """\
@@ -87,18 +87,18 @@ BETWEEN = """\
 
 Names are always quoted, so reserved words can be used. A schema of PostgreSQL is a database of
 MySQL and MariaDB; `[target.map]` gives it another name. PostgreSQL allows 63 bytes in a name, the
-others 64 characters; a longer name is refused, or cut with `"long names" = "shorten"`: it becomes
-the name's beginning and eight digits of a hash of the whole name, the same on every run. Two
-tables or columns that would have one name in the target are refused, by their names: names of
-columns that differ only in case are equal in MySQL and MariaDB, and so are names of tables where
-`lower_case_table_names` is not 0.
+others 64 characters. A longer name is refused, or shortened with `"long names" = "shorten"`: it
+becomes the name's beginning and eight digits of a hash of the whole name, the same on every run.
+Two tables or columns that would have the same name in the target are refused, with their names:
+names of columns that differ only in case are equal in MySQL and MariaDB, and so are names of tables
+if `lower_case_table_names` is not 0.
 
 ## Keys and rows
 
-An index of MySQL or MariaDB holds 3,072 bytes, one of PostgreSQL 2,704. A text in a key that has no
-length, or a longer one, becomes a `varchar` of the length that fits (`long keys`); a value that is
-longer is refused, never cut. A row of MySQL or MariaDB holds 65,535 bytes besides
-blobs and long texts: where the columns need more, the longest `varchar` become `longtext`.
+An index of MySQL or MariaDB holds 3,072 bytes, one of PostgreSQL 2,704. A text column in a key
+that has no length, or a greater one, becomes a `varchar` of the length that fits (`long keys`); a
+longer value is refused, never cut. A row of MySQL or MariaDB holds 65,535 bytes in addition to
+blobs and long texts: if the columns need more, the longest `varchar` columns become `longtext`.
 
 Text from PostgreSQL is compared by its bytes in MySQL and MariaDB, as it is there: in utf8mb4,
 under a collation that ends in `_bin` (`by bytes` below). MySQL before 8.0.17 has no such
@@ -107,14 +107,14 @@ collation that the target does not have is replaced by one that compares bytes.
 
 ## When two values are equal
 
-Two values are equal if the texts are equal that each server computes from them; the last column
-below says which text, unless it is the type's own. The sign of a zero is not compared, nor are
-blanks at the end of PostgreSQL's `character(n)`, where they mean nothing.
+Two values are equal if the servers compute equal texts from them. The last column
+below describes this text if it is not the type's usual one. The sign of a zero is not compared, nor
+are blanks at the end of PostgreSQL's `character(n)`, which have no meaning.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD, _losses(), BETWEEN]
     for source in Engine:
         for target in Engine:
@@ -156,7 +156,7 @@ def _mapping(text: str, source: Server, target: Server) -> Mapping:
 
 
 def _pair(source: Server, target: Server) -> str:
-    """One pair of engines; types that fare alike share a line."""
+    """Return the section of one pair of engines; types with the same translation share a line."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for text in _examples(source.engine):
         shown = _mapping(text, source, target)

@@ -1,4 +1,4 @@
-"""Print the rows of a closed .ckt segment with pyarrow alone: python read_ckt.py 0.ckt"""
+"""Print the rows of a closed .ckt segment with only pyarrow: python read_ckt.py 0.ckt"""
 
 import json
 import struct
@@ -17,7 +17,7 @@ while offset < data.size - 32:  # the trailer
         number, text = struct.unpack_from("<II", payload)
         relation = json.loads(payload[8 : 8 + text].to_pybytes())
         relations[number] = relation, pa.ipc.read_schema(payload[8 + text :])
-    elif kind == 3:  # rows: 48 bytes of facts, an Arrow record batch
+    elif kind == 3:  # rows: 48 bytes of numbers, an Arrow record batch
         relation, schema = relations[struct.unpack_from("<I", payload)[0]]
         batch = pa.ipc.read_record_batch(payload[48:], schema)
         columns = [batch[name] for name in ("gsn", "op", "after", "before")]

@@ -1,4 +1,4 @@
-"""Who changed what: every change of every table as a row in SQLite, exactly once."""
+"""Audit log: every change of every table as a row in SQLite, exactly once."""
 
 import json
 import sqlite3
@@ -18,22 +18,22 @@ insert into place select 0 where not exists (select 1 from place);
 
 
 class AuditLog(CdcConsumer):
-    """Keeps the place in the log beside the rows: both change in one transaction."""
+    """Consumer that keeps its position in the log beside the rows, in one transaction."""
 
     def __init__(self, file: str) -> None:
-        """file: of the database; a relative path begins where penstock is started."""
+        """Open the database; a relative path starts at the folder in which penstock is started."""
         self.db = sqlite3.connect(file)
         self.db.execute("pragma synchronous = full")
         self.db.executescript(SCHEMA)
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
-        """Write a row for each event that has none yet."""
+        """Write a row for each event that has no row yet."""
         (done,) = self.db.execute("select gsn from place").fetchone()
         gsn = done
         with self.db:
             for event in events:
                 if event.gsn <= done:
-                    continue  # it came again after a crash
+                    continue  # delivered again after a crash
                 gsn = event.gsn
                 if not event.resent:  # read again, not changed
                     self.db.execute(
@@ -43,15 +43,15 @@ class AuditLog(CdcConsumer):
         return True
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """Write a row, with the gsn of the change before it."""
+        """Write a row with the gsn of the previous change."""
         self.note(gsn, "T", table)
 
     def on_reload(self, table: str, gsn: int) -> None:
-        """The table is read again: changes before it may be missing, and the log says so."""
+        """Record that the table was read again: changes before that may be missing."""
         self.note(gsn, "R", table)
 
     def note(self, gsn: int, op: str, table: str) -> None:
-        """Write what happened to a whole table; once, if it comes again after a crash."""
+        """Write a row about a whole table, only once even if the call is repeated after a crash."""
         with self.db:
             self.db.execute(
                 "insert or ignore into audit (gsn, op, table_name) values (?, ?, ?)",
@@ -64,19 +64,19 @@ class AuditLog(CdcConsumer):
 
 
 def row_of(event: CdcEvent) -> tuple[Any, ...]:
-    """An event as a row of the table."""
+    """Return an event as a row of the table."""
     return (
         event.gsn,
         event.op,
         event.table,
         json.dumps(event.key, default=str),
-        shown(event.before),
-        shown(event.value),
+        to_json(event.before),
+        to_json(event.value),
         event.commit_time.isoformat(),
         str(event.source_xid),
     )
 
 
-def shown(row: Mapping[str, Any] | None) -> str | None:
-    """The columns that were sent, as JSON."""
+def to_json(row: Mapping[str, Any] | None) -> str | None:
+    """Return the columns that were sent as JSON."""
     return None if row is None else json.dumps(dict(row), default=str)

@@ -1,4 +1,4 @@
-"""A paid order is sent to the shipping service."""
+"""Shipping: a paid order is sent to the shipping service."""
 
 import json
 import urllib.request
@@ -10,14 +10,14 @@ TIMEOUT_S = 10
 
 
 class Shipping(CdcConsumer):
-    """Calls the service once for each order; again only where the answer got lost."""
+    """Consumer that calls the service once for each order, and again only if an answer was lost."""
 
     def __init__(self, url: str) -> None:
-        """url: of the service, which takes orders by POST."""
+        """Store the URL of the service, which accepts orders by POST."""
         self.url = url
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
-        """Send the next order that was paid; the state is saved behind it."""
+        """Send the next order that was paid; the state is saved after it."""
         for event in events:
             if event.value is not None and is_paid_by(event):
                 self.send(event.key[0], event.value["address"])
@@ -25,7 +25,7 @@ class Shipping(CdcConsumer):
         return True
 
     def send(self, number: int, address: str) -> None:
-        """Raises where the service does not take it: then nothing is saved, and it comes again."""
+        """Send an order. If the service refuses it, raise: nothing is saved, and it is repeated."""
         request = urllib.request.Request(
             self.url,
             data=json.dumps({"order": number, "address": address}).encode(),
@@ -35,14 +35,14 @@ class Shipping(CdcConsumer):
             },
         )
         with urllib.request.urlopen(request, timeout=TIMEOUT_S):
-            pass  # an answer of 2xx; others are raised
+            pass  # the answer is 2xx; other answers are raised
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """What was sent stays sent."""
+        """Ignore the TRUNCATE: orders that were sent stay sent."""
 
 
 def is_paid_by(event: CdcEvent) -> bool:
-    """Whether this change is the one by which an order was paid."""
+    """Return whether an order became paid by this change."""
     if event.resent or event.value is None or event.value["status"] != "paid":
         return False
     if event.op == "I" and event.before is None:

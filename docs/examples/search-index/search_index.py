@@ -1,4 +1,4 @@
-"""A full-text index in SQLite, in step with the table public.article."""
+"""Full-text index in SQLite that follows the table public.article."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -13,21 +13,21 @@ insert into place select -9223372036854775808 where not exists (select 1 from pl
 
 
 class SearchIndex(CdcConsumer):
-    """Keeps the place in the log beside the index: both change in one transaction."""
+    """Consumer that keeps its position in the log beside the index, in one transaction."""
 
     def __init__(self, file: str) -> None:
-        """file: of the index; a relative path begins where penstock is started."""
+        """Open the index; a relative path starts at the folder in which penstock is started."""
         self.db = sqlite3.connect(file)
         self.db.executescript(SCHEMA)
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
-        """Put rows into the index, and take them out."""
+        """Put rows into the index and remove them."""
         (done,) = self.db.execute("select gsn from place").fetchone()
         gsn, moved = done, None
         with self.db:
             for event in events:
                 if event.gsn <= done:
-                    continue  # it came again after a crash
+                    continue  # delivered again after a crash
                 gsn = event.gsn
                 (number,) = event.key
                 now = self.db.execute(
@@ -37,8 +37,8 @@ class SearchIndex(CdcConsumer):
                     moved = now
                     self.db.execute("delete from article where rowid = ?", (number,))
                     continue
-                # PostgreSQL does not send long values that an update left as they are. Where the
-                # key changed, they are those of the row that went.
+                # PostgreSQL does not send long values that an update left unchanged. If the key
+                # changed, use those of the removed row.
                 title, body = now or moved or ("", "")
                 row = (number, event.value.get("title", title), event.value.get("body", body))
                 self.db.execute(
@@ -48,12 +48,12 @@ class SearchIndex(CdcConsumer):
         return True
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """The table is empty; not again after a crash, when later rows are in the index."""
+        """Empty the index, unless it already has later rows: a call is repeated after a crash."""
         with self.db:
             self.db.execute("delete from article where (select gsn from place) <= ?", (gsn,))
 
     def on_reload(self, table: str, gsn: int) -> None:
-        """All rows come again: forget those that do not."""
+        """Empty the index: all rows follow again."""
         self.on_truncate(table, gsn)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Running counts: how many orders there are in each status, and what they are worth."""
+"""Running counts: number and value of the orders in each status."""
 
 import json
 import os
@@ -12,10 +12,10 @@ from penstock.consume import CdcConsumer, CdcEvent
 
 
 class LiveCounts(CdcConsumer):
-    """Keeps the counts in a file, with the place in the log to which they belong."""
+    """Consumer that keeps the counts in a file, with their position in the log."""
 
     def __init__(self, file: str) -> None:
-        """file: a relative path begins where penstock is started."""
+        """Load the file; a relative path starts at the folder in which penstock is started."""
         self.file = Path(file)
         saved = json.loads(self.file.read_text()) if self.file.exists() else {}
         self.gsn = saved.get("gsn", -(2**63))
@@ -28,11 +28,11 @@ class LiveCounts(CdcConsumer):
         metrics.gauge("orders_open", "Orders to be paid.", lambda: self.orders["open"])
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
-        """Take the old row out of the counts and put the new one in."""
+        """Subtract the old row from the counts and add the new one."""
         done = self.gsn
         for event in events:
             if event.gsn <= done:
-                continue  # it came again after a crash
+                continue  # delivered again after a crash
             if event.op != "I":
                 if event.before is None or "status" not in event.before:
                     raise ValueError(f"alter table {event.table} replica identity full")
@@ -45,20 +45,20 @@ class LiveCounts(CdcConsumer):
         return True
 
     def count(self, row: Mapping[str, Any], times: int) -> None:
-        """Count a row once more, or once less."""
+        """Add a row to the counts, or subtract it."""
         self.orders[row["status"]] += times
         self.worth[row["status"]] += times * row["amount"]
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """There are no orders."""
+        """Clear the counts."""
         if gsn < self.gsn:
-            return  # it came again after a crash
+            return  # repeated after a crash
         self.orders.clear()
         self.worth.clear()
         self.save()
 
     def on_reload(self, table: str, gsn: int) -> None:
-        """All rows come again: count them anew."""
+        """Clear the counts: all rows follow again."""
         self.on_truncate(table, gsn)
 
     def save(self) -> None:

@@ -1,4 +1,4 @@
-"""Every change of every table as Parquet files, one folder for each table."""
+"""Warehouse: every change of every table in Parquet files, one folder for each table."""
 
 import os
 from collections.abc import Iterator
@@ -12,28 +12,28 @@ from penstock.consume import CdcBatch, CdcConsumer
 
 
 class Output:
-    """A Parquet file in the making, of one table and one shape of its rows."""
+    """Unfinished Parquet file of one table and one shape of its rows."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        """path: what it is called when it is whole."""
+        """Open the file; path is its final name."""
         self.path = path
         self.schema = schema
         self.making = path.with_suffix(".tmp")
         self.writer = pq.ParquetWriter(self.making, schema)
 
     def finish(self) -> None:
-        """Give it its name when it is on the disk, so that readers see whole files only."""
+        """Rename the file when it is on the disk, so that readers see only whole files."""
         self.writer.close()
-        synced(self.making)
+        sync(self.making)
         self.making.replace(self.path)
-        synced(self.path.parent)
+        sync(self.path.parent)
 
 
 class Warehouse(CdcConsumer):
-    """A file is named by the gsn of its first change: what comes again replaces it."""
+    """Consumer that names a file by the gsn of its first change, so that a repeat replaces it."""
 
     def __init__(self, folder: str) -> None:
-        """folder: a relative path begins where penstock is started."""
+        """Store the folder; a relative path starts at the folder in which penstock is started."""
         self.folder = Path(folder)
 
     def on_batches(self, batches: Iterator[CdcBatch]) -> bool:
@@ -54,27 +54,27 @@ class Warehouse(CdcConsumer):
         return True
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """Leave a note that the files up to the newest do not count any more."""
+        """Leave a note that the files up to the newest no longer count."""
         folder = self.table_folder(table)
         newest = max(folder.glob("*.parquet"), key=lambda path: int(path.stem), default=None)
         if newest is not None:
             newest.with_suffix(".end").touch()
-            synced(folder)
+            sync(folder)
 
     def on_reload(self, table: str, gsn: int) -> None:
-        """All rows come again: what was written so far does not count any more."""
+        """Leave the same note: all rows follow again."""
         self.on_truncate(table, gsn)
 
     def table_folder(self, table: str) -> Path:
-        """Where the files of a table are."""
+        """Return the folder of a table, and create it if it is missing."""
         folder = self.folder / quote(table, safe="")  # a name may have a slash
         if not folder.exists():
             folder.mkdir(parents=True)
-            synced(self.folder)
+            sync(self.folder)
         return folder
 
 
-def synced(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
