@@ -40,7 +40,7 @@ from penstock.codec.types import Engine, Server
 from penstock.control.lag import lag_of
 from penstock.control.log_facts import read_log_end
 from penstock.control.servers import source_tables
-from penstock.host.faults import armed
+from penstock.host.faults import arming
 from penstock.model import PenstockError, TableName
 from penstock.model.position import to_bytes
 from penstock.ports import registry
@@ -244,7 +244,7 @@ def test_a_broken_stream_goes_on_behind_what_is_durable(side: Side, tmp_path: Pa
     side.commit(Insert(U, {"id": 1, "n": 1}))
     follower.follow()
     side.commit_many(8_000)
-    with armed("extract.write.after:1:error"):
+    with arming("extract.write.after:1:error"):
         follower.follow()
     small, large = follower.seen()
     assert [small, sorted(large, key=lambda seen: seen.key)] == side.expected

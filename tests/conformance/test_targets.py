@@ -22,7 +22,7 @@ from fix_merge import ITEM, delete, insert, update
 from fix_shared import SharedServers
 from penstock.codec.types import NO_CHOICES
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.faults import FaultInjected, armed
+from penstock.host.faults import FaultInjected, arming
 from penstock.load.sql_target import loading_of
 from penstock.log.layout import next_segments
 from penstock.log.tail import LogFollower
@@ -276,7 +276,7 @@ def test_a_failed_batch_of_the_open_segment_leaves_nothing(side: Side) -> None:
     """Also where the segment was closed before it is tried again."""
     side.log.transaction(insert(BAG, 1))
     side.log.writer.flush()
-    with armed("load.commit.before:1:error"), pytest.raises(FaultInjected):
+    with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):
         side.target.apply(side.stage())
     assert side.rows("bag") == []
     side.target = side.connect()
@@ -300,7 +300,7 @@ def test_a_failed_batch_leaves_nothing(side: Side) -> None:
     side.apply(insert(ITEM, 1, "a", 1))
     before = side.applied
     side.write(update(ITEM, 1, "b", 2), insert(ITEM, 2, "c", 3))
-    with armed("load.commit.before:1:error"), pytest.raises(FaultInjected):
+    with arming("load.commit.before:1:error"), pytest.raises(FaultInjected):
         side.target.apply(side.stage())
     assert side.rows() == [(1, "a", 1)]
     side.target = side.connect()
@@ -314,7 +314,7 @@ def test_a_batch_is_applied_once(side: Side) -> None:
     side.write(insert(BAG, 1))
     start = side.applied
     batch = side.stage()
-    with armed("load.commit.after:1:error"), pytest.raises(FaultInjected):
+    with arming("load.commit.after:1:error"), pytest.raises(FaultInjected):
         side.target.apply(batch)
     side.target = side.connect()
     assert side.applied.is_at(batch.after)

@@ -142,7 +142,7 @@ def test_rows_are_those_of_all_logs(
     for _ in range(5):
         left = iter([False] * rng.randint(1, 30))
         stop = lambda left=left: next(left, True)  # noqa: E731
-        with faults.armed(f"{rng.choice(POINTS)}:1:error=EIO"), suppress(OSError):
+        with faults.arming(f"{rng.choice(POINTS)}:1:error=EIO"), suppress(OSError):
             merge(logs, tmp_path / "all", stop=stop).run()
         for log in rng.sample(logs, rng.randint(0, len(logs))):
             log.write(rng.randint(1, 8), rotates=rng.random() < 0.5)
@@ -185,7 +185,7 @@ def test_a_log_that_began_with_a_base_is_split(
     section = replace(SECTION, split={"s0": ("s2", "s3")})
     for _ in range(2):
         left = iter([False] * rng.randint(1, 20))
-        with faults.armed(f"{rng.choice(POINTS)}:1:error=EIO"), suppress(OSError):
+        with faults.arming(f"{rng.choice(POINTS)}:1:error=EIO"), suppress(OSError):
             stop = lambda left=left: next(left, True)  # noqa: E731
             merge(logs, tmp_path / "all", section=section, stop=stop).run()
     for log in logs[1:]:

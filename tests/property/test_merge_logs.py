@@ -103,7 +103,7 @@ def test_a_log_is_split_at_any_moment(
     for log in before:
         log.write(rng.randint(0, 5), rotates=rng.random() < 0.5)
     for _ in range(2):
-        with faults.armed(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
+        with faults.arming(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
             merge(before, tmp_path / "all", stop=after(rng.randint(1, 20))).run()
         for log in before:
             log.write(rng.randint(0, 5))
@@ -112,7 +112,7 @@ def test_a_log_is_split_at_any_moment(
     parent.close()
     for log in logs[1:]:
         log.write(rng.randint(1, 5), rotates=True)
-        with faults.armed(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
+        with faults.arming(f"{rng.choice(POINTS)}:2:error=EIO"), suppress(OSError):
             merge(logs, tmp_path / "all", section=section, stop=after(rng.randint(1, 20))).run()
     for log in logs[1:]:
         log.end()
@@ -137,7 +137,7 @@ def test_the_same_transactions_get_the_same_numbers_after_any_crash(
         for log in rng.sample(logs, rng.randint(0, len(logs))):
             log.write(rng.randint(1, 8), rotates=rng.random() < 0.5)
         fault = f"{rng.choice(POINTS)}:{rng.randint(1, 4)}:error=EIO"
-        with faults.armed(fault), suppress(OSError):
+        with faults.arming(fault), suppress(OSError):
             merge(logs, tmp_path / "all", options=options, stop=after(rng.randint(1, 30))).run()
         crashes += 1
     for log in logs:

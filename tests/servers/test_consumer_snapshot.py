@@ -157,7 +157,7 @@ def test_what_is_killed_in_the_middle_leaves_nothing_or_goes_on(
     """At each step of making it; the consumer never sees a part."""
     seen = Seen()
     with pipeline(place, tmp_path) as (path, end):
-        with faults.armed(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
+        with faults.arming(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
             consume(path, seen, lambda: False)
         assert seen.came == []
         end()

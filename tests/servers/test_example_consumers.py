@@ -58,7 +58,10 @@ class Example:
         """The consumer's process ends behind what it did and before its state is saved."""
         deadline = time.monotonic() + WITHIN_S
         while time.monotonic() < deadline:  # at first only what came before may come again
-            with faults.armed("consume.state.before:1:error"), pytest.raises(faults.FaultInjected):
+            with (
+                faults.arming("consume.state.before:1:error"),
+                pytest.raises(faults.FaultInjected),
+            ):
                 run(self.path, self.consumer)
             if is_done():
                 return

@@ -11,7 +11,7 @@ from fix_pipeline import penstock
 from fix_postgres import Server
 from fix_tables import line, reach, request
 from penstock.control.config import load_config
-from penstock.web.metrics import exposed
+from penstock.web.metrics import expose
 from penstock.web.reading import PipelineWatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -60,7 +60,7 @@ def test_it_is_left_behind_and_comes_back(pair: Pair) -> None:
     facts = {str(one.table): one for one in watch.latest.tables}
     assert (str(facts["public.bag"].state), facts["public.bag"].code) == ("left behind", "TG32")
     sample = b'penstock_table_apart{pipeline="shop",state="isolated",table="public.bag"} 1.0'
-    assert sample in exposed([("shop", watch.latest)])
+    assert sample in expose([("shop", watch.latest)])
     watch.close()
     pair.target.execute("alter table bag drop constraint few")
     request(pair, "resync", "public.bag")

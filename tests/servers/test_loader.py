@@ -253,7 +253,7 @@ def test_failure_at_any_point_is_tried_again(
 ) -> None:
     """Before the commit nothing is there, behind it all: each row once."""
     log.writer.done()
-    with faults.armed(f"{point}:2:error"):
+    with faults.arming(f"{point}:2:error"):
         Running(target, tmp_path, max_files_per_batch=1).end()
     check(target, 6)
 
@@ -281,7 +281,7 @@ def test_crash_of_the_target_between_staging_and_applying(
     own_postgres.execute(TABLES)
     own_postgres.execute("checkpoint")  # commits do not wait for the disk there
     log.writer.done()
-    with faults.armed("load.apply.before:1:sleep=1.5"):
+    with faults.arming("load.apply.before:1:sleep=1.5"):
         running = Running(own_postgres.url(), tmp_path)
         until(lambda: bool(rows(own_postgres.url(), "select to_regclass('wirekite.t_wkm')")[0][0]))
         until(lambda: bool(rows(own_postgres.url(), "select 1 from wirekite.t_wkm")))
@@ -297,7 +297,7 @@ def test_connection_ended_in_the_middle_of_applying(
 ) -> None:
     """An operator's pg_terminate_backend: reconnect, ask how far it is, go on."""
     log.writer.done()
-    with faults.armed("load.apply.after:1:sleep=1"):
+    with faults.arming("load.apply.after:1:sleep=1"):
         running = Running(target, tmp_path)
         until(
             lambda: bool(

@@ -140,7 +140,7 @@ def test_what_is_staged_ahead_is_staged_again_when_applying_fails(
 ) -> None:
     """Also when the commit took effect and only its answer was lost."""
     log.writer.done()
-    with Blocked(target) as look, faults.armed(f"{point}:1:error"):
+    with Blocked(target) as look, faults.arming(f"{point}:1:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)
         until_ahead(running, look)
         look.release()
@@ -168,7 +168,7 @@ def test_failure_of_staging_ahead_is_tried_again(
 ) -> None:
     """The batch that is being applied is not disturbed by it."""
     log.writer.done()
-    with Blocked(target) as look, faults.armed(f"{fault}:error"):
+    with Blocked(target) as look, faults.arming(f"{fault}:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)
         until(lambda: running.loader._ahead is not None and running.loader._ahead.is_staging)
         time.sleep(0.3)
@@ -336,7 +336,7 @@ def test_crash_of_the_target_with_a_batch_staged_ahead(
     own_postgres.execute(TABLES)
     own_postgres.execute("checkpoint")
     log.writer.done()
-    with faults.armed("load.apply.after:1:sleep=2"):
+    with faults.arming("load.apply.after:1:sleep=2"):
         running = Running(own_postgres.url(), tmp_path, max_files_per_batch=1)
         until(
             lambda: is_staged(lambda query: rows(own_postgres.url(), query), "bag_wkmb", 2, 3), 30

@@ -16,7 +16,7 @@ from fix_merge import delete, insert, update
 from fix_mysql_loader import MyApplying, MyStart, Target
 from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.types import same_type
-from penstock.host.faults import FaultInjected, armed
+from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column, MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import AppliedByAnother, ShapeNotApplicable
 
@@ -52,7 +52,7 @@ def begun(my_start: MyStart, log: LogMaker, **more: Any) -> MyApplying:
 
 def apply_cut_off(target: MyApplying, place: str) -> None:
     """Apply the second segment, cut off once at a fault point if one is named."""
-    with armed(f"{place}:1:error" if place else ""):
+    with arming(f"{place}:1:error" if place else ""):
         try:
             while target.applied.segment < 1:
                 target.batch()
@@ -138,7 +138,7 @@ def test_an_alter_that_is_cut_off_is_not_done_twice(
     target = begun(my_start, log)
     log.transaction(update(NARROW, 1, 5))
     log.close_segment()
-    with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+    with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
         target.batch()
     again = MyApplying(target.place, log.directory)
     try:

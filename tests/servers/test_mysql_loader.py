@@ -228,14 +228,14 @@ def test_a_lost_answer_is_known_from_the_applied_position(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether the COMMIT took effect or not: rows that would count twice count once."""
-    from penstock.host.faults import armed
+    from penstock.host.faults import arming
 
     my_target.execute(COUNTED)
     for number in range(3):
         add(log, number)
         log.close_segment()
     log.writer.done()
-    with armed(f"{point}:2:error"):
+    with arming(f"{point}:2:error"):
         Running(
             my_target.url, tmp_path, namespaces=my_target.namespaces, max_files_per_batch=1
         ).end()

@@ -201,7 +201,7 @@ def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     """By the next attempt: sent twice at worst, and never answered before."""
     extractor_of(mysql_url, tmp_path).run()
     ask(tmp_path, table)
-    with faults.armed(f"{place}:1:error"), extracting(mysql_url, tmp_path):
+    with faults.arming(f"{place}:1:error"), extracting(mysql_url, tmp_path):
         until(lambda: asked(tmp_path, table))
     view = View(table).read(tmp_path)
     assert view.rows == source_rows(mysql, mysql_url)

@@ -24,7 +24,7 @@ from fix_policies import (
     settle,
     shaped,
 )
-from penstock.host.faults import FaultInjected, armed
+from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column
 from penstock.ports.policies import Policies, Policy
 
@@ -75,7 +75,7 @@ class TestInPlace(InPlace):
         target = begun(begin, log, Policies(default=policy))
         log.transaction(insert(IN_PLACE, 2, "b", 20))
         log.close_segment()
-        with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+        with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
             settle(target, log)
         later = again(target, policies=Policies(default=policy))
         settle(later, log)
@@ -103,7 +103,7 @@ class TestLeniently(Leniently):
         uuid = Column(name="n", source_type="uuid", neutral="uuid")
         log.transaction(insert(shaped(ID, uuid, version=2), 2, b"\1" * 16))
         log.close_segment()
-        with armed(f"{place}:1:error"), pytest.raises(FaultInjected):
+        with arming(f"{place}:1:error"), pytest.raises(FaultInjected):
             settle(target, log)
         later = again(target, policies=Policies(default=Policy.LENIENT))
         settle(later, log)

@@ -413,7 +413,7 @@ def test_locks_are_let_go_when_we_fail(
 ) -> None:
     """An error while they are held does not leave them behind."""
     with (
-        faults.armed("snapshot.locked:1:error"),
+        faults.arming("snapshot.locked:1:error"),
         pytest.raises(FaultInjected),
         open_snapshots(mysql_url, tables, count=2, among=[Choice(strategy=strategy)]),
     ):

@@ -139,7 +139,7 @@ def test_an_error_leaves_nothing_half_done_either(config: Config) -> None:
     """The first table is written, and rolled back with the second one."""
     spoil(config)
     found = verify(config).tables
-    with faults.armed("verify.repair.deleted:3:error"), pytest.raises(faults.FaultInjected):
+    with faults.arming("verify.repair.deleted:3:error"), pytest.raises(faults.FaultInjected):
         verify(config, repair=True)
     assert verify(config).tables == found
 

@@ -142,7 +142,7 @@ def test_a_failure_meanwhile_leaves_a_request_that_is_carried_out(
     extractor = extractor_of(source_url, tmp_path, options=LIVE, stop=stop)
     with (
         connect(source_url, application_name="test") as sql,
-        faults.armed(f"{place}:1:error"),
+        faults.arming(f"{place}:1:error"),
         running(extractor),
     ):
         until(lambda: "public.t" in answers(tmp_path))

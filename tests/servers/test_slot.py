@@ -128,7 +128,7 @@ def test_slot_whose_snapshot_could_not_be_kept_is_dropped(
     from penstock.host import faults
 
     with (
-        faults.armed("slot.snapshot.before:1:error"),
+        faults.arming("slot.snapshot.before:1:error"),
         pytest.raises(faults.FaultInjected),
         consistent_point(source_url, "half"),
     ):

@@ -166,7 +166,7 @@ def test_a_step_that_ends_in_the_middle(log: Log, fault: str) -> None:
     """The old base or the new one; and the next step goes on."""
     log.write(inserts(3), [change(Op.UPDATE, (101, "new"))])
     wanted = log.rows(ITEM)
-    with faults.armed(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
+    with faults.arming(f"{fault}:1:error"), pytest.raises(faults.FaultInjected):
         log.step()
     assert log.rows(ITEM) == wanted
     log.write([change(Op.DELETE, None, before=(109,))])

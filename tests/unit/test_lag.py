@@ -32,7 +32,7 @@ from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.ports.config import Config
 from penstock.ports.lag import LOOKS_MAX, LogEnd, SourceState, Unread, Watermark
 from penstock.ports.target import Applied
-from penstock.web.metrics import exposed
+from penstock.web.metrics import expose
 
 URL = "postgresql://u@127.0.0.1:1/d"
 NOW_US = 1_000_000_000
@@ -347,7 +347,7 @@ def test_unknown_is_shown_everywhere_and_no_number_stands_for_it() -> None:
     assert "lag unknown: nothing is loaded yet" in change_line(found, 0.0, 0.0)
     assert found.lag_dict()["lag_seconds"] is None
     assert found.lag_dict()["lag_unknown"] == "nothing is loaded yet"
-    page = exposed([("shop", reading(found))]).decode()
+    page = expose([("shop", reading(found))]).decode()
     assert "penstock_lag_seconds{" not in page
     assert "penstock_lag_bytes{" in page
     out = io.StringIO()
@@ -360,7 +360,7 @@ def test_at_most_is_shown_as_such() -> None:
     found = replace(status(), lag=AT_MOST)
     assert "lag at most 2.5 s" in change_line(found, 0.0, 0.0)
     assert found.lag_dict()["lag_is_at_most"] is True
-    page = exposed([("shop", reading(found))]).decode()
+    page = expose([("shop", reading(found))]).decode()
     assert 'penstock_lag_seconds{pipeline="shop"} 2.5' in page
     assert 'penstock_lag_at_most{pipeline="shop"} 1.0' in page
-    assert 'penstock_lag_at_most{pipeline="shop"} 0.0' in exposed([("shop", reading())]).decode()
+    assert 'penstock_lag_at_most{pipeline="shop"} 0.0' in expose([("shop", reading())]).decode()

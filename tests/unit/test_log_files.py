@@ -185,8 +185,8 @@ def test_real_clock_measures_and_waits() -> None:
 
 
 def test_a_fault_fires_at_the_nth_time_and_once() -> None:
-    """Counting starts anew when armed."""
-    with faults.armed("test.here:2:error,test.there:1:error=ENOSPC"):
+    """Counting starts again when a plan is armed."""
+    with faults.arming("test.here:2:error,test.there:1:error=ENOSPC"):
         faults.point("test.here")
         with pytest.raises(faults.FaultInjected, match=r"test\.here"):
             faults.point("test.here")
@@ -199,7 +199,7 @@ def test_a_fault_fires_at_the_nth_time_and_once() -> None:
 
 def test_a_sleep_waits_and_goes_on() -> None:
     """For tests that look from outside meanwhile."""
-    with faults.armed("test.here:1:sleep=0.02"):
+    with faults.arming("test.here:1:sleep=0.02"):
         started = time.monotonic()
         faults.point("test.here")
         assert time.monotonic() - started >= 0.02
@@ -218,7 +218,7 @@ def test_a_plan_that_cannot_be_read_is_refused(spec: str) -> None:
 def test_a_point_nobody_declared_is_refused_while_armed() -> None:
     """Tests iterate over the declared names: all must be there."""
     with (
-        faults.armed("test.here:1:error"),
+        faults.arming("test.here:1:error"),
         pytest.raises(faults.FaultPlanInvalid, match="not declared"),
     ):
         faults.point("test.nowhere")

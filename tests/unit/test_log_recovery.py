@@ -171,7 +171,7 @@ def test_a_crash_between_state_and_name_is_finished() -> None:
     disk = Disk()
     log = opened(disk)
     log.write(run_of(GROUPS[0]))
-    with faults.armed("log.rename.before:1:error"), pytest.raises(faults.FaultInjected):
+    with faults.arming("log.rename.before:1:error"), pytest.raises(faults.FaultInjected):
         log.rotate()
     disk.process_died()
     state = load_state(LOG, disk)

@@ -490,7 +490,7 @@ def test_an_error_out_of_the_operating_system_stops_the_writer_too(tmp_path: Pat
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         with (
-            faults.armed("log.write.before:1:error=ENOSPC"),
+            faults.arming("log.write.before:1:error=ENOSPC"),
             pytest.raises(OSError, match="No space left"),
         ):
             log.flush()

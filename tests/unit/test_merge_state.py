@@ -105,7 +105,7 @@ def test_shapes_are_written_before_the_state_that_needs_them(files: Files) -> No
     """A crash between the two leaves a state that has its own."""
     states = MergeStates(files)
     states.save(MergeState(trx=1), shapes(1))
-    with faults.armed("merge.state.before:1:error"), pytest.raises(faults.FaultInjected):
+    with faults.arming("merge.state.before:1:error"), pytest.raises(faults.FaultInjected):
         states.save(MergeState(trx=2), shapes(2, ITEM_2))
     assert files.written == [SHAPES_FILE, STATE_FILE, SHAPES_FILE]
     assert at(files, 1) == (1, ["id", "note"])

@@ -35,7 +35,7 @@ from penstock.host.retry import Backoff, Patience, is_outage
 from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
 from penstock.model import TableName
 from penstock.ports.extract_options import ExtractProgress
-from penstock.web.metrics import exposed
+from penstock.web.metrics import expose
 from penstock.web.reading import state_of
 
 NOWHERE = "postgresql://u:secret-of-the-url@127.0.0.1:1/d"
@@ -75,7 +75,7 @@ def test_a_server_that_was_there_is_tried_every_few_seconds_without_an_end() -> 
     assert all(wait is not None and wait <= LONGEST_S for wait in waits)
     other = ConnectionLost("it dies of our batch")
     assert [patience.wait_s(other) is None for _ in range(3)] == [False, False, True]
-    patience.worked()
+    patience.note_progress()
     first = patience.wait_s(lost)
     assert first is not None
     assert first < 1.0
@@ -93,10 +93,10 @@ def test_a_server_that_refuses_is_no_outage() -> None:
 def test_a_failure_is_dated_by_its_first_time() -> None:
     """However often it is tried again; what works clears it. Both processes write it alike."""
     for made in (LoaderState(pid=1), ExtractProgress()):
-        made.failed("refused", now_us=5_000_000, wait_s=1.0)
-        made.failed("refused", now_us=9_000_000, wait_s=2.0)
+        made.note_failure("refused", now_us=5_000_000, wait_s=1.0)
+        made.note_failure("refused", now_us=9_000_000, wait_s=2.0)
         assert (made.problem_since_us, made.next_try_us) == (5_000_000, 11_000_000)
-        made.worked()
+        made.note_progress()
         assert (made.problem, made.problem_since_us, made.next_try_us) == ("", 0, 0)
 
 
@@ -104,7 +104,7 @@ def test_what_processes_try_again_is_read_of_those_that_run(tmp_path: Path) -> N
     """A file that an earlier process has left tells nothing of now."""
     config = pipeline(tmp_path, NOWHERE, NOWHERE)
     state = LoaderState(pid=os.getpid(), state="retrying")
-    state.failed("refused", now_us=1_000_000, wait_s=4.0)
+    state.note_failure("refused", now_us=1_000_000, wait_s=4.0)
     write_loader_state(config.layout.run, state)
     assert read_loader_state(config.layout.run) == state
     running = [ProcessState(name=name, pid=os.getpid()) for name in ("run", "extract", "load")]
@@ -234,7 +234,7 @@ def test_a_page_says_unknown_and_its_badge_is_no_good_one() -> None:
     for known in (True, False):
         found = reading(without_target(known=known))
         assert state_of(found) == "target unreachable"
-        metrics = exposed([("shop", found)]).decode()
+        metrics = expose([("shop", found)]).decode()
         for wanted in (
             'penstock_server_reachable{pipeline="shop",side="target"} 0.0',
             'penstock_server_reachable{pipeline="shop",side="source"} 1.0',

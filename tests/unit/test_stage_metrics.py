@@ -57,7 +57,7 @@ def metered() -> Metered:
 
 def test_every_published_name_is_exposed() -> None:
     """Also before anything was counted."""
-    page = Metered().metrics.exposed().decode()
+    page = Metered().metrics.expose().decode()
     exposed = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
     published = set(NAMES.read_text(encoding="utf-8").split())
     assert len(published) == 51

@@ -155,7 +155,7 @@ def test_errors_of_the_staging_database_are_answered(site: Site) -> None:
     assert (status, text.splitlines()[0]) == (400, "unexpected ZeroDivisionError: oh")  # ST13
     assert site.post("/shop/public", BODY) == (200, "OK")
     assert (
-        b'mutations_error_count{kind="webhook",schema="shop.public"} 2.0' in site.metrics.exposed()
+        b'mutations_error_count{kind="webhook",schema="shop.public"} 2.0' in site.metrics.expose()
     )
 
 

@@ -288,13 +288,13 @@ def test_a_worker_notes_its_mode_and_its_problem() -> None:
     first = read_note(staging, SHOP)
     assert (first.mode, first.dead_letters, first.problem) == ("bestEffort", "dead", None)
     assert first.hostname
-    notes.failed(PenstockError("it is broken", hint="Mend it."))
+    notes.note_problem(PenstockError("it is broken", hint="Mend it."))
     notes.mode_is(staging, "consistent")
     found = read_note(staging, SHOP)
     assert found.mode == "consistent"
     assert found.problem is not None
     assert (found.problem.error, found.problem.hint) == ("it is broken", "Mend it.")
-    notes.failed(PenstockError("it is broken again"))
+    notes.note_problem(PenstockError("it is broken again"))
     notes.mode_is(staging, "consistent")
     assert read_note(staging, SHOP).mode_us == found.mode_us
     staging.memo["stage shop.public"] = b"{"
@@ -312,7 +312,7 @@ def test_a_note_that_cannot_be_written_is_written_later(monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(staging, "put_memo", fails)
         notes.mode_is(staging, "consistent")
-        notes.failed(PenstockError("it is broken"))
+        notes.note_problem(PenstockError("it is broken"))
     assert staging.memo == {}
     notes.mode_is(staging, "consistent")
     found = read_note(staging, SHOP)
@@ -324,7 +324,7 @@ def test_a_problem_is_over_when_something_was_applied_since() -> None:
     """And it is still named."""
     staging = FakeStaging()
     notes = Notes(staging, SHOP, dead_letters="dead")  # type: ignore[arg-type]
-    notes.failed(PenstockError("it is broken", hint="Mend it."))
+    notes.note_problem(PenstockError("it is broken", hint="Mend it."))
     note = read_note(staging, SHOP)
     later = datetime.now(UTC) + timedelta(hours=1)
     before = later - timedelta(hours=2)

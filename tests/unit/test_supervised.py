@@ -254,7 +254,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
-    monkeypatch.setattr(stage_group.Notes, "failed", lambda *_: None)
+    monkeypatch.setattr(stage_group.Notes, "note_problem", lambda *_: None)
     stop = StopRequest()
     sequencer: Any = SimpleNamespace(dlq_table="d")
     worker = GroupWorker(load_config(file), ("shop", "public"), FakeStaging(), sequencer, stop)

@@ -17,7 +17,7 @@ from penstock.control.consumer_list import consumer_lines, read_report
 from penstock.log import links
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
-from penstock.web.metrics import exposed
+from penstock.web.metrics import expose
 from penstock.web.reading import PipelineWatch, Reading
 
 LOCAL, PAGE = "http://127.0.0.1:8765", "/pipelines/shop"
@@ -56,7 +56,7 @@ def read(feed: Feed) -> Reading:
 
 def test_metrics_have_the_published_names_in_base_units(feed: Feed) -> None:
     """Each by its name in HELP; lag, links and what is held back beside them; its own too."""
-    page = exposed([("shop", read(feed))]).decode()
+    page = expose([("shop", read(feed))]).decode()
     families = {family.name: family for family in text_string_to_metric_families(page)}
     values = {
         sample.name: sample.value

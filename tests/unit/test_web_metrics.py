@@ -14,7 +14,7 @@ from fix_merged import FACTS
 from fix_readings import HOSTILE, ORDERS, reading, status, trouble
 from penstock.control.merge_status import MergeSeen
 from penstock.control.outages import Retry
-from penstock.web.metrics import exposed
+from penstock.web.metrics import expose
 from penstock.web.reading import Reading
 from penstock.web.stage_metrics import OF_ROWS, OF_SCHEMAS
 
@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "grafana" / "penstock.json"
 ALERTS = DASHBOARD.with_name("alerts.yml")
 TRIES = Retry(process="extract", error="refused", since_us=1, next_us=2)
-AWAY = exposed([("shop", reading(replace(status(lag_s=None), retries=(TRIES,))))]).decode()
+AWAY = expose([("shop", reading(replace(status(lag_s=None), retries=(TRIES,))))]).decode()
 MERGED = replace(status(done=False), merge=MergeSeen(facts=FACTS))
-FULL = exposed([("shop", reading(MERGED))]).decode()
+FULL = expose([("shop", reading(MERGED))]).decode()
 
 
 def samples(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -87,14 +87,14 @@ def test_labels_are_escaped() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """No lag is not a lag of zero; before the first look there is nothing but the version."""
-    page = exposed([("shop", reading(status(lag_s=None), retention=None, troubles=(trouble(),)))])
+    page = expose([("shop", reading(status(lag_s=None), retention=None, troubles=(trouble(),)))])
     names = {name for name, _ in samples(page.decode())}
     assert "penstock_lag_seconds" not in names
     assert "penstock_source_kept_bytes" not in names
     assert "penstock_extracted_rows_total" in names
     assert b'penstock_status_readable{pipeline="shop"} 0.0' in page
     unread = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
-    assert {name for name, _ in samples(exposed([("shop", unread)]).decode())} == {
+    assert {name for name, _ in samples(expose([("shop", unread)]).decode())} == {
         "penstock_build_info"
     }
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.web.plot import BUCKETS, PLOT_HEIGHT, PLOT_WIDTH, Plot, plotted, scale_top
+from penstock.web.plot import BUCKETS, PLOT_HEIGHT, PLOT_WIDTH, Plot, make_plot, scale_top
 from penstock.web.reading import Sample
 
 
@@ -20,7 +20,7 @@ def samples(*values: tuple[float, float | None]) -> list[Sample]:
 
 def drawn(found: list[Sample], *, now_s: float, least_top: float = 1.0) -> Plot:
     """The lag's plot."""
-    return plotted(found, [lambda sample: sample.lag_s], now_s=now_s, least_top=least_top)
+    return make_plot(found, [lambda sample: sample.lag_s], now_s=now_s, least_top=least_top)
 
 
 def points(path: str) -> list[tuple[float, float]]:

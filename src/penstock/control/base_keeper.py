@@ -86,7 +86,7 @@ class BaseKeeper:
                     self._sessions.renew()
                 self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
             else:
-                patience.worked()
+                patience.note_progress()
                 if not worked:
                     self._ended.wait(POLL_S)
 

@@ -233,7 +233,7 @@ class _Load:
                     self.sessions.renew()
                     continue
                 state.state = "retrying"
-                state.failed(error.message, now_us=REAL_CLOCK.now_us(), wait_s=wait_s)
+                state.note_failure(error.message, now_us=REAL_CLOCK.now_us(), wait_s=wait_s)
                 write_loader_state(self.config.layout.run, state)
                 self.stop.wait(wait_s)
                 if self.ended():

@@ -110,7 +110,7 @@ class GroupWorker:
         shown = error.as_dict()
         is_new = self.problem is None or self.problem.as_dict() != shown
         self.problem = error
-        self._notes.failed(error)
+        self._notes.note_problem(error)
         if is_new:
             keep_error(self._whole, "stage", error)
         logger.warning(

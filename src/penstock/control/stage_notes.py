@@ -94,7 +94,7 @@ class Notes:
         else:
             self._mode = mode
 
-    def failed(self, error: PenstockError) -> None:
+    def note_problem(self, error: PenstockError) -> None:
         """What the group's work has just ended with."""
         shown = error.as_dict()
         self._problem = Problem(

@@ -226,7 +226,7 @@ class _AppliedThread:
                     self._done.clear()
                     while not self._ended.wait(MARK_POLL_S):
                         self._mark(session, target)
-                        patience.worked()
+                        patience.note_progress()
             except PenstockError as error:
                 wait_s = patience.wait_s(error)
                 if error.retry != "backoff" or wait_s is None:

@@ -270,7 +270,7 @@ class Extractor:
         with ranges as behind:
             while behind.is_worth_it():
                 self.progress.state = "catching up"
-                self.progress.worked()
+                self.progress.note_progress()
                 for run in behind.read_range():
                     self._write(writer, run)
                     self._report(writer)
@@ -289,7 +289,7 @@ class Extractor:
         now_s = self._clock.monotonic_s()
         self._pace = Pace(flushed_s=now_s, data_s=now_s)
         self.progress.state = "streaming"
-        self.progress.worked()
+        self.progress.note_progress()
         while True:
             if self._asked_to_stop():
                 return self._finish(writer, source, Ended.STOPPED)
@@ -473,7 +473,7 @@ class Extractor:
         wait_s *= 1 - BACKOFF_JITTER * random.random()  # noqa: S311 - spreads load only
         self.progress.state = "reconnecting"
         self.progress.reconnect_count += 1
-        self.progress.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
+        self.progress.note_failure(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
         logger.warning("stream broke", error=error.message, retry_in_s=round(wait_s, 1))
         if writer.at_commit:
             self._flush(writer, None)

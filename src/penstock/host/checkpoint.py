@@ -19,7 +19,7 @@ _State = TypeVar("_State")
 
 
 class CheckpointCorrupt(PenstockError):
-    """A state file does not hold what was written to it. fields: path."""
+    """A state file does not hold the bytes that were written to it. fields: path."""
 
     code = "LG11"
     retry = "operator"
@@ -38,7 +38,7 @@ def save(path: Path, state: Any, files: Files = REAL_FILES) -> None:
 
 
 def load(path: Path, kind: type[_State], files: Files = REAL_FILES) -> _State | None:
-    """Read what save() wrote; None when the file is not there. Raises CheckpointCorrupt."""
+    """Read a state that save() wrote; return None if there is no file. Raises CheckpointCorrupt."""
     try:
         data = files.read_whole(path)
     except FileMissing:
@@ -58,7 +58,7 @@ def _checksum(raw: bytes) -> str:
 
 
 def corrupt(path: Path, why: str) -> CheckpointCorrupt:
-    """The error for a state file that holds something else."""
+    """Return the error for a damaged state file."""
     return CheckpointCorrupt(
         f"state file {path} is damaged: {why}",
         hint="Run penstock log check; with whole segments beside it, move the file away and start "

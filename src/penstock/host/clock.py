@@ -1,4 +1,4 @@
-"""Time: the wall clock for what people read, the monotonic clock for intervals.
+"""Time: the wall clock for times that people read, the monotonic clock for intervals.
 
 All code that waits or measures takes a `Clock`, so that tests can set the time.
 """
@@ -10,34 +10,34 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What code may know about time."""
+    """Operations that code may use to read time and wait."""
 
     def now_us(self) -> int:
-        """Wall time: microseconds since 1970 UTC. May jump; never measure intervals with it."""
+        """Return the wall time: microseconds since 1970 UTC. It may jump; never measure with it."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds since some moment; never goes back."""
+        """Return the seconds since some moment; they never go back."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait at least this long; returns at once for zero or less."""
+        """Wait at least this long; return at once for zero or less."""
         ...
 
 
 class RealClock:
-    """The machine's clock."""
+    """Clock of this machine."""
 
     def now_us(self) -> int:
-        """Wall time: microseconds since 1970 UTC."""
+        """Return the wall time: microseconds since 1970 UTC."""
         return time.time_ns() // 1000
 
     def monotonic_s(self) -> float:
-        """Seconds since the machine started; goes on while the wall clock jumps."""
+        """Return the seconds since the machine started; steady while the wall clock jumps."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait; signals' handlers run meanwhile."""
+        """Wait; handlers of signals run meanwhile."""
         if seconds > 0:
             time.sleep(seconds)
 

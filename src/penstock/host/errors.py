@@ -1,8 +1,8 @@
-"""What can go wrong between us and a server, whichever engine it is: one class for each condition.
+"""Errors between us and a server of any engine: one class for each condition.
 
 An engine gives its driver's errors these types, so that the same condition has the same code, and
-the same answer, everywhere. Not here: which of a driver's errors is which (the engines' `connect`),
-and repeating what failed (`retry.py`).
+the same answer, everywhere. Not here: the class of each of a driver's errors (the engines'
+`connect`), and retries (`retry.py`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ class ConnectFailed(PenstockError):
 
 
 class UrlInvalid(ConnectFailed):
-    """The text given as URL is not that of a database."""
+    """The text given as URL is not the URL of a database."""
 
     code = "HS21"
     retry = "operator"
 
 
 class ServerUnreachable(ConnectFailed):
-    """Nothing listens there, the host name is unknown, or no route leads to it."""
+    """The server is down, the host name is unknown, or there is no route to the host."""
 
     code = "HS22"
 
 
 class LoginRefused(ConnectFailed):
-    """Wrong user or password, or no line of pg_hba.conf lets this user in."""
+    """The user or password is wrong, or no line of pg_hba.conf admits this user."""
 
     code = "HS23"
     retry = "operator"
@@ -48,20 +48,20 @@ class DatabaseUnknown(ConnectFailed):
 
 
 class TlsFailed(ConnectFailed):
-    """TLS could not be agreed on, or the server's certificate is not to be trusted."""
+    """The TLS handshake failed, or the server's certificate is not trusted."""
 
     code = "HS25"
     retry = "operator"
 
 
 class ServerBusy(ConnectFailed):
-    """The server is starting, stopping, recovering or has no connection free."""
+    """The server is starting, stopping, recovering or has no free connection."""
 
     code = "HS26"
 
 
 class DatabaseRefused(ConnectFailed):
-    """The account may not use this database, or, as some servers say it, there is none."""
+    """The account may not use this database, or, on some servers, there is no such database."""
 
     code = "HS31"
     retry = "operator"
@@ -75,7 +75,7 @@ class ConnectionLost(PenstockError):
 
 
 class PrivilegeMissing(PenstockError):
-    """The role may not do what it was asked to do."""
+    """The role lacks a privilege for the operation."""
 
     code = "HS28"
     retry = "operator"
@@ -89,18 +89,18 @@ class StatementFailed(PenstockError):
 
 
 class StatementInterrupted(PenstockError):
-    """Deadlock, serialization failure, lock timeout or cancel: the same again may succeed."""
+    """Deadlock, serialization failure, lock timeout or cancel: a retry may succeed."""
 
     code = "HS30"
     retry = "backoff"
 
 
 def safe_to_retry(error: BaseException) -> bool:
-    """Whether the same work, begun afresh, may succeed without anyone doing anything.
+    """Return whether the same work, begun again, may succeed without operator action.
 
-    True for typed errors that say so (lost connections, servers that stop or start, deadlocks,
-    serialization failures, timeouts) and for broken sockets. It does not say whether a COMMIT that
-    broke took effect: read the progress row for that.
+    True for typed errors that are marked so (lost connections, servers that stop or start,
+    deadlocks, serialization failures, timeouts) and for broken sockets. It does not say whether a
+    COMMIT that broke took effect: read the progress row for that.
     """
     if isinstance(error, PenstockError):
         return error.retry == "backoff"
@@ -108,7 +108,7 @@ def safe_to_retry(error: BaseException) -> bool:
 
 
 def mask(url: str) -> str:
-    """The URL with its secrets replaced by `***`, fit for messages and pages.
+    """Return the URL with its secrets replaced by `***`, fit for messages and pages.
 
     Works on broken URLs and on key=value connection strings too: in doubt too much is hidden.
     """

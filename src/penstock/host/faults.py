@@ -35,14 +35,14 @@ SLEEP_DEFAULT_S = 3600.0
 
 
 class FaultInjected(PenstockError):
-    """A test asked for this failure."""
+    """A failure that a test requested."""
 
     code = "HS01"
     retry = "backoff"
 
 
 class FaultPlanInvalid(PenstockError):
-    """PENSTOCK_FAULT cannot be read, or names a point that does not exist."""
+    """PENSTOCK_FAULT cannot be read, or names a point that is not declared."""
 
     code = "HS02"
     retry = "never"
@@ -50,7 +50,7 @@ class FaultPlanInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing to happen: at the nth time the point is reached, the action with its argument."""
+    """One planned fault: an action with its argument, at the nth time that the point is reached."""
 
     name: str
     nth: int
@@ -64,12 +64,12 @@ _reached: Counter[str] = Counter()
 
 
 def declare(*names: str) -> None:
-    """Make these names known; once per module, at its import."""
+    """Register fault points; once per module, at its import."""
     _declared.update(names)
 
 
 def names() -> tuple[str, ...]:
-    """All names declared by the modules imported so far, sorted."""
+    """Return all names declared by the modules imported so far, sorted."""
     return tuple(sorted(_declared))
 
 
@@ -80,7 +80,7 @@ def point(name: str) -> None:
 
 
 def parse(spec: str) -> list[Fault]:
-    """Read the form of PENSTOCK_FAULT; raises FaultPlanInvalid."""
+    """Parse the value of PENSTOCK_FAULT. Raises FaultPlanInvalid."""
     faults = []
     for part in filter(None, (text.strip() for text in spec.split(","))):
         name, _, rest = part.partition(":")
@@ -96,7 +96,7 @@ def parse(spec: str) -> list[Fault]:
 
 
 def arm(spec: str) -> None:
-    """Replace the plan and start counting anew; an empty spec disarms."""
+    """Replace the plan and reset the counts; an empty spec disarms."""
     global _plan
     plan: dict[str, list[Fault]] = {}
     for fault in parse(spec):
@@ -106,8 +106,8 @@ def arm(spec: str) -> None:
 
 
 @contextmanager
-def armed(spec: str) -> Iterator[None]:
-    """Arm for the length of a with block (tests inside one process)."""
+def arming(spec: str) -> Iterator[None]:
+    """Arm for the duration of a with block (tests inside one process)."""
     arm(spec)
     try:
         yield
@@ -136,7 +136,7 @@ def _reach(name: str) -> None:
 
 
 def _is_first(fault: Fault) -> bool:
-    """Whether no process has done this before; always so without PENSTOCK_FAULT_ONCE."""
+    """Return whether no process has done this before; always True without PENSTOCK_FAULT_ONCE."""
     folder = os.environ.get(ONCE_VARIABLE)
     if not folder:
         return True

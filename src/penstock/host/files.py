@@ -1,7 +1,7 @@
-"""Files: every operation the log makes on a disk, behind one door.
+"""Files: every operation of the log on a disk, behind one interface.
 
-`REAL_FILES` is the machine's; `tests/fix_disk.py` has a simulated disk that forgets what was not
-synced. Failures come out as typed errors.
+`REAL_FILES` is the machine's; `tests/fix_disk.py` has a simulated disk that loses everything that
+was not synced. Failures are typed errors.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import IO, Any, Protocol, Self
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError
 
-# Faults of a disk: `PENSTOCK_FAULT=files.write:5:error=ENOSPC` becomes DiskFull.
+# Faults of a disk: with `PENSTOCK_FAULT=files.write:5:error=ENOSPC` the 5th write raises DiskFull.
 declare("files.create", "files.write", "files.fdatasync", "files.rename")
 declare("files.replace", "files.replace.rename")
 
 SECRET_MODE = 0o600
-FILE_MODE = 0o640  # rows of the captured database: not for everyone
+FILE_MODE = 0o640  # rows of the captured database: not for every user
 DIRECTORY_MODE = 0o750
 TEMPORARY_SUFFIX = ".tmp"
 _BUFFERS_PER_WRITE_MAX = 512  # below IOV_MAX (1024 on Linux)
 
-Bytes = Any  # bytes, memoryview or pyarrow.Buffer: all that has the buffer protocol
+Bytes = Any  # bytes, memoryview or pyarrow.Buffer: everything that has the buffer protocol
 
 
 class FileFailed(PenstockError):
@@ -40,13 +40,13 @@ class FileFailed(PenstockError):
 
 
 class FileMissing(FileFailed):
-    """A file or directory that should be there is not."""
+    """A file or directory is missing."""
 
     code = "HS11"
 
 
 class FileExists(FileFailed):
-    """A file that should not be there is."""
+    """A file exists already."""
 
     code = "HS12"
 
@@ -65,10 +65,10 @@ class DirectoryLocked(PenstockError):
 
 
 class AppendFile(Protocol):
-    """A file open for writing at its end, by one thread.
+    """File open for writing at its end, by one thread.
 
-    What was appended is durable only after fdatasync() or fsync() returned. After a failed append
-    or sync the state on disk is unknown: close, and let recovery decide.
+    Appended bytes are durable only after fdatasync() or fsync() returned. After a failed append
+    or sync the state on disk is unknown: close the file, and let recovery decide.
     """
 
     path: Path
@@ -79,7 +79,7 @@ class AppendFile(Protocol):
         ...
 
     def overwrite(self, offset_bytes: int, data: Bytes) -> None:
-        """Write over bytes that are there already. Raises DiskFull or FileFailed."""
+        """Write over existing bytes. Raises DiskFull or FileFailed."""
         ...
 
     def truncate(self, size_bytes: int) -> None:
@@ -91,46 +91,46 @@ class AppendFile(Protocol):
         ...
 
     def fsync(self) -> None:
-        """As fdatasync, with all metadata: needed after truncate."""
+        """Do as fdatasync, with all metadata: needed after truncate."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back; syncs nothing. May be called twice."""
+        """Close the descriptor; syncs nothing. May be called twice."""
         ...
 
 
 class ReadFile(Protocol):
-    """A file open for reading at any place; several threads may read at once."""
+    """File open for reading at any place; several threads may read at once."""
 
     path: Path
     size_bytes: int
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """Read so many bytes from there; fewer only at the end of the file."""
+        """Read so many bytes from this offset; fewer only at the end of the file."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back. May be called twice."""
+        """Close the descriptor. May be called twice."""
         ...
 
 
 class Lock(Protocol):
-    """A lock that is held until released or until the process ends."""
+    """Lock that is held until released or until the process ends."""
 
     def release(self) -> None:
-        """Let others have it. May be called twice."""
+        """Let other processes take it. May be called twice."""
         ...
 
 
 class Files(Protocol):
-    """What the log does to a file system. Paths are absolute or relative as given.
+    """Operations of the log on a file system. Paths are absolute or relative as given.
 
     Directory entries (new files, links, renames, removals) are durable only after
     fsync_directory() of their directory.
     """
 
     def create(self, path: Path) -> AppendFile:
-        """Make a new, empty file. Raises FileExists."""
+        """Create an empty file. Raises FileExists."""
         ...
 
     def open_append(self, path: Path) -> AppendFile:
@@ -142,7 +142,7 @@ class Files(Protocol):
         ...
 
     def read_whole(self, path: Path) -> bytes:
-        """All bytes of a small file. Raises FileMissing."""
+        """Return all bytes of a small file. Raises FileMissing."""
         ...
 
     def rename(self, old: Path, new: Path) -> None:
@@ -150,7 +150,7 @@ class Files(Protocol):
         ...
 
     def link(self, old: Path, new: Path) -> None:
-        """Give a file a second name. Raises FileExists when `new` is there."""
+        """Give a file a second name. Raises FileExists if `new` exists."""
         ...
 
     def unlink(self, path: Path) -> None:
@@ -162,29 +162,33 @@ class Files(Protocol):
         ...
 
     def make_directory(self, path: Path) -> None:
-        """Make it and its parents, durably; nothing happens when it is there."""
+        """Create the directory and its parents, durably, unless it exists."""
         ...
 
     def listdir(self, path: Path) -> list[str]:
-        """The names in a directory, unordered. Raises FileMissing."""
+        """Return the names in a directory, unordered. Raises FileMissing."""
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether the name is there now."""
+        """Return whether the name exists now."""
         ...
 
     def replace(
         self, path: Path, data: bytes, *, durable: bool = True, is_secret: bool = False
     ) -> None:
-        """Give a file new content whole: a crash leaves the old or the new, never a mix.
+        """Replace the whole content of a file: a crash leaves the old or the new, never a mix.
 
-        durable: the new from now on, and it may be that the machine crashes; else only we may.
-        is_secret: it holds a password, and is for its owner alone, at every moment.
+        Args:
+            path: The file.
+            data: The new content.
+            durable: The new content also survives a crash of the machine after this call; without
+                it, only a crash of the process.
+            is_secret: The content holds a password: only its owner may read it, at every moment.
         """
         ...
 
     def free_bytes(self, path: Path) -> int:
-        """Space left for us on the file system of an existing path."""
+        """Return the bytes that we may still write to the file system of an existing path."""
         ...
 
     def lock(self, directory: Path, name: str = "LOCK") -> Lock:
@@ -193,7 +197,7 @@ class Files(Protocol):
 
 
 @contextmanager
-def _typed(path: Path, doing: str) -> Iterator[None]:
+def _convert_errors(path: Path, doing: str) -> Iterator[None]:
     """Turn OSError into the errors of this module."""
     try:
         yield
@@ -220,7 +224,7 @@ def _error(path: Path, doing: str, error: OSError) -> FileFailed:
 
 
 def _free_bytes_near(path: Path) -> int:
-    """Free space on the file system of path or of its nearest parent that exists; -1: unknown."""
+    """Return the free bytes of the file system of path or its nearest parent; -1: unknown."""
     for place in (path, *path.parents):
         try:
             found = os.statvfs(place)
@@ -233,7 +237,7 @@ def _free_bytes_near(path: Path) -> int:
 
 
 class _RealAppendFile:
-    """See AppendFile."""
+    """Implementation of AppendFile."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
@@ -241,12 +245,12 @@ class _RealAppendFile:
         self.size_bytes = os.fstat(file.fileno()).st_size
 
     def append(self, parts: Sequence[Bytes]) -> None:
-        """See AppendFile. size_bytes counts what was taken even when an error follows."""
+        """See AppendFile. size_bytes counts the bytes written even if an error follows."""
         views = [memoryview(part).cast("B") for part in parts]
-        with _typed(self.path, "write"):
+        with _convert_errors(self.path, "write"):
             point("files.write")
             for start in range(0, len(views), _BUFFERS_PER_WRITE_MAX):
-                for written in self._written(
+                for written in self._write_all(
                     views[start : start + _BUFFERS_PER_WRITE_MAX], self.size_bytes
                 ):
                     self.size_bytes += written
@@ -256,12 +260,12 @@ class _RealAppendFile:
         view = memoryview(data).cast("B")
         if offset_bytes + len(view) > self.size_bytes:
             raise ValueError("overwrite must stay inside the file")
-        with _typed(self.path, "write"):
-            for _ in self._written([view], offset_bytes):
+        with _convert_errors(self.path, "write"):
+            for _ in self._write_all([view], offset_bytes):
                 pass
 
-    def _written(self, views: list[memoryview], offset_bytes: int) -> Iterator[int]:
-        """Write all; the kernel may take fewer bytes than given, so it repeats. Yields counts."""
+    def _write_all(self, views: list[memoryview], offset_bytes: int) -> Iterator[int]:
+        """Write all in as many calls as the kernel needs, and yield the bytes of each."""
         while views:
             written = os.pwritev(self._file.fileno(), views, offset_bytes)
             yield written
@@ -276,29 +280,29 @@ class _RealAppendFile:
 
     def truncate(self, size_bytes: int) -> None:
         """See AppendFile. The next append goes to the new end."""
-        with _typed(self.path, "truncate"):
+        with _convert_errors(self.path, "truncate"):
             os.ftruncate(self._file.fileno(), size_bytes)
         self.size_bytes = size_bytes
 
     def fdatasync(self) -> None:
         """See AppendFile."""
-        with _typed(self.path, "fdatasync"):
+        with _convert_errors(self.path, "fdatasync"):
             point("files.fdatasync")
             os.fdatasync(self._file.fileno())
 
     def fsync(self) -> None:
         """See AppendFile."""
-        with _typed(self.path, "fsync"):
+        with _convert_errors(self.path, "fsync"):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """See AppendFile."""
-        with _typed(self.path, "close"):
+        with _convert_errors(self.path, "close"):
             self._file.close()
 
 
 class _RealReadFile:
-    """See ReadFile. pread, not mmap: a bad disk is then an error, not a SIGBUS."""
+    """Implementation of ReadFile. pread, not mmap: a bad disk is then an error, not a SIGBUS."""
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
@@ -306,8 +310,8 @@ class _RealReadFile:
         self.size_bytes = os.fstat(file.fileno()).st_size
 
     def read(self, offset_bytes: int, length_bytes: int) -> bytes:
-        """See ReadFile. One call reads at most 2 GB, so it repeats."""
-        with _typed(self.path, "read"):
+        """See ReadFile. Repeats the call, because one reads at most 2 GB."""
+        with _convert_errors(self.path, "read"):
             data = os.pread(self._file.fileno(), length_bytes, offset_bytes)
             while 0 < len(data) < length_bytes:
                 rest = length_bytes - len(data)
@@ -323,15 +327,15 @@ class _RealReadFile:
 
 
 class DirectoryLock:
-    """An flock on a file in the directory; the file holds the holder's pid for messages.
+    """Flock on a file in the directory; the file holds the holder's pid for messages.
 
-    The lock goes with the process however it ends. A child made by fork without exec shares it.
+    The lock ends with the process however that ends. A child made by fork without exec shares it.
     """
 
     def __init__(self, directory: Path, name: str = "LOCK") -> None:
-        """Take it without waiting; raises DirectoryLocked when another process has it."""
+        """Take it without waiting. Raises DirectoryLocked if another process has it."""
         self.path = directory / name
-        with _typed(self.path, "open"):
+        with _convert_errors(self.path, "open"):
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, FILE_MODE)
             self._file = os.fdopen(descriptor, "r+b", buffering=0)
         try:
@@ -346,21 +350,21 @@ class DirectoryLock:
                 path=str(directory),
                 holder_pid=pid,
             ) from error
-        with _typed(self.path, "write"):
+        with _convert_errors(self.path, "write"):
             os.ftruncate(self._file.fileno(), 0)
             os.pwrite(self._file.fileno(), f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let others have it. The file stays: removing it would let two hold "the" lock.
+        """Let other processes take it. The file stays: if it were removed, two could hold the lock.
 
-        It names nobody then: our process may live on.
+        The pid is removed from the file, because our process may live on.
         """
         if not self._file.closed:
             os.ftruncate(self._file.fileno(), 0)
             self._file.close()
 
     def __enter__(self) -> Self:
-        """The lock, already held."""
+        """Return the lock, already held."""
         return self
 
     def __exit__(
@@ -374,7 +378,7 @@ class DirectoryLock:
 
 
 class RealFiles:
-    """The machine's file systems. See Files for the contracts."""
+    """File systems of this machine. See Files for the contracts."""
 
     def create(self, path: Path) -> AppendFile:
         """See Files."""
@@ -385,40 +389,40 @@ class RealFiles:
         return self._open_append(path, 0, "open")
 
     def _open_append(self, path: Path, flags: int, doing: str) -> AppendFile:
-        with _typed(path, doing):
+        with _convert_errors(path, doing):
             point("files.create")
             descriptor = os.open(path, os.O_WRONLY | flags, FILE_MODE)
             return _RealAppendFile(path, os.fdopen(descriptor, "wb", buffering=0))
 
     def open_read(self, path: Path) -> ReadFile:
         """See Files."""
-        with _typed(path, "open"):
+        with _convert_errors(path, "open"):
             return _RealReadFile(path, path.open("rb", buffering=0))
 
     def read_whole(self, path: Path) -> bytes:
         """See Files."""
-        with _typed(path, "read"):
+        with _convert_errors(path, "read"):
             return path.read_bytes()
 
     def rename(self, old: Path, new: Path) -> None:
         """See Files."""
-        with _typed(old, "rename"):
+        with _convert_errors(old, "rename"):
             point("files.rename")
             old.replace(new)
 
     def link(self, old: Path, new: Path) -> None:
         """See Files."""
-        with _typed(new, "link"):
+        with _convert_errors(new, "link"):
             new.hardlink_to(old)
 
     def unlink(self, path: Path) -> None:
         """See Files."""
-        with _typed(path, "remove"):
+        with _convert_errors(path, "remove"):
             path.unlink()
 
     def fsync_directory(self, path: Path) -> None:
         """See Files."""
-        with _typed(path, "fsync"):
+        with _convert_errors(path, "fsync"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
@@ -430,18 +434,18 @@ class RealFiles:
         if path.is_dir():
             return
         self.make_directory(path.parent)
-        with _typed(path, "make directory"):
+        with _convert_errors(path, "make directory"):
             path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         self.fsync_directory(path.parent)
 
     def listdir(self, path: Path) -> list[str]:
         """See Files."""
-        with _typed(path, "list"):
+        with _convert_errors(path, "list"):
             return os.listdir(path)  # noqa: PTH208 - names, not paths
 
     def exists(self, path: Path) -> bool:
         """See Files."""
-        with _typed(path, "look at"):
+        with _convert_errors(path, "look at"):
             return path.exists()
 
     def replace(
@@ -449,7 +453,7 @@ class RealFiles:
     ) -> None:
         """See Files. The temporary file is beside it: rename works in one file system only."""
         temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-        with _typed(temporary, "replace"):
+        with _convert_errors(temporary, "replace"):
             point("files.replace")
             mode = SECRET_MODE if is_secret else FILE_MODE
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -467,7 +471,7 @@ class RealFiles:
 
     def free_bytes(self, path: Path) -> int:
         """See Files."""
-        with _typed(path, "look at"):
+        with _convert_errors(path, "look at"):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
@@ -480,11 +484,11 @@ REAL_FILES: Files = RealFiles()
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Give a file new content whole, durably; a crash leaves the old or the new, never a mix."""
+    """Replace a file's content durably; a crash leaves the old or the new content, never a mix."""
     REAL_FILES.replace(path, data)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory with all that it holds. Raises FileFailed; then some of it is gone."""
-    with _typed(path, "remove"):
+    """Remove a directory and its content. Raises FileFailed; then a part of it is removed."""
+    with _convert_errors(path, "remove"):
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""A socket that listens. Not here: sockets to database servers (`socket.py`, `connect.py`)."""
+"""A listening socket. Not here: sockets to database servers (`socket.py`, `connect.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.model import PenstockError
 
 
 class ListenFailed(PenstockError):
-    """The address cannot be listened at."""
+    """The process cannot listen at the address."""
 
     code = "HS70"
 
@@ -23,7 +23,7 @@ class PortTaken(PenstockError):
 
 
 Written = Callable[[str, int], str]
-"""A function that writes a host and a port as the user gives them: as options, as a key."""
+"""Function that formats a host and a port as the user gives them: as options, as a key."""
 
 
 def as_options(host: str, port: int) -> str:
@@ -42,10 +42,16 @@ def as_key(section: str) -> Written:
 
 
 def listening_socket(host: str, port: int, *, written: Written = as_options) -> socket.socket:
-    """Listen at a host (name or address) and port; 0: any free port.
+    """Listen at a host (name or address) and port; 0 is any free port.
 
-    written: writes the other address that a hint names.
-    Raises PortTaken, or ListenFailed for every other reason.
+    Args:
+        host: The name or address.
+        port: The port.
+        written: Formats the other address that a hint names.
+
+    Raises:
+        PortTaken: Another program listens there.
+        ListenFailed: Any other reason.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -68,7 +74,7 @@ def listening_socket(host: str, port: int, *, written: Written = as_options) -> 
 
 
 def listening_from(host: str, port: int, count: int) -> socket.socket:
-    """Listen at the first of `count` ports that is free. Raises as `listening_socket`."""
+    """Listen at the first free port of `count` ports. Raises the same as `listening_socket`."""
     for one in range(port, port + count - 1):
         with suppress(PortTaken):
             return listening_socket(host, one)
@@ -76,9 +82,9 @@ def listening_from(host: str, port: int, count: int) -> socket.socket:
 
 
 def own_address(toward: str) -> str:
-    """This machine's address on the way to a host, to which nothing is sent.
+    """Return this machine's address on the route to a host, without sending anything.
 
-    Its name where there is no way.
+    Returns the machine's name if there is no route.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(toward, 9, type=socket.SOCK_DGRAM)[

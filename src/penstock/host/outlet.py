@@ -1,7 +1,7 @@
-"""The way of long bytes into the socket of an asyncio transport: without a copy on the way.
+"""Sending of large buffers through the socket of an asyncio transport, without a copy.
 
-What a transport cannot send at once it copies; with many clients of the same bytes that is more
-work than the bytes were.
+A transport copies the bytes that it cannot send at once; if many clients get the same bytes, these
+copies cost more than producing the bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import asyncio
 import socket
 import ssl
 
-KERNEL_BYTES = 2 << 20  # of one client in the kernel: with less it is woken for a few at a time
+KERNEL_BYTES = 2 << 20  # one client's send buffer: a smaller one wakes it for a few bytes at a time
 
 
 class Outlet:
-    """Beside what the transport itself writes. For transports without TLS: see `is_plain`."""
+    """Sender beside the transport's own writes. For transports without TLS: see `is_plain`."""
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -22,11 +22,11 @@ class Outlet:
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes go to the socket as they are."""
+        """True if bytes go to the socket unencrypted."""
         return not isinstance(self._transport.get_extra_info("ssl_object"), ssl.SSLObject)
 
     async def send(self, data: memoryview) -> None:
-        """Send all of it; nothing else may wait to be written. Raises OSError."""
+        """Send all of it; no other bytes may be waiting to be written. Raises OSError."""
         if self._socket is None:
             # asyncio waits for each descriptor once, and the transport has its own.
             self._socket = self._transport.get_extra_info("socket").dup()
@@ -35,7 +35,7 @@ class Outlet:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
     def end(self) -> None:
-        """Whoever sends is told that it is over."""
+        """Shut the connection down; a running `send` then raises OSError."""
         if self._socket is not None:
             try:
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -43,7 +43,7 @@ class Outlet:
                 return
 
     def close(self) -> None:
-        """Nobody sends any more."""
+        """Close the socket; no `send` may run."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,6 +1,6 @@
-"""Child processes: started in a group of their own, ended with their parent, outcome reported.
+"""Child processes: each has a group of its own, ends with its parent, and reports its outcome.
 
-A child learns of its parent's death because its standard input ends: that holds for kill -9 and
+A child detects its parent's death because its standard input ends: that holds for kill -9 and
 for every platform.
 """
 
@@ -27,7 +27,7 @@ JAVA_TIMEOUT_S = 60.0
 _under_parent = False
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 JAVA_RELEASE = re.compile(r'JAVA_VERSION="(?:1\.)?(\d+)')
-JAVA_VERSIONS = (17, 21)  # those that the locked Spark runs on
+JAVA_VERSIONS = (17, 21)  # the locked Spark runs on these
 
 
 class ProcessNotStarted(PenstockError):
@@ -37,10 +37,13 @@ class ProcessNotStarted(PenstockError):
 
 
 class Child:
-    """A running child process of ours.
+    """Running child process of ours.
 
     Its standard error is read line by line on a thread of its own and given to `on_line`; its
-    standard input stays open as long as we live. pid: as the system numbers it.
+    standard input stays open as long as we live.
+
+    Attributes:
+        pid: Process id of the child.
     """
 
     def __init__(self, arguments: Sequence[str], *, on_line: Callable[[str], None]) -> None:
@@ -59,8 +62,8 @@ class Child:
         except OSError as error:
             raise ProcessNotStarted(f"cannot start {arguments[0]}: {error.strerror}") from error
         self.pid = self._process.pid
-        # From the child's end of its errors to the caller; daemonic, because a grandchild that
-        # outlives the child may keep the pipe open.
+        # Reads the child's standard error for the caller; a daemon thread, because a grandchild
+        # that outlives the child may keep the pipe open.
         self._reader = SupervisedThread(
             "child-reader",
             lambda: _read_lines(self._process.stderr, on_line),
@@ -69,25 +72,25 @@ class Child:
         self._reader.start()
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal's number; None while it runs."""
+        """Return the exit code, negative for a signal's number; None while it runs."""
         code = self._process.poll()
         if code is not None:
             self._reader.join(timeout=2.0)
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal; does nothing when the child has ended."""
+        """Send a signal; does nothing if the child has ended."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
     def kill_group(self) -> None:
-        """Kill the child and every process it started that stayed in its group."""
+        """Kill the child and all its descendants that stayed in its group."""
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; None when it still runs after timeout_s."""
+        """Wait for its end; return None if it still runs after timeout_s."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -95,7 +98,7 @@ class Child:
         return self.poll()
 
     def close(self) -> None:
-        """Let go of its standard input; the child, if it still runs, ends by itself."""
+        """Close its standard input; the child ends if it still runs."""
         if self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -109,7 +112,7 @@ def _read_lines(stream: IO[bytes] | None, on_line: Callable[[str], None]) -> Non
 
 
 def end_with_parent() -> None:
-    """In a child that `Child` started: ask ourselves to end once the parent has gone.
+    """Ask ourselves to end as soon as the parent has ended, in a child that `Child` started.
 
     Does nothing in a process that was started in another way.
     """
@@ -127,12 +130,12 @@ def end_with_parent() -> None:
 
 
 def under_parent() -> bool:
-    """Whether a `Child` started this process, as `end_with_parent` found."""
+    """Return whether a `Child` started this process, as `end_with_parent` found."""
     return _under_parent
 
 
 def output_is_unread() -> bool:
-    """Whether our standard output or error is a pipe that nobody reads any more."""
+    """Return whether our standard output or error is a pipe without a reader."""
     watch = select.poll()
     for number in (1, 2):
         watch.register(number, 0)  # errors are always reported
@@ -140,12 +143,12 @@ def output_is_unread() -> bool:
 
 
 def this_program() -> list[str]:
-    """The arguments that start this very penstock again, with the same interpreter."""
+    """Return the arguments that start this penstock again, with the same interpreter."""
     return [sys.executable, "-m", "penstock"]
 
 
 def process_alive(pid: int) -> bool:
-    """Whether a process with this id runs (as any user)."""
+    """Return whether a process with this id runs (as any user)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -156,17 +159,18 @@ def process_alive(pid: int) -> bool:
 
 
 def java_program() -> Path | None:
-    """The Java that Spark will use, JAVA_HOME first; None without one."""
+    """Return the Java that Spark will use, JAVA_HOME first, or None."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     return Path(found) if found and Path(found).exists() else None
 
 
 def java_version() -> int | None:
-    """The major version of the Java that Spark will use; None without one, or when it does not say.
+    """Return the major version of the Java that Spark will use; None if there is no Java or
+    version.
 
-    From the runtime's release file; only where that does not say is the program run, which costs
-    more and may be slow or end early on a busy machine.
+    The version is in the runtime's release file. Only if it is missing there, the program is run,
+    which costs more and may be slow or end early on a busy machine.
     """
     java = java_program()
     if java is None:
@@ -187,10 +191,10 @@ def java_version() -> int | None:
 
 
 def holder_of(lock: Path) -> int:
-    """The process that holds a lock file of ours; 0 when none does.
+    """Return the process that holds a lock file of ours, or 0.
 
-    Known from the pid in the file and, where there is /proc, from that process's command line. The
-    lock itself is not touched: trying it would make a process fail that takes it at this moment.
+    It is found by the pid in the file and, if there is /proc, that process's command line. The lock
+    itself is not tried: that would make a process fail that takes it at this moment.
     """
     try:
         text = lock.read_text(encoding="ascii").strip()
@@ -203,5 +207,5 @@ def holder_of(lock: Path) -> int:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return pid
-    # After a kill the number may have gone to another program.
+    # After a kill the pid may belong to another program.
     return pid if b"penstock" in command or pid == os.getpid() else 0

@@ -1,7 +1,7 @@
 """Retries, with bounded waits.
 
-What may be tried again is answered by the layer that knows (`PenstockError.retry`,
-`errors.safe_to_retry`); here is only how often and how long to wait in between.
+The layer that raises an error says whether to retry (`PenstockError.retry`,
+`errors.safe_to_retry`); this module says how often, and how long to wait in between.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ T = TypeVar("T")
 class Backoff:
     """Waits that double from first_s up to longest_s, each shortened at random by up to jitter.
 
-    attempts: how often the work is tried in all; at least 1. The jitter keeps many workers that
-    lost the same server from coming back at the same instant.
+    The jitter spreads the retries of many workers that lost the same server at the same moment.
+
+    Attributes:
+        first_s: The first wait, in seconds.
+        longest_s: The longest wait, in seconds.
+        attempts: Number of all tries; at least 1.
+        jitter: Share of a wait that may be cut off, 0 to 1.
     """
 
     first_s: float = 0.2
@@ -31,14 +36,14 @@ class Backoff:
     jitter: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse settings that would never try, or wait for ever."""
+        """Refuse settings that never try, or wait for ever."""
         if self.attempts < 1 or self.first_s < 0 or self.longest_s < self.first_s:
             raise ValueError(f"not a usable back-off: {self}")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter outside 0..1: {self.jitter}")
 
     def waits(self, rng: random.Random | None = None) -> Iterator[float]:
-        """The seconds to wait between attempts: attempts - 1 values."""
+        """Yield the seconds to wait between attempts: attempts - 1 values."""
         rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
         wait_s = self.first_s
         for _ in range(self.attempts - 1):
@@ -47,33 +52,33 @@ class Backoff:
 
 
 DEFAULT_BACKOFF = Backoff()
-# For a server that was there before: work waits for it, so it is to be found soon after it is back.
-# Bounded all the same: four days and more.
+# For a server that was reachable before: work waits for it, so its return must be noticed soon.
+# Still bounded: four days and more.
 RECONNECT = Backoff(first_s=0.2, longest_s=5.0, attempts=100_000)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether a server is away and may come back by itself; one that refuses us is not."""
+    """Return whether a server is away and may come back; one that refuses us is not away."""
     return isinstance(error, ConnectFailed | ConnectionLost) and error.retry == "backoff"
 
 
 class Patience:
-    """How long to wait before the next try, by what went wrong."""
+    """Waits before the next try, by the kind of error."""
 
     def __init__(self, backoff: Backoff = DEFAULT_BACKOFF, away: Backoff = RECONNECT) -> None:
-        """backoff: for all but a server that is away."""
+        """Begin. backoff: for all errors except that a server is away, for which `away` is."""
         self._backoffs = (backoff, away)
-        self.worked()
+        self.note_progress()
 
-    def worked(self) -> None:
-        """The work made progress: the next failure counts as the first."""
+    def note_progress(self) -> None:
+        """Note progress of the work: the next failure counts as the first."""
         self._waits, self._away = (backoff.waits() for backoff in self._backoffs)
 
     def wait_s(self, error: BaseException) -> float | None:
-        """The seconds to wait; None when it was tried often enough.
+        """Return the seconds to wait; None if it was tried often enough.
 
-        Only a server that accepts no connection is waited for without limit: one that breaks
-        connections may do so because of our statements.
+        The waits for a server that accepts no connection have no practical limit. A server that
+        breaks connections is different: our statements may be the reason.
         """
         waited_for = isinstance(error, ConnectFailed) and is_outage(error)
         return next(self._away if waited_for else self._waits, None)
@@ -89,9 +94,16 @@ def retrying(
 ) -> T:
     """Call work until it returns, fails for good, or was tried backoff.attempts times.
 
-    on_wait is called with the error, the number of the attempt that failed (from 1) and the seconds
-    that follow: the place for a log line. sleep may be an Event's wait, so that a stop is obeyed;
-    when it returns true the error is raised at once. Raises what work raised last.
+    Args:
+        work: The work.
+        backoff: The waits.
+        may_retry: Returns whether an error permits a retry.
+        on_wait: Gets the error, the number of the failed attempt (from 1) and the seconds until the
+            next: the place for a log line.
+        sleep: May be an Event's wait, so that a stop is obeyed; if it returns true, the error is
+            raised at once.
+
+    Returns the result of work, or raises its last error.
     """
     attempt = 0
     waits = backoff.waits()

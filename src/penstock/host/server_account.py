@@ -1,7 +1,7 @@
-"""The user that may run a server of ours, and what that user can reach.
+"""The user that may run a server of ours, and the folders that this user can reach.
 
 Database servers refuse to run as root, so root drops to an existing unprivileged user. Not here:
-where the programs are (the engines' `server/binaries.py`).
+the paths of the programs (the engines' `server/binaries.py`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import ClassVar
 from penstock.model import PenstockError
 
 ACCOUNTS = ("postgres", "nobody", "daemon")  # the first that exists; initdb wants a named user
-VERSION_TIMEOUT_S = 20.0  # for a program to print its version
+VERSION_TIMEOUT_S = 20.0  # limit for a program that prints its version
 
 
 class BinariesMissing(PenstockError):
-    """No server binaries of the kind and version asked for are on this machine."""
+    """No server binaries of the requested kind and version are on this machine."""
 
     code: ClassVar[str] = "HS43"
     retry = "operator"
 
 
 class NoUnprivilegedAccount(PenstockError):
-    """We run as root, and there is no unprivileged user to run a server as."""
+    """We run as root, and there is no unprivileged user to run a server."""
 
     code: ClassVar[str] = "HS44"
     retry = "operator"
@@ -35,7 +35,7 @@ class NoUnprivilegedAccount(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The user that a server runs as when we are root."""
+    """User that runs a server when we are root."""
 
     name: str
     uid: int
@@ -43,7 +43,7 @@ class Account:
 
 
 def unprivileged_account() -> Account | None:
-    """The user to run servers as; None: as ourselves, because we are not root.
+    """Return the user to run servers as; None if we are not root: then we run them ourselves.
 
     Raises NoUnprivilegedAccount.
     """
@@ -64,7 +64,7 @@ def unprivileged_account() -> Account | None:
 
 
 def enterable(path: Path, account: Account | None) -> bool:
-    """Whether account may enter path and every folder above it; always so for ourselves."""
+    """Return whether account may enter path and every folder above it; True for ourselves."""
     if account is None:
         return True
     resolved = path.resolve()

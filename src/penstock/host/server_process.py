@@ -1,8 +1,8 @@
-"""What every server of our own needs: a folder, an unprivileged user, an end with ours.
+"""Parts that every server of our own needs: a folder, an unprivileged user, an end with ours.
 
 A server never outlives the process that started it: if we are killed, a watcher that
-holds the other end of a pipe stops it and removes the folder. Not here: what kind of server it is
-(`embedded.py` of each engine), and where its programs are (`binaries.py`).
+holds the other end of a pipe stops it and removes the folder. Not here: the kinds of servers
+(`embedded.py` of each engine), and the paths of their programs (`binaries.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_TAIL_LINES = 15
 # Where every user may make a private folder, if the server's user has no access to TMPDIR.
 TEMPORARY_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - new folders below them
 
-# Reads one line: "done" when the server was stopped by us. End of file means that we are dead.
+# Reads one line: "done" if we stopped the server. End of file means that we are dead.
 _WATCHER = """
 read word && exit 0
 kill -s "$3" -- "$1" 2>/dev/null
@@ -48,7 +48,7 @@ class EmbeddedServerFailed(PenstockError):
 
 
 class EmbeddedDirectoryUnusable(PenstockError):
-    """The folder asked for cannot be reached by the unprivileged user that runs the server."""
+    """The unprivileged user that runs the server cannot reach the given folder."""
 
     code: ClassVar[str] = "HS42"
     retry = "operator"
@@ -63,11 +63,15 @@ class TlsFiles:
 
 
 class ServerFolder:
-    """The folder of one server and the user that runs it.
+    """Folder of one server and the user that runs it.
 
-    Made when constructed: the one given, kept by `remove`, or a new one below the system's
-    temporary folder. root: that folder. account: None when we are not root and run it ourselves.
-    Raises NoUnprivilegedAccount or EmbeddedDirectoryUnusable.
+    The constructor creates the folder: the given one, which `remove` keeps, or a new one below the
+    system's temporary folder. Raises NoUnprivilegedAccount or EmbeddedDirectoryUnusable.
+
+    Attributes:
+        root: The folder.
+        account: The user; None if we are not root and run the server ourselves.
+        is_kept: True if the folder was given.
     """
 
     def __init__(self, given: Path | None, *, prefix: str) -> None:
@@ -84,7 +88,7 @@ class ServerFolder:
                 )
             self.own(self.root, 0o700)
             return
-        # Named before it is made: a Ctrl-C inside mkdtemp would leave a folder without a name.
+        # The name is chosen first: a Ctrl-C inside mkdtemp would leave a folder without a name.
         self.root = self._temporary() / f"{prefix}{secrets.token_hex(8)}"
         try:
             self.root.mkdir(mode=0o700)
@@ -110,7 +114,7 @@ class ServerFolder:
             os.chown(path, self.account.uid, self.account.gid)
 
     def subfolder(self, name: str) -> Path:
-        """A folder in it for the server alone, made unless it is there."""
+        """Return a folder in it for the server alone; create it if it is missing."""
         path = self.root / name
         path.mkdir(exist_ok=True)
         self.own(path, 0o700)
@@ -134,7 +138,7 @@ class ServerFolder:
         )
 
     def remove(self) -> None:
-        """Remove a folder that we made; the last writers of a crashed server may still be in it."""
+        """Remove a folder that we made; a crashed server's last writers may still use it."""
         if self.is_kept:
             return
         for attempt in range(1, REMOVE_ATTEMPTS_MAX + 1):
@@ -152,10 +156,13 @@ class ServerFolder:
 
 
 class Watcher:
-    """A small shell that ends a process when our end of its pipe closes without "done".
+    """Small shell that ends a process when our end of its pipe closes without "done".
 
-    kill: the signal it sends, as in QUIT. doomed: a folder that it removes afterwards. is_group:
-    end all processes of its group, of which it is the first.
+    Args:
+        pid: The process.
+        kill: The signal that it sends, as in QUIT.
+        doomed: A folder that it removes afterwards.
+        is_group: End all processes of the group that the process leads.
     """
 
     def __init__(self, pid: int, *, kill: str, doomed: Path | None, is_group: bool = False) -> None:
@@ -177,13 +184,13 @@ class Watcher:
         )
 
     def dismiss(self) -> None:
-        """End it: the process that it watched was ended by us."""
-        with contextlib.suppress(BrokenPipeError):  # it is gone already: nothing to dismiss
+        """End the watcher: we ended the process that it watched."""
+        with contextlib.suppress(BrokenPipeError):  # the watcher has ended: nothing to dismiss
             self._process.communicate(b"done\n", timeout=STOP_TIMEOUT_S)
 
 
 def end_process(process: subprocess.Popen[bytes], signals: Sequence[signal.Signals]) -> None:
-    """End a server: the first signal, then after STOP_TIMEOUT_S each the next ones."""
+    """End a server: send the first signal, and each next one after STOP_TIMEOUT_S."""
     for number in signals:
         if process.poll() is not None:
             return
@@ -196,7 +203,7 @@ def end_process(process: subprocess.Popen[bytes], signals: Sequence[signal.Signa
 
 
 def log_tail(path: Path) -> str:
-    """The last lines of a server's log, for its error."""
+    """Return the last lines of a server's log, for its error."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -205,7 +212,7 @@ def log_tail(path: Path) -> str:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on at this moment."""
+    """Return a TCP port of 127.0.0.1 that is free at this moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

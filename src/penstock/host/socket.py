@@ -1,8 +1,8 @@
 """One byte stream to a server, plain or TLS, that two threads may use at once.
 
 Reading waits without holding the lock, so that a status can be sent while another thread waits
-for data, and while TLS is on (OpenSSL forbids two calls on one session at a time). Not here: what
-the bytes mean (`codec.postgres.pgwire`), which certificates to trust (`engines.postgres.tls`).
+for data, and while TLS is on (OpenSSL forbids two calls on one session at a time). Not here: the
+meaning of the bytes (`codec.postgres.pgwire`), trusted certificates (`engines.postgres.tls`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ TCP_KEEPALIVE_IDLE_S = 30
 TCP_KEEPALIVE_INTERVAL_S = 10
 TCP_KEEPALIVE_COUNT = 3
 TCP_USER_TIMEOUT_MS = 60_000  # unacknowledged data for this long: the network is cut
-NEAR_US = 500  # a round trip of less: the window does not bound the rate
+NEAR_US = 500  # with a shorter round trip the window does not bound the rate
 # With the narrow window a peer that sends message by message collects several for each packet. It
-# is too narrow for one that sends without a pause: it is full long before we read again.
+# is too narrow for a peer that sends without a pause: it is full long before we read again.
 NARROW_BYTES = 128 * 1024
 WIDE_BYTES = 1024 * 1024
-# Of tcpi_min_rtt, microseconds, in Linux's struct tcp_info. Not tcpi_rtt: an answer's time counts
-# in it, where the acknowledgement comes with the answer.
+# Offset of tcpi_min_rtt, microseconds, in Linux's struct tcp_info. Not tcpi_rtt: that includes the
+# time of an answer if the acknowledgement arrives with it.
 RTT_OFFSET = 148
-UNSENT_BYTES_MAX = 1024 * 1024  # a peer that takes nothing any more is dead, not slow
+UNSENT_BYTES_MAX = 1024 * 1024  # a peer that stops reading is dead, not slow
 
 
 def is_near(fileno: int) -> bool:
-    """Whether a connection of somebody else has a near peer; see `Wire.limit_window`."""
+    """Return whether another owner's connection has a near peer; see `Wire.limit_window`."""
     with socket.socket(fileno=os.dup(fileno)) as same:
         return _is_near(same)
 
@@ -50,14 +50,14 @@ def _is_near(connected: socket.socket) -> bool:
 
 
 class Wire:
-    """A connected socket in non-blocking mode.
+    """Connected socket in non-blocking mode.
 
     `receive_into` and `send` may be called from different threads; each of them from one thread
-    at a time, except `send`, which takes any number.
+    at a time, except `send`, which any number may call.
     """
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
-        """Take a connected socket; peer names it in messages."""
+        """Take a connected socket. peer: its name in messages."""
         self._socket = connected
         self._socket.setblocking(False)
         self._peer = peer
@@ -68,7 +68,7 @@ class Wire:
         self._waker = os.pipe()
 
     def __enter__(self) -> Self:
-        """Return itself; the way out closes it."""
+        """Return itself; leaving the block closes it."""
         return self
 
     def __exit__(
@@ -82,39 +82,39 @@ class Wire:
 
     @property
     def is_tls(self) -> bool:
-        """Whether the stream is encrypted."""
+        """True if the stream is encrypted."""
         return isinstance(self._socket, ssl.SSLSocket)
 
     def peer_certificate(self) -> bytes | None:
-        """The server's certificate in DER, or None without TLS."""
+        """Return the server's certificate in DER, or None without TLS."""
         if isinstance(self._socket, ssl.SSLSocket):
             return self._socket.getpeercert(binary_form=True)
         return None
 
     def alpn_protocol(self) -> str | None:
-        """The application protocol that the TLS handshake agreed on."""
+        """Return the application protocol that the TLS handshake agreed on."""
         if isinstance(self._socket, ssl.SSLSocket):
             return self._socket.selected_alpn_protocol()
         return None
 
     def limit_window(self, size_bytes: int) -> None:
-        """Use a receive window of about so many bytes, where the peer is near.
+        """Use a receive window of about so many bytes if the peer is near.
 
         A near peer with a closed window collects data and sends it in large pieces at a fraction of
-        the cost. For a far one the window bounds the rate, so it is not changed; nor is it for any
-        other kind of socket. Begin wide: Linux widens a window that was narrow by a part only.
+        the cost. For a distant peer the window bounds the rate, so it is not changed; nor is it for
+        any other kind of socket. Begin wide: Linux widens a window that was narrow only in part.
         """
         if _is_near(self._socket):
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
     def start_tls(self, context: ssl.SSLContext, server_name: str, timeout_s: float) -> None:
-        """Turn the stream into TLS; raises TlsFailed. Nothing may have been read ahead."""
+        """Turn the stream into TLS. Nothing may have been read ahead. Raises TlsFailed."""
         self._socket.settimeout(max(timeout_s, 0.001))
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=server_name)
         except ssl.SSLCertVerificationError as error:
             raise TlsFailed(
-                f"the certificate of {self._peer} is not to be trusted: {error.verify_message}",
+                f"the certificate of {self._peer} is not trusted: {error.verify_message}",
                 hint="Give the right authority in sslrootcert, and in the URL a host name that "
                 "the certificate holds.",
             ) from error
@@ -126,10 +126,10 @@ class Wire:
         self._socket.setblocking(False)
 
     def receive_into(self, view: memoryview, timeout_s: float) -> int:
-        """Read what is there into view; wait up to timeout_s for the first byte.
+        """Read available bytes into view; wait up to timeout_s for the first byte.
 
-        Returns the number of bytes, 0 when none came in time or before `interrupt`. Raises
-        ConnectionLost when the server has closed or the connection broke.
+        Returns the number of bytes, 0 if none arrived in time or before `interrupt`. Raises
+        ConnectionLost if the server has closed or the connection broke.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -143,7 +143,7 @@ class Wire:
             self._wait(wants, max(left_s, 0.0))
 
     def interrupt(self) -> None:
-        """End the wait of `receive_into`, now and from now on; from any thread."""
+        """End the wait of `receive_into`, now and until `resume`; from any thread."""
         with self._lock:
             if not self._closed and not self._interrupted:
                 self._interrupted = True
@@ -157,7 +157,7 @@ class Wire:
                 os.read(self._waker[0], 1)
 
     def _read(self, view: memoryview) -> tuple[int, int]:
-        """Under the lock: fill view as far as bytes are there; what to wait for otherwise."""
+        """Fill view with available bytes, under the lock; return their number and what to await."""
         total = 0
         try:
             self._push()
@@ -167,7 +167,8 @@ class Wire:
                     if total:
                         break
                     raise ConnectionLost(
-                        f"{self._peer} closed the connection", hint="It is tried again by itself."
+                        f"{self._peer} closed the connection",
+                        hint="penstock retries automatically.",
                     )
                 total += count
                 if not self.is_tls:
@@ -177,13 +178,18 @@ class Wire:
         except ssl.SSLWantWriteError:
             return total, select.POLLOUT
         except (OSError, ValueError) as error:
-            raise self._lost(error) from error
+            raise self._connection_lost(error) from error
         return total, select.POLLIN
 
     def wait_beside(self, other: int, events: int, timeout_s: float, *, reads: bool) -> bool:
-        """Wait for bytes, or for events of another descriptor; False when neither came in time.
+        """Wait for bytes, or for events of another descriptor; return False if neither came in
+        time.
 
-        reads: False while bytes are not wanted: then only what is not sent yet is waited for.
+        Args:
+            other: The other descriptor.
+            events: Its events.
+            timeout_s: The longest wait, in seconds.
+            reads: False if bytes are not wanted: then the wait is only for sending of unsent bytes.
         """
         return self._wait(select.POLLIN if reads else 0, timeout_s, (other, events))
 
@@ -191,8 +197,8 @@ class Wire:
         poller = select.poll()
         with self._lock:
             if self._closed:
-                raise self._lost(None)
-            # Without any event it would still be woken by a peer that is gone, again and again.
+                raise self._connection_lost(None)
+            # Without any event a closed peer would still wake it, again and again.
             if events := events | (select.POLLOUT if self._unsent else 0):
                 poller.register(self._socket, events)
             poller.register(self._waker[0], select.POLLIN)
@@ -201,33 +207,33 @@ class Wire:
         return bool(poller.poll(timeout_s * 1000))
 
     def send(self, data: bytes) -> None:
-        """Send data, or keep what the peer does not take yet for the next call.
+        """Send data, or keep the bytes that the peer does not take yet for the next call.
 
-        Never waits. Raises ConnectionLost when the connection broke, or when the peer has taken
+        Never waits. Raises ConnectionLost if the connection broke, or if the peer has taken
         nothing for so long that UNSENT_BYTES_MAX have gathered.
         """
         with self._lock:
             if self._closed:
-                raise self._lost(None)
+                raise self._connection_lost(None)
             self._unsent += data
             try:
                 self._push()
             except (OSError, ValueError) as error:
-                raise self._lost(error) from error
+                raise self._connection_lost(error) from error
             if len(self._unsent) > UNSENT_BYTES_MAX:
                 raise ConnectionLost(f"{self._peer} does not take what is sent to it")
 
     def _push(self) -> None:
         try:
             while self._unsent:
-                # A copy: a TLS session must be given the same bytes again after a WANT.
+                # This is a copy: a TLS session must be given the same bytes again after a WANT.
                 sent = self._socket.send(bytes(self._unsent[:65536]))
                 del self._unsent[:sent]
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything has been handed to the system; False when time ran out."""
+        """Wait until everything has been given to the system; return False on timeout."""
         deadline = time.monotonic() + timeout_s
         while True:
             self.send(b"")
@@ -240,16 +246,16 @@ class Wire:
             self._wait(select.POLLOUT, left_s)
 
     def finish(self) -> None:
-        """Say that nothing more will be sent; what the server still sends can be read."""
+        """End sending; what the server still sends can be read."""
         with self._lock:
             if not self._closed and not self.is_tls:
                 try:
                     self._socket.shutdown(socket.SHUT_WR)
                 except OSError as error:
-                    raise self._lost(error) from error
+                    raise self._connection_lost(error) from error
 
     def close(self) -> None:
-        """Close the socket; harmless when done twice."""
+        """Close the socket; may be called twice."""
         with self._lock:
             if not self._closed:
                 for descriptor in self._waker:
@@ -257,15 +263,15 @@ class Wire:
             self._closed = True
             self._socket.close()
 
-    def _lost(self, error: BaseException | None) -> ConnectionLost:
+    def _connection_lost(self, error: BaseException | None) -> ConnectionLost:
         why = f": {error}" if error is not None and str(error) else ""
         return ConnectionLost(
-            f"the connection to {self._peer} broke{why}", hint="It is tried again by itself."
+            f"the connection to {self._peer} broke{why}", hint="penstock retries automatically."
         )
 
 
 def open_tcp(host: str, port: int, timeout_s: float, *, address: str = "") -> Wire:
-    """Connect over TCP, trying each address of the name; raises ServerUnreachable.
+    """Connect over TCP, trying each address of the name. Raises ServerUnreachable.
 
     address: a numeric address to use in place of looking up host (libpq's hostaddr).
     """
@@ -282,10 +288,10 @@ def open_tcp(host: str, port: int, timeout_s: float, *, address: str = "") -> Wi
 
 
 def notice_cuts(connected: socket.socket, *, user_timeout_ms: int = TCP_USER_TIMEOUT_MS) -> None:
-    """Have the system end a connection whose peer's machine is gone; small packets go at once.
+    """Let the system end a connection whose peer's machine is down; send small packets at once.
 
-    user_timeout_ms: for data that the peer does not take. A peer that is alive counts, too, when it
-    reads nothing for so long.
+    user_timeout_ms: limit for data that the peer does not take. A living peer is cut off, too, if
+    it reads nothing for so long.
     """
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -301,7 +307,7 @@ def notice_cuts(connected: socket.socket, *, user_timeout_ms: int = TCP_USER_TIM
 
 
 def open_unix(directory: str, port: int, timeout_s: float) -> Wire:
-    """Connect to a server's socket file in directory; raises ServerUnreachable."""
+    """Connect to a server's socket file in directory. Raises ServerUnreachable."""
     path = f"{directory}/.s.PGSQL.{port}"
     if path.startswith("@"):
         path = "\0" + path[1:]

@@ -1,7 +1,7 @@
 """State that belongs to one change log: slots, saved positions, known shapes.
 
-A number of a segment, row or transaction means nothing in another log. So such a state has the id
-of its log inside, and the id is checked when the state is opened, before a reader deletes, moves
+The number of a segment, row or transaction means nothing in another log. So each state holds the
+id of its log, and the id is checked when the state is opened, before a reader deletes, moves
 or skips anything because of it.
 """
 
@@ -26,7 +26,7 @@ class StateOfOtherLog(PenstockError):
 
 
 class HasLogId(Protocol):
-    """A state. log_id: id of its log; empty if it was saved before there was a log."""
+    """State with the id of its log; empty if it was saved before there was a log."""
 
     @property
     def log_id(self) -> str:
@@ -45,17 +45,17 @@ def check_log_id(
     hint: str,
     error: type[StateOfOtherLog] = StateOfOtherLog,
 ) -> None:
-    """Check that a state belongs to the log that is there.
+    """Check that a state belongs to the existing log.
 
     Args:
-        saved: log id inside the state. An empty one belongs to every log.
-        actual: id of the log that is there.
-        place: the state in words, with its file or table.
-        hint: the next command.
-        error: class to raise, where a room has a code of its own.
+        saved: Log id inside the state. An empty one belongs to every log.
+        actual: Id of the existing log.
+        place: The state in words, with its file or table.
+        hint: The next command.
+        error: Class to raise, if a package has a code of its own.
 
     Raises:
-        StateOfOtherLog: the ids differ.
+        StateOfOtherLog: The ids differ.
     """
     if saved and saved != actual:
         raise error(
@@ -69,16 +69,16 @@ def check_log_id(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOfLog(Generic[_State]):
-    """A JSON state file of one log, replaced whole and durably.
+    """JSON state file of one log, replaced whole and durably.
 
     Attributes:
-        path: the file.
-        kind: type of the state, a dataclass or Struct with an attribute `log_id`.
-        name: the state in one word or two, for messages: "state of the slots".
-        hint: what to do if the state cannot be used; a sentence with the next command.
-        error: class to raise for a state of another log.
-        is_disposable: whether a state of another log may be forgotten, because nothing in it
-            matters to a client. By default none may.
+        path: The file.
+        kind: Type of the state, a dataclass or Struct with an attribute `log_id`.
+        name: The state in one word or two, for messages: "state of the slots".
+        hint: How to continue if the state cannot be used; a sentence with the next command.
+        error: Class to raise for a state of another log.
+        is_disposable: Returns whether a state of another log may be forgotten, because no client
+            needs it. By default none may.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class StateOfLog(Generic[_State]):
     files: Files = REAL_FILES
 
     def load(self, log_id: str) -> _State | None:
-        """Return the saved state of this log, None if nothing was saved.
+        """Return the saved state of this log, or None if nothing was saved.
 
         Raises:
             StateOfOtherLog: it was saved for another log.

@@ -1,4 +1,4 @@
-"""A small file in which a process says what it is doing, for whoever looks."""
+"""A small file in which a process reports its progress to readers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.host.files import REAL_FILES, Files
 
 
 class StatusFile:
-    """A JSON file for display, replaced whole; readers never see half of it."""
+    """JSON file for display, replaced whole; readers never see half of it."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class StatusFile:
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Make the directory; the file appears with the first `write`."""
+        """Create the directory; the first `write` creates the file."""
         files.make_directory(path.parent)
         self._path = path
         self._every_s = every_s
@@ -32,7 +32,7 @@ class StatusFile:
         self._written_s: float | None = None
 
     def due(self) -> bool:
-        """Whether the last write is long enough ago."""
+        """Return whether the last write was long enough ago."""
         now_s = self._clock.monotonic_s()
         return self._written_s is None or now_s - self._written_s >= self._every_s
 
@@ -40,6 +40,6 @@ class StatusFile:
         """Replace the file."""
         self._written_s = self._clock.monotonic_s()
         temporary = self._path.with_name(self._path.name + ".new")
-        # No fsync: it is for display, and after a crash nobody wants the old one back.
+        # No fsync: the file is for display, and after a crash the old content is of no use.
         temporary.write_bytes(msgspec.json.encode(facts) + b"\n")
         self._files.rename(temporary, self._path)

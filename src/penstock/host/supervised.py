@@ -1,8 +1,8 @@
 """Threads whose errors are seen: shown, counted, tried again, and in the end an exit code.
 
 Python lets a thread that dies leave the process running as if it worked. Every thread of penstock
-is a `SupervisedThread`, unless its errors have a place to go (`tests/unit/test_supervised.py` lists
-those). Not here: retries of errors that are foreseen, which the work itself does (`retry.py`).
+is a `SupervisedThread`, unless its errors are handled elsewhere (`tests/unit/test_supervised.py`
+lists those). Not here: retries of expected errors, which the work itself does (`retry.py`).
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from penstock.model import PenstockError
 logger = structlog.get_logger(__name__)
 
 TRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=8)
-"""Of work that fails again and again: about a minute."""
+"""Waits for work that fails again and again: about a minute in all."""
 ONCE = Backoff(attempts=1)
-"""For work that cannot be done again in the same process."""
+"""Setting for work that cannot be repeated in the same process."""
 STEADY_S = 60.0
-"""Work that has gone on for so long begins to count its failures anew."""
+"""After so many seconds of work its failures are counted from the beginning again."""
 END_WITHIN_S = 60.0
 EXIT_CODE = 1
 
 
 class ThreadFailed(PenstockError):
-    """Background work of penstock failed with an error that penstock does not foresee."""
+    """Background work of penstock failed with an unexpected error."""
 
     code = "HS72"
     retry = "backoff"
 
 
 class SupervisedThread:
-    """A thread that calls `work` until it returns, and again after an error.
+    """Thread that calls `work` until it returns, and again after an error.
 
     Attributes:
         name: Shown with its errors.
-        failures: How often the work has failed.
-        error: The error that the thread has ended with, for its owner.
+        failures: Number of failures of the work.
+        error: The error that ended the thread, for its owner.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class SupervisedThread:
         tries: Backoff = TRIES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Make it; `start` begins.
+        """Make the thread; `start` begins it.
 
         Args:
-            name: Of the thread.
-            work: Returns when its end was asked for. It may be called again after an error.
-            wait: Waits so many seconds before the next try; true if the end was asked for.
-            on_error: Shows an error where operators look. Called with the error and the seconds
-                until the next try.
-            gives_up: A PenstockError ends the thread; the owner looks at `error`, or calls
+            name: Name of the thread.
+            work: Returns when its end was requested. It may be called again after an error.
+            wait: Waits so many seconds before the next try; returns true if the end was requested.
+            on_error: Shows an error to operators. Called with the error and the seconds until the
+                next try.
+            gives_up: If true, a PenstockError ends the thread; the owner reads `error`, or calls
                 `check`. Otherwise it is tried again like any other error.
-            tries: How often, before the process is ended.
-            clock: Tells how long the work went on.
+            tries: Number of tries, and the waits between them, before the process is ended.
+            clock: Measures how long the work went on.
         """
         self.name = name
         self.failures = 0
@@ -78,7 +78,7 @@ class SupervisedThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the work."""
         self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
@@ -91,7 +91,7 @@ class SupervisedThread:
         return self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise the error that the thread has ended with."""
+        """Raise the error that ended the thread."""
         if self.error is not None:
             raise self.error
 
@@ -113,9 +113,9 @@ class SupervisedThread:
                 return
 
     def _is_tried_again(self, failure: BaseException, wait_s: float | None) -> bool:
-        """Show a failure and wait; return whether to go on."""
+        """Show a failure and wait; return whether to try again."""
         self.failures += 1
-        error = failure if isinstance(failure, PenstockError) else self._typed(failure)
+        error = failure if isinstance(failure, PenstockError) else self._wrap(failure)
         logger.error(
             "background work failed",
             thread=self.name,
@@ -135,7 +135,7 @@ class SupervisedThread:
             return False
         return not self._wait(wait_s)
 
-    def _typed(self, failure: BaseException) -> ThreadFailed:
+    def _wrap(self, failure: BaseException) -> ThreadFailed:
         return ThreadFailed(
             f"unexpected {type(failure).__name__} in the thread {self.name}: {failure}",
             hint="This is a bug in penstock: report it with what the log of this process shows. "
@@ -148,7 +148,7 @@ _failures: list[PenstockError] = []
 
 
 def end_process(error: PenstockError) -> None:
-    """Ask this process to end in order; `raise_failure` makes its exit code.
+    """Ask this process to end in order; `raise_failure` turns the error into its exit code.
 
     A process that has not ended after END_WITHIN_S is ended at once.
     """
@@ -162,6 +162,6 @@ def end_process(error: PenstockError) -> None:
 
 
 def raise_failure() -> None:
-    """Raise the error for which `end_process` was called, once."""
+    """Raise the error for which `end_process` was called, if it was."""
     if _failures:
         raise _failures[0]

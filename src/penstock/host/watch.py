@@ -1,7 +1,7 @@
-"""Waiting until a file is written to, without looking again and again.
+"""Waiting until a file is written to, without polling it.
 
-By inotify, where the system has it: of the file, or as long as it is not there of its directory.
-Elsewhere a wait ends after some milliseconds, so that whoever waits looks for himself.
+By inotify, if the system has it: the file is add_watch, or its directory while the file is missing.
+On other systems a wait ends after some milliseconds, so that the caller looks for itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
 _MODIFY, _MOVED_TO, _CREATE, _IGNORED = 0x2, 0x80, 0x100, 0x8000  # inotify(7)
 _READ_BYTES = 4096
-NONE = -1  # no watch
+NONE = -1  # there is no watch
 BLIND_WAIT_S = 0.02
 
 
@@ -28,10 +28,10 @@ def _libc() -> ctypes.CDLL:
 
 
 class FileWatch:
-    """Wakes its one thread when a file is written to, by whichever process."""
+    """Watch that wakes its one thread when any process writes to a file."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is opened before the first wait."""
+        """Keep the path; nothing is opened before the first wait."""
         self._path = path
         self._descriptor = -1
         self._file = self._directory = NONE
@@ -40,8 +40,8 @@ class FileWatch:
     def wait(self, timeout_s: float) -> None:
         """Return when the file was written to since the last call, or after this time.
 
-        For a file that is not there, when something came into its directory; and at once when
-        watching begins, since what came before it is not told.
+        If the file is missing, returns when its directory gets an entry. Returns at once when
+        watching begins, because earlier writes are not reported.
         """
         if self._file == NONE:
             self._begin()
@@ -53,7 +53,7 @@ class FileWatch:
             self._take(os.read(self._descriptor, _READ_BYTES))
 
     def _begin(self) -> None:
-        """Watch the file, or as long as it is not there its directory, if that can be done."""
+        """Watch the file, or its directory while the file is missing, if that can be done."""
         if sys.platform != "linux":
             return
         libc = _libc()
@@ -63,13 +63,13 @@ class FileWatch:
                 return
             self._poll.register(self._descriptor, select.POLLIN)
 
-        def watched(path: Path, events: int) -> int:
+        def add_watch(path: Path, events: int) -> int:
             return int(libc.inotify_add_watch(self._descriptor, os.fsencode(path), events))
 
-        self._file = watched(self._path, _MODIFY)
+        self._file = add_watch(self._path, _MODIFY)
         if self._file == NONE and self._directory == NONE:
-            self._directory = watched(self._path.parent, _CREATE | _MOVED_TO)
-            self._file = watched(self._path, _MODIFY)  # it may have come in between
+            self._directory = add_watch(self._path.parent, _CREATE | _MOVED_TO)
+            self._file = add_watch(self._path, _MODIFY)  # it may have been created in between
         if self._file != NONE and self._directory != NONE:
             libc.inotify_rm_watch(self._descriptor, self._directory)
             self._directory = NONE
@@ -78,7 +78,7 @@ class FileWatch:
         at = 0
         while at < len(data):
             watch, mask, _, length = _EVENT.unpack_from(data, at)
-            if mask & _IGNORED and watch == self._file:  # removed: another may have its name
+            if mask & _IGNORED and watch == self._file:  # removed: another file may have its name
                 self._file = NONE
             if mask & _IGNORED and watch == self._directory:
                 self._directory = NONE

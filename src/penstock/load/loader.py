@@ -182,7 +182,7 @@ class Loader:
             while not self._ended():
                 try:
                     if self._once():
-                        patience.worked()
+                        patience.note_progress()
                 except PenstockError as error:
                     self._failed(error, patience.wait_s(error))
                 except self._loading.errors as error:
@@ -505,7 +505,7 @@ class Loader:
         self._target = target
         if self._is_away:
             self._is_away = False
-            self.state.worked()
+            self.state.note_progress()
         self._open_ahead()
         # One that lost commits makes void what was known of it.
         known = self._log_end if applied.is_at(self._applied) else 0
@@ -578,7 +578,7 @@ class Loader:
         if isinstance(error, SparkLost | SparkJobFailed):
             self._sessions.renew()
         self._is_away = is_outage(error)
-        self.state.failed(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
+        self.state.note_failure(error.message, now_us=self._clock.now_us(), wait_s=wait_s)
         logger.warning("batch failed, trying again", wait_s=round(wait_s, 2), reason=error.message)
         self._show("retrying", at_once=True)
         self._wait(wait_s)

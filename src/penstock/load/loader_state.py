@@ -77,7 +77,7 @@ class LoaderState(msgspec.Struct, kw_only=True):
         self.batch_files = len(batch.whole)
         self.batch_tables = batch.tables
         self.seconds = dict(seconds)
-        self.worked()
+        self.note_progress()
 
     def altered(self, table: str, change: str) -> None:
         """Note a schema change of a target table."""
@@ -85,13 +85,13 @@ class LoaderState(msgspec.Struct, kw_only=True):
         new = AppliedAlteration(number=number, table=table, change=change)
         self.alterations = [*self.alterations, new][-ALTERATIONS_MAX:]
 
-    def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
+    def note_failure(self, problem: str, *, now_us: int, wait_s: float) -> None:
         """Something failed and is tried again after a while."""
         self.problem = problem
         self.problem_since_us = self.problem_since_us or now_us
         self.next_try_us = now_us + round(wait_s * 1e6)
 
-    def worked(self) -> None:
+    def note_progress(self) -> None:
         """It works again."""
         self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 

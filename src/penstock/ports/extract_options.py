@@ -90,13 +90,13 @@ class ExtractProgress:
     next_try_us: int = 0
     started_us: int = 0
 
-    def failed(self, problem: str, *, now_us: int, wait_s: float) -> None:
+    def note_failure(self, problem: str, *, now_us: int, wait_s: float) -> None:
         """The stream broke, and is tried again after a while."""
         self.problem = self.last_error = problem
         self.problem_since_us = self.problem_since_us or now_us
         self.next_try_us = now_us + round(wait_s * 1e6)
 
-    def worked(self) -> None:
+    def note_progress(self) -> None:
         """It flows again."""
         self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 

@@ -47,7 +47,7 @@ class Metrics:
         self.http_bytes = self._counter("http_payload_in_bytes", "Of requests.", ())
         self.keys_loaded = self._gauge("jwt_last_refresh_time", "Keys read, since 1970 UTC.", ())
 
-    def exposed(self) -> bytes:
+    def expose(self) -> bytes:
         """The page that Prometheus reads."""
         return generate_latest(self.registry)
 

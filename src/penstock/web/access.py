@@ -1,9 +1,9 @@
-"""Who may use the web interface: host names, tokens, sessions, forged requests.
+"""Access to the web interface: host names, tokens, sessions, forged requests.
 
-On a loopback address everybody on this machine may; on any other a token is asked for. Whatever
-the address, a page of another site must not reach us through a visitor's browser: the Host header
-is compared against DNS rebinding, and whatever changes something wants a secret of our own pages.
-Pure but for secrets and the clock; not here: routes and answers (`app.py`).
+On a loopback address every user of this machine has access; on any other a token is needed. In
+both cases a page of another site must not reach us through a visitor's browser: the Host header
+is checked against DNS rebinding, and every request that changes something needs a secret from our
+own pages. Pure except for secrets and the clock; not here: routes and answers (`app.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError
 
-TOKEN_VARIABLE = "PENSTOCK_WEB_TOKEN"  # noqa: S105 - a name, no secret
+TOKEN_VARIABLE = "PENSTOCK_WEB_TOKEN"  # noqa: S105 - a name, not a secret
 TOKEN_LENGTH_MIN = 16
 SESSIONS_MAX = 1000
 SESSION_S = 12 * 3600.0
@@ -33,7 +33,7 @@ class TokenTooShort(PenstockError):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; `localhost` counts, other names do not."""
+    """Return whether only this machine reaches an address; of names only `localhost` counts."""
     if host == "localhost":
         return True
     try:
@@ -43,7 +43,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """The host of a Host header without its port, in small letters; empty when it is malformed."""
+    """Return a Host header's host without port, in lower case; an empty text if it is malformed."""
     try:
         return (urlsplit(f"//{header}").hostname or "").rstrip(".")
     except ValueError:
@@ -51,21 +51,26 @@ def host_name(header: str) -> str:
 
 
 class Hosts:
-    """The names under which the interface may be called.
+    """Names under which the interface may be called.
 
-    A name that an attacker's DNS points here is none of them. An address needs no DNS, so any is
-    taken where we listen beyond loopback.
+    A name that an attacker's DNS points here is not among them. An address needs no DNS, so every
+    address is accepted if we listen beyond loopback.
     """
 
     def __init__(self, listening: str, more: Collection[str] = ()) -> None:
-        """listening: the address we listen at. more: names that the operator allows."""
+        """Collect the names.
+
+        Args:
+            listening: The address at which we listen.
+            more: Names that the operator allows.
+        """
         self._names = {"localhost", listening.lower(), *(name.lower() for name in more)}
         self._local_only = is_loopback(listening)
         if not self._local_only:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     def takes(self, header: str) -> bool:
-        """Whether a request with this Host header is for us."""
+        """Return whether a request with this Host header is for us."""
         name = host_name(header)
         if name in self._names:
             return True
@@ -77,14 +82,19 @@ class Hosts:
 
 
 class Access:
-    """Token, sessions and the secret of our forms. Used by one event loop."""
+    """Token, sessions and the secret of our forms. One event loop uses it."""
 
     def __init__(self, token: str | None, *, clock: Clock = REAL_CLOCK) -> None:
-        """token: None lets everybody in who reaches us (loopback). Raises TokenTooShort."""
+        """Keep a digest of the token, and make the key of the forms. Raises TokenTooShort.
+
+        Args:
+            token: The token to ask for; None admits every visitor (loopback).
+            clock: The clock that ages sessions.
+        """
         if token is not None and len(token) < TOKEN_LENGTH_MIN:
             raise TokenTooShort(
                 f"the token has {len(token)} characters, at least {TOKEN_LENGTH_MIN} are needed",
-                hint=f"Give a longer one in {TOKEN_VARIABLE}, or none: then one is made.",
+                hint=f"Set a longer one in {TOKEN_VARIABLE}, or unset it: penstock then makes one.",
             )
         self._digest = None if token is None else _digest(token)
         self._clock = clock
@@ -93,15 +103,15 @@ class Access:
 
     @property
     def needs_token(self) -> bool:
-        """Whether visitors have to show the token."""
+        """True if visitors have to show the token."""
         return self._digest is not None
 
     def right_token(self, given: str) -> bool:
-        """Whether this is the token; takes the same time for every wrong one."""
+        """Return whether this is the token; takes the same time for every wrong one."""
         return self._digest is not None and hmac.compare_digest(self._digest, _digest(given))
 
     def begin_session(self) -> str:
-        """A new session's name, for a cookie; the oldest gives way when there are many."""
+        """Begin a session and return its name, for a cookie; the oldest may end for it."""
         name = secrets.token_urlsafe(32)
         self._sessions[_digest(name)] = self._clock.monotonic_s()
         while len(self._sessions) > SESSIONS_MAX:
@@ -113,12 +123,12 @@ class Access:
         self._sessions.pop(_digest(name), None)
 
     def in_session(self, name: str) -> bool:
-        """Whether the cookie names a session that is not too old."""
+        """Return whether the cookie names a session that is not too old."""
         begun_s = self._sessions.get(_digest(name))
         return begun_s is not None and self._clock.monotonic_s() - begun_s < SESSION_S
 
     def lets_in(self, headers: Mapping[str, str], session: str) -> bool:
-        """Whether a request may read: loopback, a session's cookie, or the token as a bearer."""
+        """Return whether a request may read: on loopback, by a session, or by the bearer token."""
         if self._digest is None:
             return True
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -127,17 +137,17 @@ class Access:
         return bool(session) and self.in_session(session)
 
     def form_secret(self, session: str) -> str:
-        """The secret in a form of our pages, for this session alone."""
+        """Return the secret in a form of our pages, valid for this session alone."""
         text = session.encode() if self.needs_token else b"loopback"
         return hmac.new(self._key, text, hashlib.sha256).hexdigest()
 
     def right_form(self, session: str, given: str) -> bool:
-        """Whether a form comes from one of our pages."""
+        """Return whether a form comes from one of our pages."""
         return hmac.compare_digest(self.form_secret(session).encode(), given.encode())
 
 
 def same_origin(headers: Mapping[str, str]) -> bool:
-    """Whether a request was made by a page of ours, as far as the browser says."""
+    """Return whether one of our pages made a request, as far as the browser says."""
     site = headers.get("sec-fetch-site", "")
     if site and site not in ("same-origin", "none"):
         return False

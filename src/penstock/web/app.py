@@ -30,7 +30,7 @@ from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Hosts, same_origin
 from penstock.web.events import stream
 from penstock.web.guard import Guard
-from penstock.web.metrics import CONTENT_TYPE, exposed
+from penstock.web.metrics import CONTENT_TYPE, expose
 from penstock.web.pages import AnyWatch, Page, Pages, announcements, index_context, page_of
 from penstock.web.reading import PipelineWatch, as_dict
 from penstock.web.stage_reading import StageWatch
@@ -39,7 +39,7 @@ from penstock.web.tasks import TaskKind, Tasks
 
 logger = structlog.get_logger()
 FORM_BYTES_MAX = 10_000
-FRESH_WAIT_MAX_S = 2.0  # a server that hangs shows on the page, not as a page that hangs
+FRESH_WAIT_MAX_S = 2.0  # the page shows that a server hangs; it must not hang itself
 FRESH_POLL_S = 0.02
 ACTIONS = {"pause": "PAUSE", "resume": "RUN"}
 TABLE_ACTIONS = {
@@ -61,7 +61,7 @@ STATIC = {
 
 
 class NoTableNamed(PenstockError):
-    """A form for one table does not say which, or not as schema.table."""
+    """A form for one table does not name it, or not as schema.table."""
 
     code = "WB07"
 
@@ -78,7 +78,15 @@ class Interface:
         cookie: str = "penstock_session",
         ended: Callable[[], bool] = lambda: False,
     ) -> None:
-        """watches: with different names. ended: whether streams of events should end."""
+        """Set up the routes.
+
+        Args:
+            watches: One per pipeline; their pipelines' names differ.
+            access: The check of visitors.
+            hosts: The names under which we may be called.
+            cookie: The name of the session's cookie.
+            ended: Returns whether streams of events should end.
+        """
         self.watches = {watch.config.pipeline.name: watch for watch in watches}
         self.access = access
         self.tasks = Tasks()
@@ -120,7 +128,7 @@ class Interface:
             watch.start()
 
     def close(self) -> None:
-        """End looking, and everything that was begun by a button."""
+        """Stop looking, and end every task that a button began."""
         self.tasks.close()
         for watch in self.watches.values():
             watch.close()
@@ -128,14 +136,14 @@ class Interface:
     # --- reading ----------------------------------------------------------------------------------
 
     async def index(self, request: Request) -> Response:
-        """The list of pipelines."""
+        """Return the list of pipelines."""
         watches = list(self.watches.values())
         await _until_fresh(watches)
         context = index_context(watches)
         return self._html("index.html", request, context)
 
     async def index_events(self, _request: Request) -> Response:
-        """The list, again and again."""
+        """Stream the list, again after each change."""
         watches = list(self.watches.values())
 
         def number() -> tuple[int, ...]:
@@ -150,14 +158,14 @@ class Interface:
         return self._events(number, render)
 
     async def pipeline(self, request: Request) -> Response:
-        """One pipeline's page."""
+        """Return one pipeline's page."""
         watch = self._watch(request)
         await _until_fresh([watch])
         page = self._page(request, watch)
         return self._html(page.template, request, page.context)
 
     async def pipeline_events(self, request: Request) -> Response:
-        """One pipeline's page, again and again."""
+        """Stream one pipeline's page, again after each change."""
         watch = self._watch(request)
         name = watch.config.pipeline.name
 
@@ -180,20 +188,20 @@ class Interface:
         return self._events(number, render)
 
     async def api_pipelines(self, _request: Request) -> Response:
-        """All pipelines as JSON."""
+        """Return all pipelines as JSON."""
         watches = list(self.watches.values())
         await _until_fresh(watches)
         found = [_as_dict(watch) for watch in watches]
         return _json({"pipelines": found})
 
     async def api_pipeline(self, request: Request) -> Response:
-        """One pipeline as JSON."""
+        """Return one pipeline as JSON."""
         watch = self._watch(request)
         await _until_fresh([watch])
         return _json(_as_dict(watch))
 
     async def metrics(self, _request: Request) -> Response:
-        """What Prometheus reads."""
+        """Return the metrics for Prometheus."""
         pipelines = [
             (name, watch.latest)
             for name, watch in self.watches.items()
@@ -204,7 +212,7 @@ class Interface:
             for name, watch in self.watches.items()
             if isinstance(watch, StageWatch)
         ]
-        page = await asyncio.to_thread(exposed, pipelines, stages)
+        page = await asyncio.to_thread(expose, pipelines, stages)
         return Response(page, media_type=CONTENT_TYPE)
 
     # --- changing ---------------------------------------------------------------------------------
@@ -225,7 +233,7 @@ class Interface:
         return self._back(request, str(kind), f"{kind} is asked to stop")
 
     async def act(self, request: Request) -> Response:
-        """Pause the pipeline or let it go on."""
+        """Pause the pipeline or let it continue."""
         await self._checked_form(request)
         watch = self._with_source(request)
         word = ACTIONS.get(request.path_params["action"])
@@ -252,7 +260,7 @@ class Interface:
         return self._back(request, "tables", f"{table} {outcome}")
 
     async def act_on_consumer(self, request: Request) -> Response:
-        """Pause a consumer, or let it go on."""
+        """Pause a consumer, or let it continue."""
         form = await self._checked_form(request)
         watch = self._with_source(request)
         found = CONSUMER_ACTIONS.get(request.path_params["action"])
@@ -266,7 +274,7 @@ class Interface:
         return self._back(request, "consumers", f"{consumer} {outcome}")
 
     async def _checked_form(self, request: Request) -> dict[str, str]:
-        """The form's fields; refuse what does not come from one of our own pages."""
+        """Return the form's fields; refuse a form that is not from one of our own pages."""
         form = await _form(request)
         given = request.headers.get("x-penstock-form") or form.get("secret", "")
         right = self.access.right_form(request.cookies.get(self._cookie, ""), given)
@@ -275,7 +283,7 @@ class Interface:
         return form
 
     def _back(self, request: Request, anchor: str, notice: str) -> Response:
-        """To the page again; with JavaScript the page is still there and gets a short text."""
+        """Redirect to the page; with JavaScript the page is still there and gets a short text."""
         if "application/json" in request.headers.get("accept", ""):
             return _json({"notice": notice})
         name = request.path_params["name"]
@@ -327,7 +335,7 @@ class Interface:
         return self.watches[name]
 
     def _with_source(self, request: Request) -> PipelineWatch:
-        """For buttons that a pipeline with [stage] does not have."""
+        """Return the pipeline of a request; refuse one with [stage], which lacks this button."""
         watch = self._watch(request)
         if isinstance(watch, StageWatch):
             raise HTTPException(HTTPStatus.NOT_FOUND, "a pipeline with [stage] has no such button")
@@ -370,19 +378,19 @@ class Interface:
     # --- errors -----------------------------------------------------------------------------------
 
     async def on_http(self, request: Request, error: Exception) -> Response:
-        """A page that is not there, a form that is refused."""
+        """Answer a request for a missing page, or with a refused form."""
         assert isinstance(error, HTTPException)
         code = HTTPStatus(error.status_code)
         shown = {"code": str(int(code)), "error": str(error.detail), "hint": ""}
         return self._error(request, shown, code)
 
     async def on_error(self, request: Request, error: Exception) -> Response:
-        """What was asked for could not be done."""
+        """Answer a request that could not be carried out."""
         assert isinstance(error, PenstockError)
         return self._error(request, error.as_dict(), HTTPStatus.CONFLICT)
 
     async def on_defect(self, request: Request, error: Exception) -> Response:
-        """A defect: named, and kept in the diagnostics."""
+        """Answer a request that failed by a defect: name it, and keep it in the diagnostics."""
         logger.error("web request failed", path=request.url.path, exc_info=error)
         text = f"unexpected {type(error).__name__}"
         shown = {"code": "PS99", "error": text, "hint": "This is a bug in penstock: report it."}
@@ -392,7 +400,7 @@ class Interface:
         wants_json = "application/json" in request.headers.get("accept", "")
         if wants_json or request.url.path.startswith("/api/"):
             return _json(shown, code)
-        # Where a button was pressed there is a page to go back to.
+        # If a button was pressed, the answer links to its page.
         name = request.path_params.get("name", "")
         context = {
             "error": shown,
@@ -403,7 +411,7 @@ class Interface:
 
 
 def _as_dict(watch: AnyWatch) -> dict[str, Any]:
-    """A pipeline's reading as JSON."""
+    """Return a pipeline's reading as JSON."""
     if isinstance(watch, StageWatch):
         return stage_dict(watch.latest, watch.config)
     return as_dict(watch.latest, watch.config)
@@ -414,7 +422,7 @@ def _json(value: Any, code: HTTPStatus = HTTPStatus.OK) -> Response:
 
 
 async def _until_fresh(watches: Sequence[AnyWatch]) -> None:
-    """Ask for new readings and wait for them: a page without JavaScript is seen once only."""
+    """Ask for new readings and wait for them: a page without JavaScript is seen only once."""
     numbers = [(watch, watch.latest.number) for watch in watches]
     stale = [(watch, number) for watch, number in numbers if watch.want()]
     for _ in range(round(FRESH_WAIT_MAX_S / FRESH_POLL_S)):
@@ -424,7 +432,7 @@ async def _until_fresh(watches: Sequence[AnyWatch]) -> None:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a form; the first of each name."""
+    """Return the fields of a form; the first value of each name."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -435,7 +443,7 @@ async def _form(request: Request) -> dict[str, str]:
 
 
 def _table_of(form: Mapping[str, str]) -> TableName:
-    """The table that a form is for: in two fields, or written by hand as schema.table."""
+    """Return the table that a form is for: in two fields, or typed as schema.table."""
     schema, table = form.get("schema", ""), form.get("table", "")
     if not schema:
         schema, _, table = form.get("name", "").strip().partition(".")
@@ -448,7 +456,7 @@ def _table_of(form: Mapping[str, str]) -> TableName:
 
 
 async def static(request: Request) -> Response:
-    """Our own style sheet, script and icon: nothing comes from anywhere else."""
+    """Return our own style sheet, script or icon: pages load nothing from other sites."""
     name = request.path_params["file"]
     if name not in STATIC:
         raise HTTPException(HTTPStatus.NOT_FOUND)

@@ -1,6 +1,6 @@
-"""What `penstock web` and `penstock run --web` do, except printing.
+"""The work of `penstock web` and `penstock run --web`, except printing.
 
-Light to import: the web server's libraries come when something is served.
+Light to import: the web server's libraries are imported when something is served.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ class WebNotInstalled(PenstockError):
 
 @contextmanager
 def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iterator[None]:
-    """Serve while the block runs. say: is given the address, as text and fields. As `serving`."""
+    """Serve while the block runs. Raises the same errors as `serving`.
+
+    Args:
+        configs: The pipelines.
+        host: The address to listen at.
+        port: The port; 0 is any free one.
+        say: Gets the address, as text and fields.
+    """
     _check_installed()
     from penstock.web.server import WebOptions, serving
 
-    def written(host: str, port: int) -> str:
+    def format_address(host: str, port: int) -> str:
         return f"--web-host {host} --web-port {port}"
 
-    options = WebOptions(host=host, port=port, token=_token(), written=written)
+    options = WebOptions(host=host, port=port, token=_token(), format_address=format_address)
     with serving(configs, options) as served:
         say(*_served_lines(served, "it ends with the run"))
         yield
@@ -45,7 +52,15 @@ def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iter
 def serve(
     configs: Sequence[Config], host: str, port: int, allowed: Sequence[str], *, say: Say
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM. allowed: more names to be called by. As `beside`."""
+    """Serve until Ctrl-C or SIGTERM. Raises the same errors as `serving`.
+
+    Args:
+        configs: The pipelines.
+        host: The address to listen at.
+        port: The port; 0 is any free one.
+        allowed: More names under which we may be called.
+        say: Gets the address, as text and fields.
+    """
     _check_installed()
     from penstock.web.server import WebOptions, serve_until_stopped
 

@@ -1,7 +1,7 @@
-"""Metrics of consumers for Prometheus: the published ones in base units, and each one's own.
+"""Metrics of consumers for Prometheus: published ones in base units, and consumers' own ones.
 
-`CurrentSegmentIndex` becomes `penstock_cdc_current_segment_index`; what is published in
-milliseconds is in seconds here.
+`CurrentSegmentIndex` becomes `penstock_cdc_current_segment_index`; metrics that are published in
+milliseconds are in seconds here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.web.reading import Reading
 
 LABELS = ("pipeline", "consumer")
 _MS = 1000.0
-# Published names that are not said as they are: unit, and what the value is divided by.
+# Published metrics with another name or unit here: our name, and the divisor of the value.
 _OTHER = {
     "CommittedSegmentOffset": ("committed_segment_offset_bytes", 1.0),
     "LastSegmentConsumptionTime": ("last_segment_consumption_timestamp_seconds", _MS),
@@ -38,7 +38,7 @@ Readings = Sequence[tuple[str, Reading]]
 
 
 def consumer_metrics(readings: Readings) -> Iterator[Metric]:
-    """All metrics of all consumers; nothing where no consumer has a value."""
+    """Return all metrics of all consumers, without those that have no value."""
     return (family for family in _all(readings) if family.samples)
 
 
@@ -47,7 +47,7 @@ def _all(readings: Readings) -> Iterator[Metric]:
     for name, shown in CdcMetrics().registry.as_dict().items():
         metric, divisor = _OTHER.get(name, (_snake(name), 1.0))
         family = _family(f"penstock_cdc_{metric}", f"{name}: {shown['help']}", shown["kind"])
-        for labels, found in _found(readings, "metrics", name):
+        for labels, found in _find_values(readings, "metrics", name):
             _add(family, labels, found, divisor)
         yield family
     yield _info(readings)
@@ -56,12 +56,12 @@ def _all(readings: Readings) -> Iterator[Metric]:
 
 def _of_lines(readings: Readings) -> Iterator[Metric]:
     values = (
-        ("lag_seconds", "Age of the oldest change behind the saved state; 0: none.", "lag_seconds"),
-        ("lag_events", "Changes in the log behind the saved state.", "lag_events"),
-        ("lag_bytes", "Bytes of the log behind the saved state.", "lag_bytes"),
+        ("lag_seconds", "Age of the oldest change after the saved state; 0: none.", "lag_seconds"),
+        ("lag_events", "Changes in the log after the saved state.", "lag_events"),
+        ("lag_bytes", "Bytes of the log after the saved state.", "lag_bytes"),
         ("links", "Segments that the consumer holds.", "links"),
         ("links_size_bytes", "Size of the segments that the consumer holds.", "link_bytes"),
-        ("held_bytes", "Size of those that nobody else has.", "held_bytes"),
+        ("held_bytes", "Size of the segments that no other reader holds.", "held_bytes"),
     )
     for name, text, attribute in values:
         family = _family(f"penstock_consumer_{name}", text, "gauge")
@@ -81,7 +81,7 @@ def _of_lines(readings: Readings) -> Iterator[Metric]:
 
 
 def _info(readings: Readings) -> Metric:
-    """Those whose values are texts, as labels."""
+    """Return the metric whose labels hold the values that are texts."""
     labels = (*LABELS, "cdc_dir", "cdc_mode")
     family = GaugeMetricFamily("penstock_cdc_info", "CdcDir and CdcMode: labels.", labels=labels)
     for pipeline, reading in readings:
@@ -92,7 +92,7 @@ def _info(readings: Readings) -> Metric:
 
 
 def _own(readings: Readings) -> Iterator[Metric]:
-    """Those that consumers made themselves, as `penstock_consumer_own_NAME`."""
+    """Yield the metrics that consumers defined themselves, as `penstock_consumer_own_NAME`."""
     families: dict[str, tuple[str, Any]] = {}
     for pipeline, reading in readings:
         for consumer, report in reading.consumer_reports.items():
@@ -114,7 +114,7 @@ def _lines(readings: Readings) -> Iterator[tuple[list[str], Any]]:
             yield [pipeline, line.name], line
 
 
-def _found(
+def _find_values(
     readings: Readings, kind: str, name: str
 ) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
     for pipeline, reading in readings:

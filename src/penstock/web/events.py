@@ -1,4 +1,4 @@
-"""Server-sent events: the regions of a page that have changed, whenever there is something new."""
+"""Server-sent events: the regions of a page that have changed, sent after each reading."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Render = Callable[[], dict[str, Any]]
 
 @dataclass(slots=True)
 class Sent:
-    """What one browser has: only what differs is sent again."""
+    """Regions and announcements that one browser has; only those that differ are sent again."""
 
     regions: dict[str, int] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
     def new(self, page: dict[str, Any]) -> dict[str, Any]:
-        """Of a page's regions and announcements those that the browser does not have."""
+        """Return the page's regions and announcements that the browser does not have yet."""
         self.count += 1
         regions = {}
         for name, html in page["regions"].items():
@@ -47,10 +47,12 @@ class Sent:
 
 
 async def stream(number: Number, render: Render, ended: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Events until the server ends.
+    """Yield events until the server ends.
 
-    number: changes whenever there may be something new. render: the page as it is then, called on
-    another thread.
+    Args:
+        number: Returns a value that changes whenever there may be something new.
+        render: Returns the page as it is now; it is called on another thread.
+        ended: Returns whether to end.
     """
     sent, quiet_s = Sent(), 0.0
     seen: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
-"""What every request passes first: is it for us, and may its sender come in?
+"""Checks that every request passes first: is it for us, and has its sender access?
 
-Also the headers that every answer has.
+Also adds the headers that every answer has.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ HEADERS = {
 
 
 class Guard:
-    """An ASGI application around ours."""
+    """ASGI application that wraps ours."""
 
     def __init__(self, app: ASGIApp, *, hosts: Hosts, access: Access, cookie: str) -> None:
-        """See Interface."""
+        """Keep the application and its checks; see `Interface`."""
         self._app = app
         self._hosts = hosts
         self._access = access
@@ -53,13 +53,13 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        refused = self._refused(scope)
+        refused = self._refuse(scope)
         await (refused or self._app)(scope, receive, send_with_headers)
 
-    def _refused(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         if not self._hosts.takes(headers.get("host", "")):
-            # A browser that was led here under a foreign name sees nothing of ours.
+            # A browser that used a foreign name for us must not see our pages.
             return PlainTextResponse(
                 "this is penstock, but not under this name: allow it with --allow-host",
                 HTTPStatus.MISDIRECTED_REQUEST,

@@ -1,4 +1,4 @@
-"""Prometheus metrics of merges, from what their processes wrote last."""
+"""Prometheus metrics of merges, from the latest file of each merging process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 
 def merge_metrics(merges: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[Metric]:
-    """merges: name of the pipeline, and what run/merge.json holds."""
+    """Yield the metrics. merges: pairs of a pipeline's name and the content of run/merge.json."""
     labels = ["pipeline"]
     watermark = GaugeMetricFamily(
         "penstock_merge_watermark_seconds",

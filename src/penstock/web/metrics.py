@@ -1,4 +1,4 @@
-"""Prometheus metrics, in base units, made from the newest readings when they are asked for."""
+"""Prometheus metrics, in base units, made from the newest readings at each request."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from penstock.web.watching import AnyReading
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def exposed(
+def expose(
     readings: Sequence[tuple[str, Reading]], stages: Sequence[tuple[str, StageReading]] = ()
 ) -> bytes:
-    """The page that Prometheus reads. readings: name of the pipeline and its newest reading.
+    """Return the page that Prometheus reads.
 
-    stages: the same of those with [stage].
+    Args:
+        readings: Pairs of a pipeline's name and its newest reading.
+        stages: The same for pipelines with [stage].
     """
     registry = CollectorRegistry()
     registry.register(_Readings(readings, stages))
@@ -40,7 +42,7 @@ def exposed(
 
 
 class _Readings(Collector):
-    """Gives the metrics of some readings to the library, which writes them down."""
+    """Collector that gives the metrics of some readings to the library, which formats them."""
 
     def __init__(
         self,
@@ -50,11 +52,11 @@ class _Readings(Collector):
         self._readings, self._stages = readings, stages
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: this registry is used once."""
+        """Return an empty list: this registry is used once."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield all metrics."""
         build = GaugeMetricFamily("penstock_build_info", "Version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -187,7 +189,7 @@ def _lag(known: Known) -> Iterator[Metric]:
 
 
 def _latencies(every: Sequence[tuple[str, Reading]]) -> Iterator[Metric]:
-    """Counted by the load process since it was started, as it wrote them down."""
+    """Yield the latencies since the load process was started, as that process wrote them."""
     texts = {
         "heartbeats": ("heartbeat_seconds", "From before a heartbeat's commit to its visibility."),
         "commits": (

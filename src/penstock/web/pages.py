@@ -1,6 +1,6 @@
-"""Readings and tasks as HTML: whole pages, and the regions of them that are sent again and again.
+"""Readings and tasks as HTML: whole pages, and the regions that are sent after each change.
 
-Facts are in the HTML itself, so that a page shows them without JavaScript too.
+The HTML itself holds the facts, so that a page shows them without JavaScript too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.load.bulk_progress import share_of
 from penstock.model.words import count_words
 from penstock.ports.config import Config
 from penstock.ports.positions import positions_of
-from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, plotted
+from penstock.web.plot import PLOT_HEIGHT, PLOT_WIDTH, SPANS_S, make_plot
 from penstock.web.reading import (
     PipelineWatch,
     Reading,
@@ -77,21 +77,21 @@ STATE_KINDS = {
     "catching up": "busy",
     "nothing received yet": "held",
     "no instance works": "held",
-}  # any other is a server that is away
+}  # any other state is a server that is away
 
 
 def moment(us: int) -> str:
-    """A time of day in UTC as `2026-11-21 20:15:03`; a dash for none."""
+    """Return a time of day in UTC as `2026-11-21 20:15:03`, or a dash for 0."""
     return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" if us else "–"
 
 
 def quantity(value: float) -> str:
-    """A number on a scale, in few digits: `12 500`, `3.5`, `0.25`."""
+    """Return a number of a scale, in few digits: `12 500`, `3.5`, `0.25`."""
     return human_count(value) if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
 def span(seconds: float) -> str:
-    """How long a plot reaches back: `30 s`, `1 min`, `2.5 min`."""
+    """Return the length of time that a plot covers: `30 s`, `1 min`, `2.5 min`."""
     return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:g} min"
 
 
@@ -126,17 +126,17 @@ def _environment() -> Environment:
 
 
 class Pages:
-    """Renders templates. Any thread may use it."""
+    """Renderer of templates. Any thread may use it."""
 
     def __init__(self) -> None:
         self._environment = _environment()
 
     def page(self, template: str, **context: Any) -> str:
-        """A whole page."""
+        """Return a whole page."""
         return self._environment.get_template(template).render(context)
 
     def regions(self, names: Sequence[str], context: Mapping[str, Any]) -> dict[str, str]:
-        """Regions by name, as the page that holds them would have them."""
+        """Return regions by name, with the same HTML as in the whole page."""
         return {
             name: self._environment.get_template(f"region_{name}.html").render(context)
             for name in names
@@ -145,7 +145,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The page of one pipeline. regions: those of its parts that are sent again and again."""
+    """Page of one pipeline. regions: names of the parts that are sent after each change."""
 
     template: str
     regions: tuple[str, ...]
@@ -153,7 +153,7 @@ class Page:
 
 
 def page_of(watch: AnyWatch, tasks: Mapping[TaskKind, TaskView], secret: str) -> Page:
-    """The page of a pipeline as it is now. secret: of its forms."""
+    """Return a pipeline's page as it is now. secret: the secret of its forms."""
     if isinstance(watch, StageWatch):
         context = stage_context(watch, tasks, secret)
         return Page(template="stage.html", regions=STAGE_REGIONS, context=context)
@@ -164,19 +164,19 @@ def page_of(watch: AnyWatch, tasks: Mapping[TaskKind, TaskView], secret: str) ->
 def pipeline_context(
     watch: PipelineWatch, tasks: Mapping[TaskKind, TaskView], secret: str
 ) -> dict[str, Any]:
-    """What the templates of one pipeline's page are filled with. secret: of its forms."""
+    """Return the values for the templates of one pipeline's page. secret: that of its forms."""
     reading, config = watch.latest, watch.config
     return {
         **_common(config, reading, secret),
         "position": lambda position: _position(config, position),
         "changes_of": lambda table: changes_of(reading, table),
-        "lag_plot": plotted(
+        "lag_plot": make_plot(
             reading.history,
             [lambda sample: sample.lag_s],
             now_s=reading.at_s,
             least_top=LAG_TOP_LEAST_S,
         ),
-        "speed_plot": plotted(
+        "speed_plot": make_plot(
             reading.history,
             [lambda s: s.extracted_transactions, lambda s: s.loaded_transactions],
             now_s=reading.at_s,
@@ -192,7 +192,7 @@ def pipeline_context(
 
 
 def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
-    """The lag of each consumer, drawn."""
+    """Return the plot of each consumer's lag."""
 
     def lag_of(name: str) -> Callable[[Sample], float | None]:
         return lambda sample: sample.consumer_lags_s.get(name)
@@ -200,7 +200,7 @@ def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
     return [
         {
             "name": line.name,
-            "lag": plotted(
+            "lag": make_plot(
                 reading.history,
                 [lag_of(line.name)],
                 now_s=reading.at_s,
@@ -212,7 +212,7 @@ def _consumer_plots(reading: Reading) -> list[dict[str, Any]]:
 
 
 def _position(config: Config, position: int) -> str:
-    """A position as the source writes it; a dash for none."""
+    """Return a position as the source writes it, or a dash for 0."""
     return positions_of(config).text(position) if position else "–"
 
 
@@ -235,13 +235,13 @@ def _common(config: Config, reading: Reading, secret: str) -> dict[str, Any]:
 
 
 def _has_action(reading: Reading) -> bool:
-    """Whether the target has the table that the halves obey, and somebody is there to obey."""
+    """Return whether the target has the table that the processes obey, and rows show their use."""
     target = reading.status.target if reading.status is not None else None
     return target is not None and bool(target.extracted or target.loaded or target.bulk)
 
 
 def _values(reading: Reading) -> list[dict[str, Any]]:
-    """The plots' values as rows of a table, one in VALUES_EVERY_S, the newest first."""
+    """Return the plots' values as rows of a table, one per VALUES_EVERY_S, the newest first."""
     rows: list[dict[str, Any]] = []
     for sample in reversed(reading.history):
         age_s = reading.at_s - sample.at_s
@@ -253,7 +253,7 @@ def _values(reading: Reading) -> list[dict[str, Any]]:
 
 
 def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
-    """What the list of pipelines is filled with."""
+    """Return the values for the template of the list of pipelines."""
     return {
         "pipelines": [
             stage_common(watch, "")
@@ -265,7 +265,7 @@ def index_context(watches: Sequence[AnyWatch]) -> dict[str, Any]:
 
 
 def announcements(context: Mapping[str, Any]) -> dict[str, str]:
-    """What a screen reader reads out when it changes: not what moves all the time."""
+    """Return the texts that a screen reader reads out on a change; none changes all the time."""
     troubles = "; ".join(trouble.error for trouble in context["reading"].troubles)
     tasks = {"doctor": "Doctor", "verify": "Verify"}
     return {

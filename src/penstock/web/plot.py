@@ -22,11 +22,11 @@ Points = Sequence[tuple[float, float | None]]
 
 
 class Timed(Protocol):
-    """What was known at a moment."""
+    """Values that were known at a moment."""
 
     @property
     def at_s(self) -> float:
-        """When, monotonic."""
+        """Moment, monotonic seconds."""
         ...
 
 
@@ -35,9 +35,13 @@ S = TypeVar("S", bound=Timed)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One curve. path: its line as SVG; area: the same, closed down to zero. Empty: no points.
+    """One curve, broken where the value was not known.
 
-    It is broken where the value was not known. last, most: values; None without any.
+    Attributes:
+        path: Its line as SVG; empty without points.
+        area: The same, closed down to zero.
+        last: The last value, or None.
+        most: The highest value; None if no value is known.
     """
 
     path: str
@@ -48,9 +52,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Curves under one scale. top: the value at the upper edge. lines: y of the grid's lines.
+    """Curves under one scale.
 
-    span_s: from the left edge to the present at the right.
+    Attributes:
+        curves: One per value.
+        top: The value at the upper edge.
+        lines: The y coordinates of the grid's lines.
+        span_s: Seconds from the left edge to the present at the right.
     """
 
     curves: tuple[Curve, ...]
@@ -60,21 +68,26 @@ class Plot:
 
     @property
     def middle(self) -> float:
-        """The value at half height."""
+        """Value at half height."""
         return self.top / 2
 
 
-def plotted(
+def make_plot(
     samples: Sequence[S],
     values: Sequence[Callable[[S], float | None]],
     *,
     now_s: float,
     least_top: float,
 ) -> Plot:
-    """Draw the last minute, or as much as there is up to the longest of SPANS_S.
+    """Draw the last minute, or as much as there is, up to the longest of SPANS_S.
 
-    values: one per curve. least_top: the scale does not go below it, so that noise looks small.
-    Of the points that fall into one bucket the highest is drawn: a peak must not vanish.
+    If several points fall into one bucket, the highest is drawn: a peak must not vanish.
+
+    Args:
+        samples: The points, oldest first.
+        values: One function per curve.
+        now_s: The present, monotonic seconds.
+        least_top: The lowest top of the scale, so that noise looks small.
     """
     span_s = span_of(samples, now_s)
     series = [_buckets(samples, value, now_s, span_s) for value in values]
@@ -86,13 +99,13 @@ def plotted(
 
 
 def span_of(samples: Sequence[Timed], now_s: float) -> float:
-    """The shortest of SPANS_S that holds all samples; the longest when none does."""
+    """Return the shortest of SPANS_S that holds all samples, or else the longest."""
     age_s = now_s - samples[0].at_s if samples else 0.0
     return next((span_s for span_s in SPANS_S if age_s <= span_s), SPANS_S[-1])
 
 
 def scale_top(most: float) -> float:
-    """The next round number that is at least this."""
+    """Return the next round number that is at least this."""
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most))
@@ -102,14 +115,14 @@ def scale_top(most: float) -> float:
 def _buckets(
     samples: Sequence[S], value: Callable[[S], float | None], now_s: float, span_s: float
 ) -> Points:
-    """Age in seconds and value of the points to draw, oldest first; None: it was not known."""
+    """Return age in seconds and value of the points to draw, oldest first; None: not known."""
     width_s = span_s / BUCKETS
     highest: dict[int, tuple[float, float | None]] = {}
     for sample in samples:
         found, age_s = value(sample), now_s - sample.at_s
         if not 0 <= age_s <= span_s:
             continue
-        # Of the clock, not of the age: a point must not change its bucket while it moves.
+        # The bucket follows from the clock, not the age: a moving point must not change its bucket.
         bucket = int(sample.at_s / width_s)
         before = highest.get(bucket, (0.0, None))[1]
         if before is None or (found is not None and found > before):

@@ -1,7 +1,7 @@
-"""What a page shows of one pipeline at one moment, read over and over on a thread of its own.
+"""Reading of one pipeline for its page, repeated on a thread of its own.
 
-Everything comes from the change log, the state files and the two servers, never from what a
-process of the pipeline says of itself.
+Everything is read from the change log, the state files and the two servers, never from the memory
+of a process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ SPEED_WINDOW_S = 10.0
 class Speeds:
     """Changes per second, over the last SPEED_WINDOW_S: into the log and into the target.
 
-    None: not known yet; also while tables are loaded, when changes wait in the log.
+    A value is None if it is not known yet, and while tables are loaded and changes wait in the log.
     """
 
     extracted_rows: float | None = None
@@ -65,7 +65,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A point of the plots. at_s: monotonic. None: it was not known."""
+    """Point of the plots. at_s: monotonic. A value is None if it was not known."""
 
     at_s: float
     lag_s: float | None
@@ -76,11 +76,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One look at a pipeline. number: of the look, from 1.
+    """One look at a pipeline.
 
-    status: None before the target could be read for the first time; its log and processes are
-    always of this look, the rest may be older while there is a trouble. status_at_us: when the
-    rest was read.
+    Attributes:
+        number: Number of the look, from 1.
+        status_at_us: When `status` was read, except its log and processes.
+        status: None before the target could be read for the first time. Its log and processes are
+            always of this look; the rest may be older while there is a trouble.
     """
 
     number: int
@@ -104,13 +106,13 @@ class Reading:
 
 
 class SpeedMeter:
-    """Speeds from counters that were read at some moments."""
+    """Calculator of speeds from counters that were read at some moments."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, tuple[int, int, int, int]]] = deque()
 
     def add(self, now_s: float, status: Status) -> Speeds:
-        """Take a reading in. Counters that went back begin afresh."""
+        """Add a reading and return the speeds. If a counter went back, the window begins again."""
         if status.target.unknown:
             return Speeds()
         log, applied = status.log.end, status.target.applied
@@ -138,10 +140,10 @@ class SpeedMeter:
 
 
 class PipelineWatch(Watch[Reading]):
-    """Looks at one pipeline that has a source."""
+    """Watch of one pipeline that has a source."""
 
     def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is read before start()."""
+        """Prepare; nothing is read before start()."""
         empty = Reading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
         super().__init__(config, empty, clock=clock)
         self._reader = StatusReader(config, clock=clock)
@@ -154,7 +156,7 @@ class PipelineWatch(Watch[Reading]):
         self._source: SourceReader | None = None
 
     def let_go(self) -> None:
-        """See Watch."""
+        """Close the servers' connections; see `Watch`."""
         self._reader.close()
         if self._source is not None:
             self._source.close()
@@ -176,7 +178,7 @@ class PipelineWatch(Watch[Reading]):
             errors = past_errors(self.config)
             followed = followed_tables(self.config)
             names = followed.names if followed is not None else frozenset(counts.tables)
-            retention = self._kept(now_s, at_once=bool(status and status.source_error))
+            retention = self._read_retention(now_s, at_once=bool(status and status.source_error))
         except PenstockError as error:
             troubles.append(trouble_of(error))
         if status is not None:
@@ -214,7 +216,7 @@ class PipelineWatch(Watch[Reading]):
     def _status(
         self, before: Reading, now_us: int, troubles: list[Trouble]
     ) -> tuple[Status | None, int]:
-        """The status and when it was read; with the target away, what is still known of it."""
+        """Return the status and when it was read; with the target away, the part that is known."""
         try:
             status = self._reader.read()
         except PenstockError as error:
@@ -231,8 +233,8 @@ class PipelineWatch(Watch[Reading]):
         here = replace(before.status, log=log, processes=processes(self.config), lag=None)
         return here, before.status_at_us
 
-    def _kept(self, now_s: float, *, at_once: bool) -> Retention | None:
-        """What the source keeps; asked seldom, for it lists a folder there."""
+    def _read_retention(self, now_s: float, *, at_once: bool) -> Retention | None:
+        """Return the log that the source keeps; seldom read, because the server lists a folder."""
         if not self.config.pipeline.mode.has_change:
             return None
         if not at_once and now_s - self._retention_at_s < RETENTION_INTERVAL_S:
@@ -254,7 +256,7 @@ class PipelineWatch(Watch[Reading]):
         speeds: Speeds,
         consumers: Sequence[ConsumerLine],
     ) -> None:
-        """Add a point to the plots; one without lag where it could not be known."""
+        """Add a point to the plots; its lag is None if it was not known."""
         lag = fresh.lag if fresh is not None else None
         self._history.append(
             Sample(
@@ -270,7 +272,7 @@ class PipelineWatch(Watch[Reading]):
 
 
 def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
-    """Each once: of two readers with the same trouble the first one reports it."""
+    """Return each trouble once: of two readers with the same trouble the first one reports it."""
     distinct: list[Trouble] = []
     for trouble in troubles:
         if not any(one.error.endswith(trouble.error) for one in distinct):
@@ -279,14 +281,14 @@ def _distinct(troubles: Sequence[Trouble]) -> tuple[Trouble, ...]:
 
 
 def state_of(reading: Reading) -> str:
-    """What the pipeline does, in a word or two."""
+    """Return the pipeline's state in a word or two."""
     status = reading.status
     if status is None:
         return "not known" if reading.troubles else "being read"
     running = {process.name for process in status.processes if process.pid}
     if not running:
         begun = status.log.log_id or status.handover is not None or status.target.bulk is not None
-        return "done" if _done(status) else "stopped" if begun else "not started"
+        return "done" if _is_done(status) else "stopped" if begun else "not started"
     if status.outages:
         return " and ".join(one.words for one in status.outages)
     if status.target.action != "RUN":
@@ -313,7 +315,7 @@ def lag_reason(reading: Reading) -> str:
     return status.why_no_lag
 
 
-def _done(status: Status) -> bool:
+def _is_done(status: Status) -> bool:
     bulk = status.target.bulk
     if status.mode == "data":
         return bulk is not None and bulk.phase == "done"
@@ -322,7 +324,7 @@ def _done(status: Status) -> bool:
 
 
 def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
-    """A reading as the JSON of `/api/pipelines/NAME` has it. Times are UTC microseconds."""
+    """Return a reading as the JSON of `/api/pipelines/NAME`. Times are UTC microseconds."""
     status, speeds = reading.status, reading.speeds
     return {
         "name": config.pipeline.name,
@@ -356,7 +358,7 @@ def as_dict(reading: Reading, config: Config) -> dict[str, Any]:
 
 
 def latencies(reading: Reading) -> dict[str, Histogram]:
-    """What the loader has measured, as far as it has: of heartbeats, and of commits."""
+    """Return the latencies that the loader has measured: of heartbeats, and of commits."""
     loader = reading.loader
     if loader is None:
         return {}
@@ -375,6 +377,6 @@ def _latency(histogram: Histogram) -> dict[str, Any]:
 
 
 def changes_of(reading: Reading, table: TableName) -> dict[str, int]:
-    """Changes of a table by kind, as counted in the log."""
+    """Return the changes of a table by kind, as counted in the log."""
     counts = reading.counts.tables.get(table)
     return counts.as_dict() if counts is not None else dict.fromkeys(KINDS, 0)

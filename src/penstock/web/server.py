@@ -1,4 +1,4 @@
-"""The web interface as a running server: its socket, its thread, its end."""
+"""The running server of the web interface: its socket, its thread, its end."""
 
 from __future__ import annotations
 
@@ -47,11 +47,14 @@ class ServerNotStarted(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebOptions:
-    """Address to listen at, and who may log in.
+    """Address to listen at, and the rules of access.
 
     Attributes:
-        token: to log in with; None if none is given, then one is made if needed.
-        written: writes an address as the options of the command that serves the pages.
+        host: The address.
+        port: The port; 0 is any free one.
+        token: The token to log in with; if None, one is made if needed.
+        allowed_hosts: More names under which we may be called.
+        written: Formats an address as the options of the command that serves the pages.
     """
 
     host: str = HOST_DEFAULT
@@ -63,14 +66,14 @@ class WebOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A server that runs. made_token: to be shown once; empty when none was made."""
+    """A running server. made_token: a new token to be shown once; empty if none was made."""
 
     url: str
     made_token: str
 
 
 class _Quiet(logging.Handler):
-    """Sends the web server's own log into the diagnostics, not between our lines."""
+    """Handler that sends the web server's own log to the diagnostics, not between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger.warning("web server", said=record.getMessage(), exc_info=record.exc_info)
@@ -78,7 +81,7 @@ class _Quiet(logging.Handler):
 
 @contextmanager
 def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
-    """Serve while the block runs; nothing of it runs on afterwards.
+    """Serve while the block runs; afterwards no part of the server runs.
 
     Raises PipelinesAlike, TokenTooShort, PortTaken, ListenFailed.
     """
@@ -130,7 +133,7 @@ def _running(
             timeout_graceful_shutdown=3,
         )
     )
-    # Not on the main thread: there the library would handle the signals, which we do.
+    # Not on the main thread: there the library would handle the signals, which penstock handles.
     thread = SupervisedThread(
         "web", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
     )
@@ -159,8 +162,12 @@ def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
 def serve_until_stopped(
     configs: Sequence[Config], options: WebOptions, *, on_served: Callable[[Served], None]
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM. on_served: is given the address, once it answers. As
-    `serving`.
+    """Serve until Ctrl-C or SIGTERM. Raises the same errors as `serving`.
+
+    Args:
+        configs: The pipelines.
+        options: Address and access.
+        on_served: Gets the address as soon as the server answers.
     """
     stop = StopRequest()
     with stop_on_signals(stop), serving(configs, options) as served:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of what Spark's tasks did, counted by the load process since its start."""
+"""Prometheus metrics of Spark's tasks, counted by the load process since its start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTED = {
 
 
 def spark_metrics(reports: Sequence[tuple[str, SparkReport]]) -> Iterator[Metric]:
-    """All of them. reports: by name of the pipeline."""
+    """Yield the metrics. reports: pairs of a pipeline's name and its report."""
     for name, (key, text) in COUNTED.items():
         family = CounterMetricFamily(f"penstock_spark_{name}", text, labels=["pipeline"])
         for pipeline, report in reports:

@@ -1,7 +1,7 @@
-"""Metrics of pipelines with [stage] for Prometheus: what the databases say, whoever works.
+"""Metrics of pipelines with [stage] for Prometheus, read from the databases.
 
-By the published names where there is one. Those that only a receiver can count are on its own page
-(`/_/varz`).
+They are the same whichever instance works, and have the published names if there are any. Metrics
+that only a receiver can count are on its own page (`/_/varz`).
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def _seconds(nanos: int | None) -> float | None:
     return None if nanos is None else nanos / 1e9
 
 
-def _committed(schema: SchemaStatus) -> float | None:
+def _committed_s(schema: SchemaStatus) -> float | None:
     return None if schema.committed is None else schema.committed.nanos / 1e9
 
 
-def _proposed(schema: SchemaStatus) -> float | None:
+def _proposed_s(schema: SchemaStatus) -> float | None:
     return None if schema.proposed is None else schema.proposed.nanos / 1e9
 
 
 OF_SCHEMAS: tuple[tuple[str, str, OfSchema], ...] = (
     ("checkpoint_committed_age_seconds", "Age of the committed checkpoint.", lambda s: s.lag_s),
-    ("checkpoint_committed_time_seconds", "Its time, since 1970 UTC.", _committed),
+    ("checkpoint_committed_time_seconds", "Its time, since 1970 UTC.", _committed_s),
     ("checkpoint_proposed_age_seconds", "Age of the proposed one.", lambda s: s.proposed_lag_s),
-    ("checkpoint_proposed_time_seconds", "Its time, since 1970 UTC.", _proposed),
+    ("checkpoint_proposed_time_seconds", "Its time, since 1970 UTC.", _proposed_s),
     ("target_lag_seconds", "How far the target is behind.", lambda s: s.lag_s),
-    ("target_applied_timestamp_seconds", "Everything up to here is applied.", _committed),
-    ("target_pending_timestamp_seconds", "Everything up to here is received.", _proposed),
+    ("target_applied_timestamp_seconds", "Everything up to here is applied.", _committed_s),
+    ("target_pending_timestamp_seconds", "Everything up to here is received.", _proposed_s),
     (
         "penstock_stage_dead_letters",
         "Rows in the table of dead letters, 10,000 at most.",
@@ -69,7 +69,7 @@ OF_ROWS: tuple[tuple[str, str, OfRows], ...] = (
 
 
 def stage_metrics(stages: Stages) -> Iterator[Metric]:
-    """All of them; what is not known is missing."""
+    """Return all metrics, without those that have no value."""
     return (family for family in _all(stages) if family.samples)
 
 

@@ -1,4 +1,4 @@
-"""What the templates of a pipeline with [stage] are filled with."""
+"""Values for the templates of a pipeline with [stage]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.control.stage_show import lease_words, letters_words
 from penstock.control.stage_status import SchemaStatus
 from penstock.host.errors import mask
-from penstock.web.plot import SPANS_S, plotted
+from penstock.web.plot import SPANS_S, make_plot
 from penstock.web.stage_reading import StageReading, StageSample, StageWatch, rates_of, state_of
 from penstock.web.tasks import TaskKind, TaskView
 
@@ -28,7 +28,7 @@ VALUES_EVERY_S = 30.0
 
 
 def stage_common(watch: StageWatch, secret: str) -> dict[str, Any]:
-    """What the list of pipelines needs of one, too."""
+    """Return the values that the list of pipelines needs too. secret: that of its forms."""
     config, reading = watch.config, watch.latest
     assert config.stage is not None, "a file for changefeeds"
     assert config.staging is not None, "a file for changefeeds"
@@ -53,7 +53,7 @@ def stage_common(watch: StageWatch, secret: str) -> dict[str, Any]:
 def stage_context(
     watch: StageWatch, tasks: Mapping[TaskKind, TaskView], secret: str
 ) -> dict[str, Any]:
-    """What the templates of one pipeline's page are filled with. secret: of its forms."""
+    """Return the values for the templates of one pipeline's page. secret: that of its forms."""
     reading = watch.latest
     schemas = None if reading.status is None else reading.status.schemas
     return {
@@ -80,27 +80,27 @@ def _lag_words(reading: StageReading) -> str:
 
 
 def _window_s(schema: SchemaStatus) -> float | None:
-    """How much time of the source is received and not applied."""
+    """Return the seconds of the source's time that are received and not applied."""
     if schema.committed is None or schema.proposed is None:
         return None
     return max(0.0, (schema.proposed.nanos - schema.committed.nanos) / 1e9)
 
 
 def _plot(reading: StageReading, name: str) -> dict[str, Any]:
-    def committed(sample: StageSample) -> float | None:
+    def applied_lag(sample: StageSample) -> float | None:
         return sample.lags_s.get(name)
 
-    def received(sample: StageSample) -> float | None:
+    def received_lag(sample: StageSample) -> float | None:
         return sample.received_lags_s.get(name)
 
-    drawn = plotted(
-        reading.history, [committed, received], now_s=reading.at_s, least_top=LAG_TOP_LEAST_S
+    drawn = make_plot(
+        reading.history, [applied_lag, received_lag], now_s=reading.at_s, least_top=LAG_TOP_LEAST_S
     )
     return {"name": name, "plot": drawn, "values": _values(reading, name)}
 
 
 def _values(reading: StageReading, name: str) -> list[dict[str, Any]]:
-    """The plot's values as rows of a table, one in VALUES_EVERY_S, the newest first."""
+    """Return the plot's values as rows of a table, one per VALUES_EVERY_S, the newest first."""
     rows: list[dict[str, Any]] = []
     for sample in reversed(reading.history):
         age_s = reading.at_s - sample.at_s

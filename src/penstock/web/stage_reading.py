@@ -1,4 +1,4 @@
-"""What a page shows of a pipeline with [stage]: read from the staging database and the target."""
+"""Reading of a pipeline with [stage] for its page: from the staging database and the target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAUSE_MAX_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSample:
-    """A point of the plots. By schema how far the target, and what has been received, is behind."""
+    """Point of the plots: lags of the target and of received changes, by schema."""
 
     at_s: float
     lags_s: Mapping[str, float | None] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class StageSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReading:
-    """One look; see AnyReading. bars: by schema, of those whose rows are known."""
+    """One look; see `AnyReading`. bars: by schema, for schemas whose rows are known."""
 
     number: int
     at_us: int
@@ -46,10 +46,10 @@ class StageReading:
 
 
 class StageWatch(Watch[StageReading]):
-    """Looks at one pipeline with [stage]."""
+    """Watch of one pipeline with [stage]."""
 
     def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is read before start()."""
+        """Prepare; nothing is read before start()."""
         empty = StageReading(number=0, at_us=0, at_s=0.0, status_at_us=0, status=None)
         super().__init__(config, empty, clock=clock)
         self._reader = StageStatusReader(config, clock=clock)
@@ -57,15 +57,15 @@ class StageWatch(Watch[StageReading]):
         self._history: deque[StageSample] = deque()
 
     def interval_s(self, took_s: float) -> float:
-        """See Watch."""
+        """Return the pause, longer after a slow look; see `Watch`."""
         return max(super().interval_s(took_s), min(PAUSE_MAX_S, (LOOK_SHARE - 1) * took_s))
 
     def let_go(self) -> None:
-        """See Watch."""
+        """Close the servers' connections; see `Watch`."""
         self._reader.close()
 
     def look(self) -> None:
-        """See Watch."""
+        """Read everything once; see `Watch`."""
         before = self.latest
         now_us, now_s = self._clock.now_us(), self._clock.monotonic_s()
         status = self._reader.read()
@@ -102,7 +102,7 @@ class StageWatch(Watch[StageReading]):
 
 
 def state_of(reading: StageReading) -> str:
-    """What the pipeline does, in a word or two."""
+    """Return the pipeline's state in a word or two."""
     status = reading.status
     if status is None:
         return "not known" if reading.troubles else "being read"
@@ -120,7 +120,7 @@ def state_of(reading: StageReading) -> str:
 
 
 def rates_of(reading: StageReading) -> tuple[float | None, float | None]:
-    """Rows staged and applied per second in all schemas; None: not known."""
+    """Return the rows staged and applied per second in all schemas; None if not known."""
     bars = list(reading.bars.values())
     if reading.status is None or len(bars) != len(reading.status.schemas or ()):
         return None, None
@@ -132,7 +132,7 @@ def rates_of(reading: StageReading) -> tuple[float | None, float | None]:
 
 
 def as_dict(reading: StageReading, config: Config) -> dict[str, Any]:
-    """A reading as the JSON of `/api/pipelines/NAME` has it. Times are UTC microseconds."""
+    """Return a reading as the JSON of `/api/pipelines/NAME`. Times are UTC microseconds."""
     return {
         "name": config.pipeline.name,
         "state": state_of(reading),

@@ -1,7 +1,7 @@
 """One doctor or verify, as a program of its own: `python -m penstock.web.task doctor FILE`.
 
-It reports what it does as JSON lines on standard error, which is what `host.process.Child` reads,
-and ends with its parent.
+It reports its progress as JSON lines on standard error, which `host.process.Child` reads, and ends
+with its parent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def tell(line: dict[str, Any]) -> None:
-    """Write one line to whoever started us."""
+    """Write one line to the process that started us."""
     sys.stderr.write(msgspec.json.encode(line, enc_hook=str).decode() + "\n")
     sys.stderr.flush()
 
 
 def run_doctor(config: Config) -> None:
-    """Examine, and report each finding when it is there."""
+    """Examine, and report each finding at once."""
     report = examine(
         config,
         executors=True,
@@ -51,7 +51,7 @@ def run_doctor(config: Config) -> None:
 
 
 def run_verify(config: Config, stop: StopRequest) -> None:
-    """Compare, and report what is waited for and how far the comparison is."""
+    """Compare, and report waits and progress."""
     told_s = float("-inf")
     lock = threading.Lock()
 
@@ -74,9 +74,9 @@ def run_verify(config: Config, stop: StopRequest) -> None:
 
 
 def obey_signals(stop: StopRequest) -> None:
-    """End in order when asked to, and at once when that takes longer than STOP_WITHIN_S.
+    """End in order on a signal, and at once if that takes longer than STOP_WITHIN_S.
 
-    In order means that the loader is not held any longer; comparing rows holds nobody.
+    In order means that the loader no longer waits for us; comparing rows delays no other process.
     """
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -90,7 +90,7 @@ def obey_signals(stop: StopRequest) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run it; the exit code is 0 even when something was found, 1 for a reported error."""
+    """Run the task; return exit code 0 even if something was found, 1 for a reported error."""
     kind, path = arguments
     stop = StopRequest()
     obey_signals(stop)

@@ -1,6 +1,6 @@
-"""Doctor and verify, asked for by a button: each a process, its result shown as it comes.
+"""Doctor and verify, begun by a button: each is a process, and its results are shown at once.
 
-A process, because it can be ended at any moment and with us.
+It is a process because that can be ended at any moment, and ends with us.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ END_WITHIN_S = 5.0
 
 
 class TaskKind(StrEnum):
-    """What can be asked for."""
+    """Kinds of tasks."""
 
     DOCTOR = "doctor"
     VERIFY = "verify"
 
 
 class Stage(StrEnum):
-    """How far a task is."""
+    """Progress of a task."""
 
     NONE = "none"
     RUNNING = "running"
@@ -46,13 +46,13 @@ class Stage(StrEnum):
 
 
 class TaskRuns(PenstockError):
-    """What was asked for is under way already."""
+    """The requested task is already running."""
 
     code = "WB03"
 
 
 class TooManyTasks(PenstockError):
-    """Too many checks and comparisons run to begin another."""
+    """Too many checks and comparisons are running to begin another."""
 
     code = "WB04"
     retry = "backoff"
@@ -60,10 +60,19 @@ class TooManyTasks(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """What is known of a task. number: grows with every change of it.
+    """Known facts of a task.
 
-    findings: of doctor, in the order in which they came, and sorted once there is a report.
-    waiting, progress: of verify. report, result, error: at the end, as `--json` has them.
+    Attributes:
+        stage: Its progress.
+        number: Grows with every change of the task.
+        began_us: When it began, UTC microseconds.
+        ended_us: When it ended; 0 before.
+        findings: Doctor's, in the order of their arrival, and sorted once there is a report.
+        waiting: What verify waits for; empty if it does not.
+        progress: How far verify is.
+        report: Doctor's result, as `--json` prints it.
+        result: Verify's result, as `--json` prints it.
+        error: The error that ended the task, as `--json` prints it.
     """
 
     stage: Stage = Stage.NONE
@@ -79,12 +88,12 @@ class TaskView:
 
 
 class WebTask:
-    """One running or ended process. Any thread may read `view`."""
+    """Running or ended process of a task. Any thread may read `view`."""
 
     def __init__(
         self, kind: TaskKind, path: Path, on_change: Callable[[], object], clock: Clock
     ) -> None:
-        """Start it. Raises ProcessNotStarted."""
+        """Start the process. Raises ProcessNotStarted."""
         self.view = TaskView(stage=Stage.RUNNING, number=1, began_us=clock.now_us())
         self._clock = clock
         self._on_change = on_change
@@ -96,12 +105,12 @@ class WebTask:
         self._waiter.start()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         self._stopping = True
         self._child.signal(signal.SIGTERM)
 
     def close(self) -> None:
-        """End it and wait until it has gone."""
+        """End the process and wait until it has ended."""
         self.stop()
         if self._child.wait(END_WITHIN_S) is None:
             self._child.kill_group()
@@ -117,18 +126,18 @@ class WebTask:
         if "finding" in event:
             self._change(findings=(*view.findings, event["finding"]))
         elif "report" in event:
-            self._done(report=event["report"], findings=tuple(event["report"]["findings"]))
+            self._note_done(report=event["report"], findings=tuple(event["report"]["findings"]))
         elif "waiting" in event:
             self._change(waiting=event["waiting"])
         elif "progress" in event:
             self._change(progress=event["progress"], waiting="")
         elif "result" in event:
-            self._done(result=event["result"], waiting="")
+            self._note_done(result=event["result"], waiting="")
         elif "error" in event:
             self._change(error=event["error"], waiting="")
 
-    def _done(self, **fields: Any) -> None:
-        """It has reported everything; its process ends a moment later."""
+    def _note_done(self, **fields: Any) -> None:
+        """Note that everything is reported; the process ends a moment later."""
         self._change(stage=Stage.DONE, ended_us=self._clock.now_us(), **fields)
 
     def _wait(self) -> None:
@@ -152,14 +161,14 @@ class WebTask:
 
 
 class Tasks:
-    """The newest task of each kind for each pipeline. Used by one thread, but for `view`."""
+    """Newest task of each kind for each pipeline. One thread uses it; any may call `view`."""
 
     def __init__(self, *, clock: Clock = REAL_CLOCK) -> None:
         self._clock = clock
         self._tasks: dict[tuple[str, TaskKind], WebTask] = {}
 
     def view(self, pipeline: str, kind: TaskKind) -> TaskView:
-        """What is known of the newest."""
+        """Return the known facts of the newest task."""
         task = self._tasks.get((pipeline, kind))
         return task.view if task is not None else TaskView()
 
@@ -170,24 +179,24 @@ class Tasks:
         path: Path,
         on_change: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start one. Raises TaskRuns, TooManyTasks, ProcessNotStarted."""
+        """Start a task. Raises TaskRuns, TooManyTasks, ProcessNotStarted."""
         running = [key for key, task in self._tasks.items() if task.view.stage is Stage.RUNNING]
         if (pipeline, kind) in running:
-            raise TaskRuns(f"{kind} of {pipeline} is under way already", hint="Wait for its end.")
+            raise TaskRuns(f"{kind} of {pipeline} is already running", hint="Wait for its end.")
         if len(running) >= TASKS_MAX:
             raise TooManyTasks(
-                f"{len(running)} checks and comparisons are under way, no more are begun",
+                f"{len(running)} checks and comparisons are running; no more are begun",
                 hint="Wait until one has ended, or stop it.",
             )
         self._tasks[pipeline, kind] = WebTask(kind, path, on_change, self._clock)
 
     def stop(self, pipeline: str, kind: TaskKind) -> None:
-        """Ask the running one to end; nothing when none runs."""
+        """Ask the running task to end, if one runs."""
         task = self._tasks.get((pipeline, kind))
         if task is not None:
             task.stop()
 
     def close(self) -> None:
-        """End all that run."""
+        """End all running tasks."""
         for task in self._tasks.values():
             task.close()

@@ -1,4 +1,4 @@
-"""A thread that looks at one pipeline: often while somebody watches, seldom otherwise."""
+"""A thread that looks at one pipeline: often while a page of it is open, seldom otherwise."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WATCHED_INTERVAL_S = 1.0
 IDLE_INTERVAL_S = 5.0
 WATCHED_FOR_S = 30.0  # after the last request for this pipeline
 HISTORY_S = 900.0
-"""How far back the plots' points are kept."""
+"""Age up to which the plots' points are kept, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why something could not be read just now: an error as `--json` prints it."""
+    """Reason why something could not be read just now: an error as `--json` prints it."""
 
     code: str
     error: str
@@ -34,19 +34,19 @@ class Trouble:
 
 
 def trouble_of(error: PenstockError) -> Trouble:
-    """An error as it is shown."""
+    """Return an error as it is shown."""
     shown = error.as_dict()
     return Trouble(code=str(shown["code"]), error=str(shown["error"]), hint=error.hint)
 
 
 def trouble_of_outage(outage: Outage) -> Trouble:
-    """A server that cannot be asked, as it is shown."""
+    """Return a server that cannot be asked, as it is shown."""
     said = f"{outage.words}: {outage.error}"
     return Trouble(code=outage.code, error=said, hint=outage.hint, since_us=outage.since_us)
 
 
 def troubles_of_waits(waits: Waits | None) -> list[Trouble]:
-    """Return what a process waits for at the source, as it is shown."""
+    """Return the sessions that a process waits for at the source, as they are shown."""
     if waits is None:
         return []
     return [
@@ -61,34 +61,31 @@ def troubles_of_waits(waits: Waits | None) -> list[Trouble]:
 
 
 class AnyReading(Protocol):
-    """What readings of every kind have. number: of the look, from 1; 0: before the first.
-
-    They are dataclasses.
-    """
+    """Attributes that every kind of reading has. Readings are dataclasses."""
 
     @property
     def number(self) -> int:
-        """See above."""
+        """Number of the look, from 1; 0 before the first."""
         ...
 
     @property
     def at_us(self) -> int:
-        """When it was read, microseconds since 1970 UTC."""
+        """Time of the look, microseconds since 1970 UTC."""
         ...
 
     @property
     def at_s(self) -> float:
-        """The same, monotonic."""
+        """Time of the look, monotonic seconds."""
         ...
 
     @property
     def status_at_us(self) -> int:
-        """When the servers were last read; 0: never."""
+        """Time at which the servers were last read; 0: never."""
         ...
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
-        """What could not be read."""
+        """Reasons why something could not be read."""
         ...
 
 
@@ -96,10 +93,10 @@ R = TypeVar("R", bound=AnyReading)
 
 
 class Watch(Generic[R]):
-    """Looks at one pipeline. `latest` may be read by any thread; it is replaced whole."""
+    """Watch of one pipeline. Any thread may read `latest`, which is replaced as a whole."""
 
     def __init__(self, config: Config, empty: R, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is read before start()."""
+        """Prepare; nothing is read before start()."""
         self.config = config
         self.latest: R = empty
         self._clock = clock
@@ -114,7 +111,7 @@ class Watch(Generic[R]):
         raise NotImplementedError
 
     def let_go(self) -> None:
-        """Close what is open; called on the thread that looks."""
+        """Close what is open; called on the watching thread."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -122,8 +119,10 @@ class Watch(Generic[R]):
         self._thread.start()
 
     def want(self) -> bool:
-        """Somebody watches: look often for a while. Returns whether nobody did until now, so that
-        `latest` is old and a newer one is on its way.
+        """Look often for a while, because a page is open.
+
+        Returns whether the watch was idle until now, so that `latest` is old and a newer one will
+        follow.
         """
         idle = not self._is_watched
         self._wanted_at_s = self._clock.monotonic_s()
@@ -132,7 +131,7 @@ class Watch(Generic[R]):
         return (idle or self._is_due) and self._thread.is_alive()
 
     def look_now(self) -> None:
-        """Something was done: look at once, and requests that come before that wait."""
+        """Look at once, because something was done; requests that arrive before that wait."""
         self._is_due = True
         self._wake.set()
 
@@ -158,7 +157,7 @@ class Watch(Generic[R]):
         self.let_go()
 
     def interval_s(self, took_s: float) -> float:
-        """How long to wait behind a look, which took so long."""
+        """Return how long to wait after a look, which took so long."""
         del took_s
         return WATCHED_INTERVAL_S if self._is_watched else IDLE_INTERVAL_S
 
@@ -167,7 +166,7 @@ class Watch(Generic[R]):
         return self._clock.monotonic_s() - self._wanted_at_s < WATCHED_FOR_S
 
     def _look_safely(self) -> None:
-        """A defect is shown like any other trouble: a page that no longer changes would mislead."""
+        """Look, and show a defect as trouble: a page that no longer changes would mislead."""
         try:
             self.look()
         except Exception as error:

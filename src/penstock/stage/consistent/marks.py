@@ -72,7 +72,7 @@ class Marking:
             stack.callback(target.close)
             while True:
                 self.mark(session, target)
-                patience.worked()
+                patience.note_progress()
                 if wait(POLL_S):
                     self.mark(session, target)
                     return True

@@ -154,7 +154,7 @@ class Receiver:
 
     async def metrics(self, _request: Request) -> Response:
         """For Prometheus."""
-        return Response(self._metrics.exposed(), media_type=CONTENT_TYPE)
+        return Response(self._metrics.expose(), media_type=CONTENT_TYPE)
 
     async def diagnostics(self, request: Request) -> Response:
         """What this process is and has, for people who help."""
