@@ -43,7 +43,7 @@ def beside(configs: Sequence[Config], host: str, port: int, *, say: Say) -> Iter
     def format_address(host: str, port: int) -> str:
         return f"--web-host {host} --web-port {port}"
 
-    options = WebOptions(host=host, port=port, token=_token(), format_address=format_address)
+    options = WebOptions(host=host, port=port, token=_token(), written=format_address)
     with serving(configs, options) as served:
         say(*_served_lines(served, "it ends with the run"))
         yield
