@@ -26,6 +26,7 @@ ALTERATIONS = {
     "swapped": SWAP,
     "added": ["alter table t add column c int default 5"],
     "renamed": ["alter table t rename column a to z"],
+    "dropped": ["alter table t drop column b"],
     "added again": ["alter table t drop column a", "alter table t add column a int default 9"],
     "renamed and added": [
         "alter table t rename column a to z",
@@ -135,9 +136,10 @@ class CutOff(Exception):
     """The first run of a bulk load ends, as by a kill."""
 
 
+@pytest.mark.parametrize("target", ["postgres", "mysql"])
 @pytest.mark.parametrize("how", ALTERATIONS)
 def test_a_table_that_is_altered_between_two_runs(
-    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, how: str
+    mysql: MySQLServer, mysql_url: str, target_url: str, tmp_path: Path, how: str, target: str
 ) -> None:
     """The target table that the first run created is recreated: it holds no complete copy."""
     sql(mysql, mysql_url, "create table t (id int primary key, a int, b int)")
@@ -146,7 +148,12 @@ def test_a_table_that_is_altered_between_two_runs(
     def cut_off() -> None:
         raise CutOff
 
-    config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
+    name, place = database_of(mysql_url), target_url
+    more = ""
+    if target == "mysql":
+        place = mysql.make_database()
+        more = f'[target.map]\n"{name}" = "{database_of(place)}"'
+    config = between(mysql_url, place, tmp_path, more=more)
     with open_planner(config) as planner, pytest.raises(CutOff):
         bulk_load(config, Here(), Meddling(planner, "plan", cut_off))  # type: ignore[arg-type]
     for statement in FOR_MYSQL.get(how, ALTERATIONS[how]):
@@ -156,8 +163,18 @@ def test_a_table_that_is_altered_between_two_runs(
     # Where all columns fit, the table stays, with its columns in their old order.
     columns = "id, a, b" if how in ("swapped", "added again") else "*"
     expected = mysql.execute(f"select {columns} from t order by 1", name)
-    found = rows(target_url, f'select {columns} from "{name}".t order by 1')
-    assert found == [*map(tuple, expected)]
+    if target == "mysql":
+        found = mysql.execute(f"select {columns} from t order by 1", database_of(place))
+        keys = (
+            "select index_name, seq_in_index, column_name from information_schema.statistics "
+            "where table_name = 't' and table_schema = '{}' order by 1, 2"
+        )
+        here, there = (mysql.execute(keys.format(one)) for one in (name, database_of(place)))
+        assert [*map(tuple, there)] == [*map(tuple, here)]
+        mysql.drop_database(place)
+    else:
+        found = rows(target_url, f'select {columns} from "{name}".t order by 1')
+    assert [*map(tuple, found)] == [*map(tuple, expected)]
 
 
 def test_a_table_of_the_users_own_is_not_recreated(
@@ -172,3 +189,39 @@ def test_a_table_of_the_users_own_is_not_recreated(
     with open_planner(config) as planner, pytest.raises(TargetShapeDiffers):
         bulk_load(config, Here(), planner)  # type: ignore[arg-type]
     assert rows(target_url, f'select * from "{name}".t') == []
+
+
+@pytest.mark.parametrize("source", ["mysql", "postgres"])
+def test_tables_that_are_dropped_while_chunks_are_planned(
+    request: pytest.FixtureRequest, target_url: str, tmp_path: Path, source: str
+) -> None:
+    """They are left out, as those that are dropped earlier; the others are planned."""
+    tables = [f"t{number}" for number in range(5)]
+    made = [f"create table {table} (id int primary key)" for table in tables]
+    if source == "mysql":
+        server, url = request.getfixturevalue("mysql"), request.getfixturevalue("mysql_url")
+        name = database_of(url)
+
+        def execute(statement: str) -> None:
+            sql(server, url, statement)
+
+    else:
+        url, name = request.getfixturevalue("source_url"), "public"
+
+        def execute(statement: str) -> None:
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(statement)
+
+    for statement in made:
+        execute(statement)
+    config = between(url, target_url, tmp_path, tables=f"{name}.*")
+    with open_planner(config) as planner:
+        point = planner.fresh_point()
+        reads = [
+            TableRead(definition=one, columns=("id",), binary=False)
+            for one in planner.define([TableName(name, table) for table in tables])
+        ]
+        for table in ("t1", "t4"):
+            execute(f"drop table {table}")
+        found = planner.chunks(point, reads)
+    assert {one.name for one in found} == {"t0", "t2", "t3"}

@@ -19,8 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.codec.types import NO_CHOICES, Choices
-from penstock.model import ColumnDefinition, PenstockError, Relation, TableName
+from penstock.model import ColumnDefinition, PenstockError, Relation, TableDefinition, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
+from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.registry import part
 
 if TYPE_CHECKING:
@@ -137,6 +138,30 @@ class TableRecord:
     left_out: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def check_still_fits(
+    record: TableRecord | None, definition: TableDefinition, present: Iterable[str]
+) -> None:
+    """Check a table that penstock created against the source's definition of now.
+
+    present: names of the columns that the target table has. Another table may have columns of its
+    own; in one of ours, a column that was in the source has no value any more. Raises
+    TargetShapeDiffers.
+    """
+    if record is None or not record.made or record.columns is None:
+        return
+    named = {column.name for column in definition.columns}
+    dropped = ({name for name, _ in record.columns} & set(present)) - named
+    strict = {column.name for column in definition.columns if column.not_null}
+    loosened = (set(record.not_null) & named) - strict
+    has_other_key = record.key is not None and record.key != definition.row_key
+    if dropped or loosened or has_other_key:
+        raise TargetShapeDiffers(
+            f"target table {record.target} was created by an earlier definition of the source's",
+            hint="Copy it again: penstock table resync FILE " + str(definition.name),
+            table=str(record.target),
+        )
 
 
 def copied_ids(columns: Iterable[ColumnDefinition]) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from penstock.engines.mysql.source.session_proxy import SessionProxy
 from penstock.engines.mysql.source.snapshot import Snapshots, open_snapshots
 from penstock.engines.mysql.source.strategies import Choice
 from penstock.engines.mysql.url import MySQLUrl
+from penstock.host.errors import StatementFailed
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
@@ -35,6 +36,8 @@ logger = structlog.get_logger()
 # A table is cut into enough chunks for all sessions to end at about the same time.
 CHUNKS_PER_SESSION = 4
 CHUNK_BYTES_MIN = 4 * 2**20
+# Errors of a statement that names a database, column or table which is not there.
+NOT_THERE = (1049, 1054, 1146)
 SPARE_SESSIONS = 3  # for those that killed workers leave in the middle of a result
 
 
@@ -121,14 +124,26 @@ class MySQLPlanner:
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. By ranges of the key, which hold every row once in every snapshot."""
-        fit = [read for read in wanted if _is_as_then(point, read.definition)]
-        with open_catalog(self._url) as connection:
-            pieces = plan_all_chunks(
-                connection, [(read.definition, self._row_target(read.definition)) for read in fit]
-            )
+        return self._chunks([read for read in wanted if _is_as_then(point, read.definition)])
+
+    def _chunks(self, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
+        """Plan tables, except those that were dropped or altered since they were defined."""
+        try:
+            with open_catalog(self._url) as connection:
+                pieces = plan_all_chunks(
+                    connection,
+                    [(read.definition, self._row_target(read.definition)) for read in wanted],
+                )
+        except StatementFailed as error:
+            if error.fields.get("errno") not in NOT_THERE:
+                raise
+            if len(wanted) == 1:
+                return {}
+            half = len(wanted) // 2
+            return self._chunks(wanted[:half]) | self._chunks(wanted[half:])
         return {
             read.definition.name: [_chunk(piece, read) for piece in pieces[read.definition.name]]
-            for read in fit
+            for read in wanted
         }
 
     def _row_target(self, table: TableDefinition) -> int:

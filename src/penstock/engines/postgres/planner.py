@@ -20,6 +20,7 @@ from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import Blocker, Watch
 from penstock.engines.postgres.source.snapshot import (
+    NOT_THERE,
     Cut,
     SnapshotGone,
     copy_sql,
@@ -32,7 +33,7 @@ from penstock.engines.postgres.source.snapshot import (
     temporary_consistent_point,
 )
 from penstock.engines.postgres.standby import paused_point
-from penstock.model import TableDefinition, TableName
+from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config, HandoverMode
@@ -118,12 +119,26 @@ class PostgresPlanner:
         found: dict[TableName, list[Chunk]] = {}
         for at in range(0, len(wanted), TABLES_AT_ONCE):
             try:
-                connection = open_snapshot(self._url, point.snapshot_id)
+                found |= self._chunks_at(point, wanted[at : at + TABLES_AT_ONCE])
             except SnapshotGone:
                 break
-            with closing(connection):
-                found |= self._chunks(connection, wanted[at : at + TABLES_AT_ONCE])
         return found
+
+    def _chunks_at(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
+        """Plan tables, except those that were dropped or renamed since they were defined.
+
+        Raises SnapshotGone.
+        """
+        try:
+            with closing(open_snapshot(self._url, point.snapshot_id)) as connection:
+                return self._chunks(connection, wanted)
+        except PenstockError as error:
+            if error.fields.get("sqlstate") not in NOT_THERE:
+                raise
+        if len(wanted) == 1:
+            return {}
+        half = len(wanted) // 2
+        return self._chunks_at(point, wanted[:half]) | self._chunks_at(point, wanted[half:])
 
     def _chunks(
         self, connection: psycopg.Connection, wanted: Sequence[TableRead]

@@ -32,7 +32,7 @@ from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.server_pair import ServerPair
-from penstock.ports.target import SCHEMA, TableRecord, copied_ids, target_name
+from penstock.ports.target import SCHEMA, TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key
@@ -139,9 +139,13 @@ class MySQLBulk:
         progress.ensure_tables(connection)
         run(connection, MARKS, doing="making our tables")
         present = read_target_tables(connection, [self._named(one) for one in definitions])
+        known = progress.read_tables(connection)
         for definition in definitions:
-            if self._named(definition) in present:
-                check_shape(definition, present[self._named(definition)], self._servers)
+            found = present.get(self._named(definition))
+            if found is not None:
+                check_shape(definition, found, self._servers)
+                names = [column.name for column in found.columns]
+                check_still_fits(known.get(definition.name), definition, names)
         notes: list[str] = []
         for definition in definitions:
             name = self._named(definition)

@@ -28,6 +28,7 @@ from penstock.engines.postgres.source.catalog import open_catalog
 from penstock.engines.postgres.source.definitions import definitions_of
 from penstock.engines.postgres.source.slot import Watch
 from penstock.engines.postgres.source.snapshot import (
+    NOT_THERE,
     TableRewritten,
     check_not_rewritten,
     copy_sql,
@@ -236,7 +237,7 @@ def _held(
     try:
         lock_tables(reader, [seen])
     except PenstockError as error:
-        if error.fields.get("sqlstate") in ("42P01", "3F000"):
+        if error.fields.get("sqlstate") in NOT_THERE:
             raise TableRewritten(
                 f"{table} was dropped or renamed behind the snapshot",
                 hint="Nothing to do: it is looked at again.",

@@ -120,6 +120,10 @@ STORAGES = """
 """
 
 
+# SQLSTATEs of a statement that names a table or schema which is not there.
+NOT_THERE = ("42P01", "3F000")
+
+
 class SnapshotGone(PenstockError):
     """The exported snapshot cannot be taken over: its keeper ended."""
 

@@ -35,7 +35,7 @@ from penstock.ports.refusals import (
     TargetShapeDiffers,
     TargetTypeMissing,
 )
-from penstock.ports.target import TableRecord, copied_ids, target_name
+from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 
@@ -67,9 +67,13 @@ def create_tables(
     with connection.transaction():
         targets = {d.name: target_name(d.name, namespaces) for d in definitions}
         present = read_target_tables(connection, targets.values())
+        known = progress.read_tables(connection)
         for definition in definitions:
-            if targets[definition.name] in present:
-                check_shape(definition, present[targets[definition.name]], namespaces)
+            found = present.get(targets[definition.name])
+            if found is not None:
+                check_shape(definition, found, namespaces)
+                names = [column.name for column in found.columns]
+                check_still_fits(known.get(definition.name), definition, names)
         for definition in definitions:
             name = targets[definition.name]
             if name in present:
