@@ -34,7 +34,7 @@ from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.config import Config, NewTables
-from penstock.ports.tables import tables_at
+from penstock.ports.tables import Present, tables_at
 
 logger = structlog.get_logger()
 
@@ -46,12 +46,17 @@ JUDGE_INTERVAL_S = 60.0  # a table that cannot be followed is looked at so often
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What the catalogue has. new: tables that are taken in and not followed. gone: asked for by
-    us, not captured yet, and dropped again.
+    """What the catalogue has.
+
+    Attributes:
+        new: tables that match a pattern and are not followed.
+        gone: tables that penstock asked for, and that were dropped before they were captured.
+        uncopied: followed tables that were not there when the bulk load read the catalogue.
     """
 
     new: frozenset[TableName] = frozenset()
     gone: frozenset[TableName] = frozenset()
+    uncopied: frozenset[TableName] = frozenset()
 
 
 def settle_new_tables(config: Config) -> Config:
@@ -96,7 +101,23 @@ def _look(config: Config) -> _Seen:
             or (one.capture is Capture.ADDED and not answers.is_done(one) and takes(one.table))
         )
     }
-    return _Seen(new=frozenset(present.new - decided), gone=frozenset(gone))
+    return _Seen(
+        new=frozenset(present.new - decided),
+        gone=frozenset(gone),
+        uncopied=_find_uncopied(config, present, requests),
+    )
+
+
+def _find_uncopied(
+    config: Config, present: Present, requests: TableRequests
+) -> frozenset[TableName]:
+    """Return followed tables whose rows nothing has copied since they were created again."""
+    ledger = read_ledger(config.layout.state)
+    if not (config.has_target and config.pipeline.mode.has_data and ledger.finished):
+        return frozenset()
+    asked = {one.table for one in requests.tables}
+    copied = {plan.source for plan in ledger.plans}
+    return present.names - present.new - asked - copied
 
 
 def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
@@ -104,6 +125,11 @@ def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
     for table in sorted(seen.gone):
         logger.info("new table is gone again", table=str(table))
         forget_request(config, table)
+    for table in sorted(seen.uncopied):
+        logger.info("table was created again before its rows were copied", table=str(table))
+        put_request(
+            config, table, lambda last, number: replace(last, copy_id=number, replaces=True)
+        )
     named = named_alone(config.file_tables, tables)
     policy = config.source.new_tables
     other = sorted(set(tables) - named)

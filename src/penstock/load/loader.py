@@ -537,6 +537,7 @@ class Loader:
             starts=self._table_syncs.starts,
             settled={**self._options.settled, **self._late.settled},
             left_out=self._table_syncs.left_out,
+            copied=self._table_syncs.copied,
             rows_directory=self._rows_directory,
             ships_frames=self._options.ships_frames,
         )

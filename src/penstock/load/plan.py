@@ -145,15 +145,20 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which part of the segments: gsn_after < gsn <= gsn_upto.
+    """Part of the segments that a batch is about: gsn_after < gsn <= gsn_upto.
 
-    position_before: where a hold ends the batch: markers at it and behind it do not count; gsn_upto
-    is the last row before it. starts: per source table the position from which its rows count (from
-    the bulk load). markers_before: the same as position_before for markers alone. shapes_before:
-    shapes that became current after this row or a later one do not count. truncates:
-    whether TRUNCATE empties the target too. left_out: tables that the window is not about; only: it
-    is about this one alone. settled: per source table whose copied rows are of several moments, the
-    position before which changes may be in the copy already.
+    Attributes:
+        position_before: position at which a hold ends the batch: markers from there on do not
+            count, and gsn_upto is the last row before it.
+        markers_before: the same for markers alone.
+        shapes_before: shapes that became current at this row or later do not count.
+        starts: per source table the position from which its rows count (from the bulk load).
+        truncates: whether TRUNCATE empties the target too.
+        left_out: tables that the window is not about.
+        only: the one table that it is about.
+        copied: tables whose rows were copied; no other table counts. None if none were copied.
+        settled: per source table whose copied rows are of several moments, the position before
+            which changes may be in the copy already.
     """
 
     gsn_after: int
@@ -165,12 +170,16 @@ class Window:
     truncates: bool = True
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
+    copied: frozenset[TableName] | None = None
     settled: Mapping[TableName, int] = field(default_factory=dict)
 
     def takes(self, table: TableName) -> bool:
         """Whether the window is about this table."""
         if self.only is not None:
             return table == self.only
+        if self.copied is not None and table not in self.copied:
+            # It was dropped before its rows were copied; if it is created again, it is copied then.
+            return False
         return table not in self.left_out
 
     def start(self, table: TableName) -> int:

@@ -365,6 +365,7 @@ class Stager:
             truncates=not options.policies.keeps_rows,
             left_out=options.left_out,
             only=options.only,
+            copied=options.copied,
             settled=options.settled,
         )
 

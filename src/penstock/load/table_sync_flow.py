@@ -108,6 +108,11 @@ class TableSyncFlow:
         return {**self._starts, **later}
 
     @property
+    def copied(self) -> frozenset[TableName] | None:
+        """Tables whose rows were copied, or are; None if the pipeline copies no rows."""
+        return frozenset(self._starts) | frozenset(self.rows) if self._starts else None
+
+    @property
     def is_busy(self) -> bool:
         """Whether a table is copied or catches up, or will be."""
         busy = any(row.state in BUSY for row in self.rows.values())

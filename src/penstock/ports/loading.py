@@ -26,7 +26,7 @@ from penstock.ports.target import Applied, Counts, ShapeNote
 class BatchOptions:
     """What a batch must know besides its segments.
 
-    starts, settled, left_out, only: see `load.plan.Window`. choices: of [target.types].
+    starts, settled, left_out, only, copied: see `load.plan.Window`. choices: of [target.types].
     policies: of changes of shape. rows_directory: on a disk that the workers and the loader
     share, for rows that the target need not hold before they are applied; None where there is none.
     ships_frames: the workers cannot read the log, and get what they need of it with their tasks.
@@ -43,6 +43,7 @@ class BatchOptions:
     policies: Policies = EVOLVE_ALL
     left_out: frozenset[TableName] = frozenset()
     only: TableName | None = None
+    copied: frozenset[TableName] | None = None
     rows_directory: Path | None = None
     ships_frames: bool = False
 
