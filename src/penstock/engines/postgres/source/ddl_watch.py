@@ -178,7 +178,8 @@ class DdlWatch:
         self._gone = {name for name in (state.gone if state else ()) if takes(name)}
         self._gone -= self._ids.keys()
         self._ids |= dict.fromkeys(self._gone, UNKNOWN_ID)  # they may be made again
-        self._takes_as_is = state is None
+        # What the first look finds is compared with these: the bulk load may have read one of them.
+        self._given = {table.name: table for table in tables} if state is None else {}
         self._as_is = set(as_is)
         self._position = state.position if state else 0
         self._looked_at = self._position
@@ -311,16 +312,12 @@ class DdlWatch:
             try:
                 digests = self._query(list(self._ids.values()), list(self._ids))
                 found = self._changed_names(digests)
-                count = self._examine(found) if found else self._nothing_found()
+                return self._examine(found) if found else self._nothing_found()
             except psycopg.Error as error:
                 if not is_table_in_motion(error):
                     raise
-                count = None
-        if count is None:
-            logger.info("tables are being altered, looking again later")
-            return 0
-        self._takes_as_is = False
-        return count
+                logger.info("a table is being altered, looking again later")
+                return 0
 
     def _nothing_found(self) -> int:
         self._looked_at = self._read_position()
@@ -359,11 +356,11 @@ class DdlWatch:
             or (name not in waiting and name in self._seen and why_not_followed(self._seen[name]))
         ]
 
-    def _examine(self, names: list[TableName]) -> int | None:
+    def _examine(self, names: list[TableName]) -> int:
         """Read the shapes of these tables, and their definitions, as of one position.
 
-        Returns how many actions were added, or None if tables changed during each attempt: then
-        nothing was looked at.
+        Returns how many actions were added. Tables that change during each attempt are left to the
+        next look.
         """
         ids = [self._ids[name] for name in names]
         for _ in range(ATTEMPTS_MAX):
@@ -372,17 +369,17 @@ class DdlWatch:
             definitions = definitions_of(self.connection, list(shapes), shape_only=True)
             position = self._read_position()
             # A definition is read by several queries: nothing may have changed in between.
-            if {i: d for i, (d, _) in self._query(ids, names).items()} == {
-                i: shape.digest for i, shape in shapes.items()
-            } and shapes.keys() == definitions.keys():
+            again = {i: digest for i, (digest, _) in self._query(ids, names).items()}
+            moving = {i for i, shape in shapes.items() if again.get(i) != shape.digest}
+            moving |= (again.keys() - shapes.keys()) | (shapes.keys() ^ definitions.keys())
+            if not moving:
                 break
-        else:
-            return None
         by_name = {shape.name: shape for shape in shapes.values()}
         before = len(self._pending)
         for name in names:
             shape = shapes.get(self._ids[name]) or by_name.get(name)
-            self._compare(name, shape, definitions, position)
+            if not {self._ids[name], shape.source_id if shape else UNKNOWN_ID} & moving:
+                self._compare(name, shape, definitions, position)
         # What cannot be replicated comes before other things of the same look.
         self._pending = deque(
             sorted(
@@ -416,6 +413,8 @@ class DdlWatch:
         if difference is None:
             return
         definition = definitions[shape.source_id]
+        if (given := self._given.pop(name, None)) is not None and difference.stop is None:
+            difference = _since_given(given, definition) or difference
         reason = difference.reload
         if last is not None and reason is None and difference.stop is None:
             reason = self._brought_rows(last, shape, difference)
@@ -443,7 +442,7 @@ class DdlWatch:
             return ShapeDifference(stop=stop)
         if last is not None:
             return None
-        as_is = self._takes_as_is or shape.name in self._as_is
+        as_is = shape.name in self._given or shape.name in self._as_is
         self._as_is.discard(shape.name)
         return ShapeDifference(reload=None if as_is else ReloadReason.NEW)
 
@@ -537,6 +536,25 @@ class DdlWatch:
             self._settled[shape.name] = shape
             self._gone.discard(shape.name)
         self.changed = True
+
+
+def _since_given(given: TableDefinition, now: TableDefinition) -> ShapeDifference | None:
+    """Return what changed between a table's first definition and the first look, if anything did.
+
+    A table without a later row would not tell it. Values that existing rows got in between are not
+    known, so a new or retyped column has the table read again.
+    """
+    if given.source_id != now.source_id:
+        return ShapeDifference(reload=ReloadReason.NEW)
+    types = {(column.id, column.type_oid, column.typmod) for column in given.columns}
+    if not {(column.id, column.type_oid, column.typmod) for column in now.columns} <= types:
+        return ShapeDifference(reload=ReloadReason.REWRITTEN)
+
+    def shape_of(table: TableDefinition) -> tuple[object, ...]:
+        columns = [(one.id, one.name, one.not_null, one.generated) for one in table.columns]
+        return table.identity, table.identity_columns, columns
+
+    return ShapeDifference(changed=True) if shape_of(given) != shape_of(now) else None
 
 
 def _new_name(action: Action) -> tuple[TableName, TableName] | None:
