@@ -14,6 +14,7 @@ from fix_mysql import MySQLServer, database_of
 from fix_mysql_bulk import Here, between
 from fix_mysql_extract import sql
 from penstock.control.bulk_load import bulk_load
+from penstock.load import bulk
 from penstock.model import TableName
 from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
@@ -176,6 +177,43 @@ def test_a_table_that_is_altered_between_two_runs(
     else:
         found = rows(target_url, f'select {columns} from "{name}".t order by 1')
     assert [*map(tuple, found)] == [*map(tuple, expected)]
+
+
+@pytest.mark.parametrize("alteration", [*SWAP[:1], "alter table t rename column id to nr"])
+def test_a_table_that_is_altered_between_its_copy_and_its_keys(
+    mysql: MySQLServer,
+    mysql_url: str,
+    target_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    alteration: str,
+) -> None:
+    """Its keys are those of the definition that it was copied by; the log tells the rest."""
+    sql(mysql, mysql_url, "create table t (id int primary key, a int, b int, unique (a))")
+    sql(mysql, mysql_url, "insert into t values (1, 10, 100), (2, 20, 200)")
+
+    def cut_off(_: object) -> None:
+        raise CutOff
+
+    config, name = between(mysql_url, target_url, tmp_path), database_of(mysql_url)
+    monkeypatch.setattr(bulk._Load, "add_all_keys", cut_off)
+    with open_planner(config) as planner, pytest.raises(CutOff):
+        bulk_load(config, Here(), planner)  # type: ignore[arg-type]
+    monkeypatch.undo()
+    sql(mysql, mysql_url, alteration)
+    with open_planner(config) as planner:
+        bulk_load(config, Here(), planner)  # type: ignore[arg-type]
+    assert rows(target_url, f'select id, a, b from "{name}".t order by id') == [
+        (1, 10, 100),
+        (2, 20, 200),
+    ]
+    keys = rows(
+        target_url,
+        "select attname from pg_index join pg_attribute on attrelid = indrelid "
+        "and attnum = any (indkey) where indisunique and indrelid = "
+        f"'\"{name}\".t'::regclass order by 1",
+    )
+    assert keys == [("a",), ("id",)]
 
 
 def test_a_table_of_the_users_own_is_not_recreated(

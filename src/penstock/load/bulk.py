@@ -153,7 +153,7 @@ class _Load:
             self.wait_while_paused()
             self.tell("indexing")
             self.add_all_keys()
-            self.ledger.finished = True
+            self.ledger.finish()
             write_ledger(self.options.state_directory, self.ledger)
             self.tell("done")
         marks = self.target.marks()
@@ -212,7 +212,11 @@ class _Load:
         for name, step in steps.items():
             if step is not Step.DONE and targets[name] in found.refusals:
                 raise found.refusals[targets[name]]
-        # Not those that are done: their shape follows the log, which may be behind the source.
+        # A copy that is begun or done keeps its definition: the log has what the source did since.
+        for name, step in steps.items():
+            plan = self.ledger.plan_of(name)
+            if step in (Step.GO_ON, Step.DONE) and plan is not None and plan.definition is not None:
+                self.definitions[name] = plan.definition
         due = [self.definitions[name] for name, step in steps.items() if step is not Step.DONE]
         self.result.notes += self.create(due, steps)
         return steps
@@ -374,6 +378,7 @@ class _Load:
             snapshot_text=point.snapshot_text,
             chunks=tuple(chunks),
             read_plan=read_plan,
+            definition=definition,
         )
 
     def chunks_left(self, plan: TablePlan, marks: Mapping[TableName, Mark]) -> list[Chunk]:

@@ -65,6 +65,11 @@ class Ledger(msgspec.Struct, kw_only=True):
             for plan in self.plans
         ]
 
+    def finish(self) -> None:
+        """Note that keys and indexes are there: definitions are not needed any more."""
+        self.finished = True
+        self.plans = [msgspec.structs.replace(plan, definition=None) for plan in self.plans]
+
     def reopen(self) -> None:
         """More tables are loaded after those that are finished, which stay as they are."""
         self.finished = self.copied = False

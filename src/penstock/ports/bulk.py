@@ -54,7 +54,8 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     the position up to which changes have to be applied before they are one state. snapshot_id: an
     exported snapshot of the source at that point; snapshot_text: what it holds. columns: those that
     are copied, in order; binary: in COPY's binary format; read_plan: how rows are read for another
-    engine. has_keys: its keys, indexes and statistics were made by an earlier load.
+    engine. has_keys: its keys, indexes and statistics were made by an earlier load. definition: the
+    definition that the rows are copied by, kept until the keys are made.
     """
 
     source: TableName
@@ -70,6 +71,7 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     read_plan: ReadPlan | None = msgspec.field(default=None, name="way")  # as it is in the file
     settled: str = ""
     has_keys: bool = False
+    definition: TableDefinition | None = None
 
     def renamed(self, earlier: TablePlan | None) -> TablePlan:
         """This plan under a new name, remembering those that it replaces."""

@@ -413,8 +413,7 @@ class DdlWatch:
         if difference is None:
             return
         definition = definitions[shape.source_id]
-        if (given := self._given.pop(name, None)) is not None and difference.stop is None:
-            difference = _since_given(given, definition) or difference
+        difference = self._with_given(name, difference, definition)
         reason = difference.reload
         if last is not None and reason is None and difference.stop is None:
             reason = self._brought_rows(last, shape, difference)
@@ -445,6 +444,15 @@ class DdlWatch:
         as_is = shape.name in self._given or shape.name in self._as_is
         self._as_is.discard(shape.name)
         return ShapeDifference(reload=None if as_is else ReloadReason.NEW)
+
+    def _with_given(
+        self, name: TableName, difference: ShapeDifference, definition: TableDefinition
+    ) -> ShapeDifference:
+        """Return a first look's difference from the definition that the extractor began with."""
+        given = self._given.pop(name, None)
+        if given is None or difference.stop is not None:
+            return difference
+        return _since_given(given, definition) or difference
 
     def _is_wanted(
         self, name: TableName, last: TableShape | None, difference: ShapeDifference | None
