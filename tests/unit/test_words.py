@@ -74,9 +74,10 @@ def find_in_module(path: Path, text: str) -> Iterator[Finding]:
 
 
 def is_forced(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether a decorator gives the function another role: property, fixture, validator."""
+    """Return whether something else gives the name: a decorator, or the port of a "See Port."."""
     texts = " ".join(ast.unparse(one) for one in node.decorator_list)
-    return any(word in texts for word in ("override", "setter"))
+    is_of_port = (ast.get_docstring(node) or "").startswith("See ")
+    return is_of_port or any(word in texts for word in ("override", "setter"))
 
 
 def find_in_page(path: Path, text: str) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
-"""Several change logs as a source: what a pipeline with [merge] has in place of a server.
+"""Several change logs as a source: the engine of a pipeline with [merge].
 
-One of its URLs is that of the first log's source, with a word in front; `[merge]` makes them, and
-no pipeline file can name one. Not here: reading the logs and writing the merged one
-(`penstock.merge`), which an engine could not do: engines do not know the log.
+Its URLs are that of the first log's source with a prefix; only `[merge]` creates them, and a
+pipeline file cannot name one. Not here: reading the logs and writing the merged one
+(`penstock.merge`), since engines do not know the log.
 """
 
 from penstock.ports.registry import Descriptor
@@ -12,7 +12,7 @@ _HERE = "penstock.engines.merged"
 DESCRIPTOR = Descriptor(
     name="merged",
     shown="A merge of logs",
-    # By whose types the rows have: those of the first log's source.
+    # Types of the rows: those of the first log's source.
     schemes={f"merged-{types}": types for types in ("postgresql", "mysql", "mariadb")},
     begins=("begins where its logs begin", ""),
     has_same_types=True,

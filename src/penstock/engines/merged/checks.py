@@ -33,14 +33,19 @@ NOT_FOUND_BEFORE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What the checks look at. tables: of each log's pipeline, by its name."""
+    """Input of the checks.
+
+    Attributes:
+        config: the pipeline with [merge].
+        tables: the tables of each log's pipeline, keyed by its name.
+    """
 
     config: Config
     tables: Mapping[str, tuple[TableDefinition, ...]]
 
 
 def server_errors(doing: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the port's
-    """See EngineChecks: the logs' own engines make theirs typed."""
+    """See EngineChecks: the logs' own engines raise typed errors."""
     return nullcontext()
 
 
@@ -52,7 +57,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
         try:
             found = tables_at(one.source.url).captured(one, dropped=())
         except PenstockError as error:
-            # What is in the log is merged without its source.
+            # The contents of a log are merged without its source.
             found_away = tables_not_read(error, Side.SOURCE)
             looked.findings.append(replace(found_away, severity=Severity.WARNING))
             continue
@@ -104,7 +109,7 @@ def clocks(merged: Merged) -> Iterator[Finding]:
     ahead: dict[str, float] = {}
     for one in merged.config.inputs:
         if one.pipeline.name not in merged.tables:
-            continue  # it is away, which is said already
+            continue  # it is unreachable, which is reported already
         with closing(open_source(one, application_name="penstock doctor")) as source:
             before_us = REAL_CLOCK.now_us()
             now_us = source.state(LogEnd()).now_us

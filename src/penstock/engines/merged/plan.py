@@ -1,4 +1,4 @@
-"""What a plan asks of a merge: the tables of its logs; see `ports.plan.Planned`."""
+"""Plan of a merge: the tables of its logs; see `ports.plan.Planned`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.ports.plan import SourceFacts, planned_at
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """See Planned. Of a table that several logs have, the definition of the first one."""
+    """See Planned. A table of several logs has the definition of the first one."""
     tables: dict[TableName, TableDefinition] = {}
     left_out: list[str] = []
     problems: list[str] = []
@@ -31,7 +31,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
 
 
 def read_target(config: Config) -> tuple[Server, int]:
-    """See Planned: a merge is no target."""
+    """See Planned: a merge cannot be a target."""
     raise NotImplementedError
 
 
@@ -41,5 +41,5 @@ def problems_between(
     *,
     planned: Collection[TableName],  # noqa: ARG001
 ) -> list[str]:
-    """See Planned: nothing is loaded in bulk."""
+    """See Planned: there is no bulk load."""
     return []

@@ -1,4 +1,4 @@
-"""Places in a merged log as positions: they are counted, since no server has them."""
+"""Positions in a merged log: numbers of its transactions, since no server has positions for it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.ports.config import Config
 
 @dataclass(frozen=True, slots=True, order=True)
 class MergedPosition:
-    """See `Position`. A transaction is at its own number; behind it is the next one."""
+    """See `Position`. A transaction is at its own number; the position after it is one higher."""
 
     ordinal: int
     BITS = 64
 
     def __post_init__(self) -> None:
-        """Refuse what is no number of a transaction. Raises PositionInvalid."""
+        """Raise PositionInvalid if the number cannot be that of a transaction."""
         if not 0 <= self.ordinal < 2**63:
-            raise PositionInvalid(f"{self.ordinal} is no position of a merged log")
+            raise PositionInvalid(f"{self.ordinal} is not a position of a merged log")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -28,12 +28,12 @@ class MergedPosition:
         number = parse_whole(text)
         if number is None:
             raise PositionInvalid(
-                f"{text!r} is no position of a merged log", hint="Write a number, such as 4711."
+                f"{text!r} is not a position of a merged log", hint="Write a number, such as 4711."
             )
         return cls(number)
 
     def __str__(self) -> str:
-        """The number."""
+        """Return the number as text."""
         return str(self.ordinal)
 
 
@@ -41,7 +41,7 @@ class MergedPositions:
     """See `ports.positions.Positions`."""
 
     def __init__(self, config: Config) -> None:
-        """Of a pipeline with [merge]."""
+        """Take the name of a pipeline with [merge]."""
         self._origin = f"merge/{config.pipeline.name}"
 
     def text(self, position: int) -> str:

@@ -12,13 +12,13 @@ from penstock.ports.tables import Followed, Present, tables_at
 
 
 def server_of(url: str) -> Server:
-    """See Tables: that of the first log's source."""
+    """See Tables: the server of the first log's source."""
     inner = url.removeprefix(f"{MERGED}-")
     return tables_at(inner).server_of(inner)
 
 
 def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables. Of a table that several logs have, the definition of the first one."""
+    """See Tables. A table of several logs has the definition of the first one."""
     found: dict[TableName, TableDefinition] = {}
     for one in config.inputs:
         for table in tables_at(one.source.url).captured(one, dropped=dropped):
@@ -32,7 +32,7 @@ def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None: 
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present | None:  # noqa: ARG001
-    """See Tables: what is new is for the logs' own pipelines."""
+    """See Tables: the logs' own pipelines add new tables."""
     return None
 
 
@@ -42,7 +42,7 @@ def everything(url: str) -> str:  # noqa: ARG001 - the port's
 
 
 def namespace(url: str, schema: str, *, is_same: bool) -> str:
-    """See Tables: as the first log's source has it."""
+    """See Tables: the name that the first log's source gives."""
     return tables_at(url.removeprefix(f"{MERGED}-")).namespace(url, schema, is_same=is_same)
 
 

@@ -1,4 +1,4 @@
-"""SQLite: the file that keeps progress where a pipeline has no target. Neither source nor target.
+"""SQLite: the file for progress of a pipeline without a target. It is neither source nor target.
 
 A URL of it in a pipeline file is refused, since it has no part `options`.
 """

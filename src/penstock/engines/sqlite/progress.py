@@ -1,8 +1,8 @@
 """Tables wirekite_progress and wirekite_action in the SQLite file; see `ports/progress.py`.
 
-They have document 000's columns. Nothing is applied without a target, so there are no rows but
-those of segments (CE), and none of the tables in which a target keeps what is applied. Times are
-UTC, as text that sorts.
+They have document 000's columns. Nothing is applied without a target, so the only rows are those of
+segments (CE), and the tables that store a target's applied position are missing. Times are UTC, as
+text that sorts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.engines.sqlite.progress_file import (
     file_identity,
     open_file,
     path_of,
-    typed,
+    typed_errors,
 )
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import StatementFailed
@@ -83,22 +83,22 @@ END_ROW = """
 
 
 class SQLiteProgress(ProgressQueries):
-    """The ports `Progress`, `TargetReader` and `ChunkCounts`. Used by one thread at a time.
+    """Implementation of `Progress`, `TargetReader` and `ChunkCounts`. Used by one thread at a time.
 
-    A file that is not there yet says nothing, and only `ensure_tables` makes it; one that another
-    has replaced is opened anew.
+    A missing file gives empty answers, and only `ensure_tables` creates it; a file that was
+    replaced is opened again.
     """
 
     def __init__(self, url: str, application_name: str) -> None:
-        """Nothing is opened before the first question."""
-        del application_name  # SQLite shows nobody who is there
+        """Store the path; the file is opened with the first query."""
+        del application_name  # SQLite shows no connections
         self._path = path_of(url)
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
     @property
     def is_closed(self) -> bool:
-        """See Progress: a file is opened again by itself."""
+        """See Progress: the file is opened again automatically."""
         return False
 
     def close(self) -> None:
@@ -109,14 +109,14 @@ class SQLiteProgress(ProgressQueries):
 
     @contextmanager
     def _session(self, doing: str) -> Iterator[sqlite3.Connection | None]:
-        """The connection to the file that is there now; None where there is none."""
+        """Provide the connection to the current file, or None if there is no file."""
         found = file_identity(self._path)
         if found != self._identity:
             self.close()
         self._identity = found
         if found is not None and self._connection is None:
             self._connection = open_file(self._path)
-        with typed(self._path, doing):
+        with typed_errors(self._path, doing):
             yield self._connection
 
     def ensure_tables(self) -> None:
@@ -126,7 +126,7 @@ class SQLiteProgress(ProgressQueries):
         with self._session("making the progress tables") as connection:
             if connection is None or self._has_tables(connection):
                 return
-            # Kept in the file itself; what is there already must not be locked for it.
+            # The mode is kept in the file itself; an existing file must not be locked for it.
             if connection.execute("pragma wirekite.journal_mode").fetchone() != ("wal",):
                 connection.execute("pragma wirekite.journal_mode = wal")
             connection.execute("begin immediate")
@@ -161,7 +161,7 @@ class SQLiteProgress(ProgressQueries):
     action = read_action
 
     def set_action(self, action: str) -> None:
-        """See Progress. Raises StatementFailed before the pipeline has made its tables."""
+        """See Progress. Raises StatementFailed if the pipeline has not created its tables yet."""
         if action not in ACTIONS:
             raise ActionUnknown(f"no such action: {action!r}", hint="Use RUN, PAUSE or STOP.")
         with self._session("writing the action") as connection:
@@ -183,7 +183,7 @@ class SQLiteProgress(ProgressQueries):
     # -- rows of segments --------------------------------------------------------------------------
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """See Progress. A row left open by a crash counts a restart."""
+        """See Progress. A row that a crash left open counts a restart."""
         self._write(BEGIN_ROW, slot, file, mark)
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
@@ -191,7 +191,7 @@ class SQLiteProgress(ProgressQueries):
         self._write(END_ROW, slot, file, mark)
 
     def _write(self, statement: str, slot: str, file: str, mark: str) -> None:
-        self.ensure_tables()  # somebody may have removed the file meanwhile
+        self.ensure_tables()  # the file may have been removed meanwhile
         now = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC).replace(tzinfo=None)
         row = {
             "slot": slot,
@@ -244,7 +244,7 @@ class SQLiteProgress(ProgressQueries):
     # -- what only a target has --------------------------------------------------------------------
 
     def log_id(self) -> str:
-        """See TargetReader: it is bound to no log."""
+        """See TargetReader: the file is bound to no log."""
         return ""
 
     def read_applied(self) -> Applied:
@@ -254,7 +254,7 @@ class SQLiteProgress(ProgressQueries):
     applied = read_applied
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """See Progress: none has one."""
+        """See Progress: there are none."""
         return {}
 
     table_syncs = read_table_syncs

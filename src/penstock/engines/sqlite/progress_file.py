@@ -1,8 +1,8 @@
-"""The SQLite file: where it is, opening it, and its errors made typed.
+"""SQLite file of progress: its path, opening it, and typed errors.
 
-Several processes use it at once: one writes the rows of segments, others read, somebody writes an
-action. It is in WAL mode, so that nobody waits for readers, and every commit is synced. Not here:
-its tables (`progress.py`).
+Several processes use it at the same time: one writes the rows of segments, others read, an operator
+may write an action. It is in WAL mode, so that writers do not wait for readers, and every commit is
+synced. Not here: its tables (`progress.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.ports.refusals import ProgressUnwritable
 
 SCHEME = "sqlite://"
 FILE_NAME = "wirekite.db"
-BUSY_TIMEOUT_S = 10.0  # a writer holds the file for a few milliseconds, of which most is one sync
+BUSY_TIMEOUT_S = 10.0  # a writer holds the file for a few milliseconds, mostly for one sync
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_INTERRUPT})
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -39,24 +39,24 @@ _REFUSED = frozenset(
 
 
 class ProgressFileBroken(PenstockError):
-    """The file that keeps progress without a target is no SQLite database, or a damaged one."""
+    """The file of a pipeline without a target is damaged, or is not a SQLite database."""
 
     code = "SL01"
     retry: ClassVar[Retry] = "operator"
 
 
 def progress_url(directory: Path) -> str:
-    """The URL of the file in this directory, which is absolute."""
+    """Return the URL of the file in this directory, which is absolute."""
     return f"{SCHEME}{quote(str(directory / FILE_NAME))}"
 
 
 def path_of(url: str) -> Path:
-    """The file that a URL of `progress_url` names."""
+    """Return the path in a URL of `progress_url`."""
     return Path(unquote(url.removeprefix(SCHEME)))
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """What distinguishes this file from another one of the same name; None where there is none."""
+    """Return the device and inode of the file, which identify it; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -70,25 +70,25 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def create(path: Path) -> None:
-    """Make an empty file, and its directory, where there is none."""
+    """Create an empty file and its directory if they are missing."""
     REAL_FILES.make_directory(path.parent)
     try:
         path.touch()
     except OSError as error:
-        raise _refused(path, f"making it failed: {error.strerror or error}") from error
+        raise _refusal(path, f"making it failed: {error.strerror or error}") from error
 
 
 def open_file(path: Path) -> sqlite3.Connection:
     """Open an existing file as schema `wirekite` of an empty database in memory.
 
-    So the queries of document 000 run as they are printed. Autocommit; any thread may use it, one
+    So the queries of document 000 run unchanged. Autocommit; any thread may use the connection, one
     at a time. Raises ConnectFailed, ProgressFileBroken.
     """
     connection = sqlite3.connect(
         ":memory:", timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
     )
     try:
-        with typed(path, "opening it"):
+        with typed_errors(path, "opening it"):
             connection.execute("attach ? as wirekite", (f"file:{quote(str(path))}?mode=rw",))
             connection.execute("pragma wirekite.synchronous = full")
     except BaseException:
@@ -98,15 +98,15 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def typed(path: Path, doing: str) -> Iterator[None]:
-    """Make SQLite's errors typed ones. doing: what was being done."""
+def typed_errors(path: Path, doing: str) -> Iterator[None]:
+    """Convert SQLite's errors to typed ones. doing: the action, for the message."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _typed(path, doing, error) from error
+        raise _typed_error(path, doing, error) from error
 
 
-def _refused(path: Path, said: str) -> ProgressUnwritable:
+def _refusal(path: Path, said: str) -> ProgressUnwritable:
     return ProgressUnwritable(
         f"{path}: {said}",
         hint=f"Let user {os.geteuid()} write {path.parent}, with room on its disk; then run the "
@@ -114,7 +114,7 @@ def _refused(path: Path, said: str) -> ProgressUnwritable:
     )
 
 
-def _typed(path: Path, doing: str, error: sqlite3.Error) -> PenstockError:
+def _typed_error(path: Path, doing: str, error: sqlite3.Error) -> PenstockError:
     number = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
     said = f"{path}: {doing} failed: {error}"
     if number in _BUSY:
@@ -128,5 +128,5 @@ def _typed(path: Path, doing: str, error: sqlite3.Error) -> PenstockError:
             "action RUN.",
         )
     if number in _REFUSED:
-        return _refused(path, f"{doing} failed: {error}")
+        return _refusal(path, f"{doing} failed: {error}")
     return StatementFailed(said, hint=f"Look into it: sqlite3 {path} .schema")

@@ -1,8 +1,8 @@
-"""A staging database as a source: what changefeeds have staged becomes a change log.
+"""Staging database as a source: staged changefeeds become a change log.
 
-One of its URLs names a target schema (`ports.stage_groups`). It cannot be named in a pipeline file,
-since it has no part `options`: `penstock stage` makes its URLs. Not here: how mutations are staged
-(an engine's part `staging`), and what becomes of the log.
+A URL of it names a target schema (`ports.stage_groups`). A pipeline file cannot name one, since the
+engine has no part `options`: `penstock stage` creates the URLs. Not here: staging mutations (an
+engine's part `staging`), and the use of the log.
 """
 
 from penstock.ports.registry import Descriptor

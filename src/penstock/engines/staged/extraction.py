@@ -1,4 +1,4 @@
-"""The part `extraction`: a group's engine, its tables from the target's catalogue."""
+"""Part `extraction`: a group's engine, with its tables from the target's catalogue."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def opened(
 
 
 def definitions_of(config: Config, group: Group) -> Mapping[StagedTable, TableDefinition]:
-    """The tables of a target schema, as its catalogue has them. Raises what reading it does."""
+    """Read the tables of a target schema from its catalogue. Raises the errors of reading it."""
     url, schema = config.target.url, group[-1]
     pattern = as_pattern(TableName(schema, "x")).removesuffix("x") + "*"
     asked = replace(config, source=SourceSection(url=url, tables=(pattern,)))

@@ -1,7 +1,7 @@
 """Times of changefeeds as positions of a change log.
 
-A transaction has the position of its time. A flush point's position is the number behind the time
-up to which everything is in the log: a resolved time, or one at which a window is split.
+A transaction has the position of its time. A flush point's position is the number after the time up
+to which everything is in the log: a resolved time, or one at which a window is split.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class HlcPosition:
     BITS = 128
 
     def __post_init__(self) -> None:
-        """Refuse what is no time. Raises PositionInvalid."""
+        """Raise PositionInvalid if the number cannot be a time."""
         if not 0 <= self.ordinal <= _MAX:
-            raise PositionInvalid(f"{self.ordinal} is no position of a changefeed")
+            raise PositionInvalid(f"{self.ordinal} is not a position of a changefeed")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -38,7 +38,7 @@ class HlcPosition:
             raise PositionInvalid(error.message, hint=error.hint) from error
 
     def __str__(self) -> str:
-        """As changefeeds write it."""
+        """Return the time in the form of changefeeds."""
         return str(Hlc.from_number(self.ordinal))
 
 
@@ -46,7 +46,7 @@ class HlcPositions:
     """See `ports.positions.Positions`."""
 
     def __init__(self, config: Config) -> None:
-        """Of a group's own pipeline."""
+        """Take the names of a group's pipeline."""
         self._origin = f"stage/{config.pipeline.name}/{'.'.join(group_at(config.source.url))}"
 
     def text(self, position: int) -> str:

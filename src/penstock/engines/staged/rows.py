@@ -1,9 +1,9 @@
-"""Staged mutations of one table to rows of the change log, column by column. Pure.
+"""Staged mutations of one table as rows of the change log, column by column. Pure.
 
-An upsert is an update of its key, whatever the target has: the loader inserts what is not there.
-Columns that a line does not have are ABSENT: the row keeps its value, or gets its default. Where
-the row was deleted in front of it, and one batch may apply both, the default is written. Not here:
-numbers of rows (`stream.py`), and which columns there are (`shapes.py`).
+An upsert is an update of its key, whether the target has the row or not: the loader inserts missing
+rows. Columns that a line does not have are ABSENT: the row keeps its value, or gets its default. If
+the row was deleted just before, and one batch may apply both, the default is written. Not here:
+numbers of rows (`stream.py`), and the set of columns (`shapes.py`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNSENT = b""
 
 @dataclass(frozen=True, slots=True)
 class Unfit(Exception):
-    """These rows need another shape of their table: columns that are new, or are to be text."""
+    """Rows need another shape of their table: with new columns, or columns that become text."""
 
     table: StagedTable
     seen: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Unfit(Exception):
 
 
 class Reader:
-    """Reads lines of one shape."""
+    """Reader of lines of one shape."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -61,17 +61,17 @@ class Reader:
         trx: npt.NDArray[np.int64],
         made_again: Sequence[int] = (),
     ) -> Rows:
-        """Rows of a batch of mutations, numbered so. Raises Unfit, SchemaDriftDetected.
+        """Return the rows of a batch of mutations. Raises Unfit, SchemaDriftDetected.
 
-        made_again: places of upserts whose row was deleted in front of them.
+        made_again: places of upserts whose row was deleted just before.
         """
         afters = batch.column("after").to_pylist()
         self._check_key_order(batch, afters)
         is_upsert = np.array([one is not None and one != NULL for one in afters], np.bool_)
-        lines = self._decoded([one for one in afters if one is not None and one != NULL])
-        sent = self._sent(batch, lines, is_upsert)
+        lines = self._decode([one for one in afters if one is not None and one != NULL])
+        sent = self._read_upserts(batch, lines, is_upsert)
         self._fill(sent, is_upsert, batch, made_again)
-        keys = self._deleted(batch, ~is_upsert)
+        keys = self._read_deletes(batch, ~is_upsert)
         relation = self.shape.relation
         images, absent = [], np.zeros((len(is_upsert), len(relation.columns)), np.bool_)
         for place, column in enumerate(relation.columns):
@@ -122,16 +122,16 @@ class Reader:
                 what = f"the key columns ({', '.join(self.shape.key)}) are in another order than "
                 raise self._drift(f"{what}the source's", batch, row)
 
-    def _decoded(self, afters: list[bytes]) -> list[Any]:
+    def _decode(self, afters: list[bytes]) -> list[Any]:
         try:
             return self._lines.decode(b"[" + b",".join(afters) + b"]")
         except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
             raise self._drift(str(error)) from error
 
-    def _sent(
+    def _read_upserts(
         self, batch: pa.RecordBatch, lines: list[Any], is_upsert: npt.NDArray[np.bool_]
     ) -> dict[str, list[bytes]]:
-        """By column of the relation the raw values of the upserts; empty where it was not sent."""
+        """Return the raw values of the upserts by column of the relation; empty if not sent."""
         shape = self.shape
         fields = self._fields
         new = [
@@ -164,7 +164,7 @@ class Reader:
         batch: pa.RecordBatch,
         made_again: Sequence[int],
     ) -> None:
-        """Write the defaults of what rows that are made again do not have."""
+        """Write defaults for columns that rows inserted after a delete do not have."""
         places = np.cumsum(is_upsert) - 1
         for row in made_again:
             for name, values in sent.items():
@@ -175,10 +175,10 @@ class Reader:
                         raise self._drift(what, batch, row)
                     values[places[row]] = value
 
-    def _deleted(
+    def _read_deletes(
         self, batch: pa.RecordBatch, is_delete: npt.NDArray[np.bool_]
     ) -> dict[str, list[bytes]]:
-        """By column of the key the raw values of the deletes."""
+        """Return the raw values of the deletes by column of the key."""
         texts = batch.column("key").filter(pa.array(is_delete)).to_pylist()
         keys = self._keys.decode("[" + ",".join(texts) + "]")
         width = len(self.shape.key)
@@ -190,7 +190,7 @@ class Reader:
         return {name: [bytes(key[at]) for key in keys] for at, name in enumerate(self.shape.key)}
 
     def _spread(self, place: int, values: list[bytes], where: npt.NDArray[np.bool_]) -> pa.Array:
-        """The values of a column at these rows, NULL at the others. Raises Unfit."""
+        """Return the values of a column at these rows, NULL at the others. Raises Unfit."""
         column = self.shape.relation.columns[place]
         if not values:
             return pa.nulls(len(where), arrow_type(column.neutral))
@@ -218,14 +218,14 @@ class Reader:
             place = f", key {batch.column('key')[row].as_py()} at {time}"
         return SchemaDriftDetected(
             f"schema drift detected in {table}{place}: {what}",
-            hint=f"Alter the target's table {table} as the source's is; what is staged is then "
+            hint=f"Alter the target's table {table} like the source's; then the staged rows are "
             "applied.",
             table=str(table),
         )
 
 
 def _bitmaps(absent: npt.NDArray[np.bool_]) -> pa.Array:
-    """The column `absent`: bits, least significant first; null where everything was sent."""
+    """Return the column `absent`: bits, least significant first; null if everything was sent."""
     some = np.flatnonzero(absent.any(axis=1))
     if not len(some):
         return pa.nulls(len(absent), pa.binary())

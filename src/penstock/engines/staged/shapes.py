@@ -1,9 +1,9 @@
-"""The shapes of rows of a group: the columns of the target's tables that its feeds mention.
+"""Shapes of rows of a group: the columns of the target's tables that its feeds mention.
 
-A shape holds for whole windows. When a line brings a column that no line had before, or a value
-that only text can hold, the shape is made anew and the window is read again from its beginning
-(ShapeChanged), so that a target transaction never ends at a change of shape inside a window.
-What was found out is kept beside the log (`shapes.json`). Not here: values (`values.py`).
+A shape holds for whole windows. When a line has a column that no earlier line had, or a value that
+only text can hold, the shape is replaced and the window is read again from its beginning
+(ShapeChanged), so that a target transaction never ends at a change of shape inside a window. The
+columns found are stored beside the log (`shapes.json`). Not here: values (`values.py`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SHAPES_FILE = "shapes.json"
 
 
 class ShapeChanged(PenstockError):
-    """A line in the middle of a window needs another shape of its table: it is read again."""
+    """A line inside a window needs another shape of its table: the window is read again."""
 
     code = "ST40"
     retry = "backoff"
 
 
 class SchemaDriftDetected(PenstockError):
-    """A line has a property that the target's table has no column for, or lacks one of its key."""
+    """A line has a property without a column in the target's table, or lacks a key column."""
 
     code = "ST41"
     retry = "operator"
@@ -43,9 +43,13 @@ class StagedTableUnknown(PenstockError):
 
 
 class Remembered(msgspec.Struct, kw_only=True):
-    """What is kept of a table. seen: columns that lines had. text: those kept as exact text.
+    """Stored state of a table.
 
-    version: of its relation in this log; shape: the columns that this version has, with types.
+    Attributes:
+        seen: columns that lines had.
+        text: columns that are kept as exact text.
+        version: of its relation in this log.
+        shape: the columns of this version, with types.
     """
 
     seen: list[str] = []
@@ -56,10 +60,12 @@ class Remembered(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A table as the log has it. ignored: columns that the target computes.
+    """Shape of a table in the log.
 
-    names: all columns of the target's table, by which lines are read. defaults: of the relation's
-    columns, as JSON.
+    Attributes:
+        ignored: columns that the target computes.
+        names: all columns of the target's table, by which lines are read.
+        defaults: defaults of the relation's columns, as JSON.
     """
 
     table: StagedTable
@@ -73,7 +79,7 @@ class Shape:
 
 @dataclass
 class Shapes:
-    """The shapes of a group's tables. definitions: reads them from the target's catalogue."""
+    """Shapes of a group's tables. definitions: reads them from the target's catalogue."""
 
     definitions: Callable[[], Mapping[StagedTable, TableDefinition]]
     files: StateFiles
@@ -82,43 +88,43 @@ class Shapes:
     _shapes: dict[StagedTable, Shape] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Read the catalogue, and what was kept. Raises what either does."""
+        """Read the catalogue and the stored state. Raises the errors of both."""
         self._known = self.files.load(SHAPES_FILE, dict[str, Remembered]) or {}
         self._tables = self.definitions()
         self._shapes = {}
 
     def of(self, table: StagedTable) -> Shape:
-        """The shape of a table's rows. Raises StagedTableUnknown."""
+        """Return the shape of a table's rows. Raises StagedTableUnknown."""
         found = self._shapes.get(table)
         if found is None:
-            found = self._shapes[table] = self._made(table)
+            found = self._shapes[table] = self._make_shape(table)
         return found
 
     def grow(
         self, table: StagedTable, *, seen: Iterable[str] = (), text: Iterable[str] = ()
     ) -> None:
-        """Lines have these columns, too, or values of these columns that only text holds."""
-        kept = self._kept(table)
+        """Add columns to a shape, or make columns text whose values only text can hold."""
+        kept = self._remember(table)
         kept.seen = sorted({*kept.seen, *seen})
         kept.text = sorted({*kept.text, *text})
         self._shapes.pop(table, None)
 
-    def _kept(self, table: StagedTable) -> Remembered:
+    def _remember(self, table: StagedTable) -> Remembered:
         return self._known.setdefault(table.name, Remembered())
 
-    def _made(self, table: StagedTable) -> Shape:
+    def _make_shape(self, table: StagedTable) -> Shape:
         if table not in self._tables:
-            self._tables = self.definitions()  # it may have been made since
+            self._tables = self.definitions()  # the table may have been created since
         definition = self._tables.get(table)
         if definition is None or not definition.primary_key:
             what = "the target has no such table" if definition is None else "it has no primary key"
             raise StagedTableUnknown(
                 f"mutations are staged for {table}: {what}",
-                hint="Make the table in the target with its primary key; what is staged is then "
-                "applied.",
+                hint="Create the table in the target with its primary key; then the staged rows "
+                "are applied.",
                 table=str(table),
             )
-        kept = self._kept(table)
+        kept = self._remember(table)
         relation = _relation(definition, kept)
         shape = [(one.name, one.source_type, one.neutral) for one in relation.columns]
         if shape != kept.shape:
@@ -145,9 +151,9 @@ _WORDS = {"true": b"true", "false": b"false", "null": b"null"}
 
 
 def default_of(column: ColumnDefinition) -> bytes | None:
-    """What a column is in a row that does not name it, as JSON; None where that is not known.
+    """Return a column's value in a row that does not name it, as JSON; None if it is not known.
 
-    An expression that is no constant counts as NULL where the column may be NULL.
+    An expression that is not constant counts as NULL if the column may be NULL.
     """
     text = (column.default or "null").strip()
     number, quoted = _NUMBER.match(text), _TEXT.match(text)

@@ -1,8 +1,8 @@
-"""The engine of `penstock extract` for a group of a staging database, and its stream.
+"""Engine of `penstock extract` for a group of a staging database, and its stream.
 
-The window of a group (`ports.staging.Window`) is looked at again and again; what is between the end
-of the log and the proposed time is read, window by window. Nothing is ever acknowledged here: rows
-are marked applied from what the target says.
+The window of a group (`ports.staging.Window`) is polled; the rows between the end of the log and
+the proposed time are read, window by window. Nothing is ever acknowledged here: rows are marked
+applied from the target's progress.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ POLL_S = 0.1
 
 @dataclass
 class StagedEngine:
-    """See SourceEngine. url: that of the group; definitions: reads the target's catalogue.
+    """See SourceEngine.
 
-    with_applied: the log is for consumers, who get what is applied as well.
+    Attributes:
+        url: that of the group.
+        definitions: reads the target's catalogue.
+        with_applied: the log is for consumers, which also get applied rows.
     """
 
     database: StagingDatabase
@@ -41,13 +44,13 @@ class StagedEngine:
     _clock: Clock = REAL_CLOCK
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. What is not applied can be read again at any time."""
+        """See SourceEngine. Unapplied rows can be read again at any time."""
         self._shapes = Shapes(definitions=self.definitions, files=place.state)
         self._clock = place.clock
         return Origin(identity=source_identity(self.url), resend_from=0)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine; asked by a thread of its own."""
+        """See SourceEngine; called by a separate thread."""
         now_us = self._clock.now_us()
         with self.database.opened() as session:
             proposed = session.window(self.group).proposed
@@ -62,7 +65,7 @@ class StagedEngine:
         return str(HlcPosition(position))
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: nobody knows it."""
+        """See SourceEngine: the number is unknown."""
         return 0
 
     def attempt(self) -> AbstractContextManager[None]:
@@ -119,7 +122,7 @@ class Counted:
 
 @dataclass
 class StagedStream:
-    """See SourceStream. end: of the last window that was given out whole."""
+    """See SourceStream. end: the end of the last window that was returned whole."""
 
     session: StagingSession
     group: Group
@@ -150,7 +153,7 @@ class StagedStream:
             self.clock.sleep(min(POLL_S, left_s))
 
     def _next_window(self) -> Iterator[Run] | None:
-        """The runs of what was proposed behind the last window; None for nothing."""
+        """Return the runs of the rows proposed after the last window; None if there are none."""
         after, proposed = time_through(self.end.position), self.session.window(self.group).proposed
         return self.reader.runs(after, proposed, self.end) if proposed > after else None
 
@@ -159,7 +162,7 @@ class StagedStream:
         return self._runs is None and self.end.position >= position
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is looked at all the time."""
+        """See SourceStream: it is polled all the time."""
 
     def acknowledge(self, position: int) -> None:
         """See SourceStream: rows are marked once the target has them."""

@@ -1,9 +1,10 @@
-"""JSON values of one column, as a changefeed writes them, to Arrow as the log has them. Pure.
+"""JSON values of one column, as a changefeed writes them, converted to the log's Arrow types. Pure.
 
-In: the raw JSON text of each row's value, `null` for none. Out: an array of the column's neutral
-type. Columns are decoded whole: their values are joined to one JSON array, which is read as a list
-of one type; only where that fails is each value looked at. A value that the neutral type cannot
-hold raises NotNeutral: then the column is kept as text, which the target reads as its own.
+Input: the raw JSON text of each row's value, `null` for none. Output: an array of the column's
+neutral type. Columns are decoded whole: their values are joined to one JSON array, which is read as
+a list of one type; only if that fails is each value decoded separately. A value that the neutral
+type cannot hold raises NotNeutral: then the column is kept as text, which the target reads as its
+own.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from penstock.model import Column
 Raws = Sequence[Any]
 NULL = b"null"
 JSON_TYPES = ("json", "jsonb")
-DIMENSIONS_MAX = 6  # of arrays, as PostgreSQL has it
-ZEROS_MAX = 1_000  # that a number's exponent stands for, as text
+DIMENSIONS_MAX = 6  # of arrays, as in PostgreSQL
+ZEROS_MAX = 1_000  # zeros that a number's exponent may stand for, as text
 INTEGER_DIGITS_MAX = 40  # more than any neutral type has
 
 
@@ -33,19 +34,19 @@ class NotNeutral(Exception):
 
 
 def column_of(column: Column, raws: Raws) -> pa.Array:
-    """The values of a column. Raises NotNeutral with the first that does not fit."""
+    """Return the values of a column. Raises NotNeutral with the first one that does not fit."""
     kind = column.neutral
     if kind.startswith("decimal"):
         return _cast(column, _numerals(raws), raws)
     return _READERS.get(kind, _integers)(column, raws)
 
 
-def _joined(raws: Raws, kind: Any) -> list[Any]:
+def _decode_all(raws: Raws, kind: Any) -> list[Any]:
     return msgspec.json.decode(b"[" + b",".join(raws) + b"]", type=kind)  # type: ignore[no-any-return]
 
 
 def _each(raws: Raws, read: Callable[[Any], Any]) -> list[Any]:
-    """Value by value: a number as Decimal, the others as JSON has them."""
+    """Convert each value: numbers by Decimal, the others as in JSON."""
     found = []
     for place, raw in enumerate(raws):
         value = plain(raw)
@@ -57,7 +58,7 @@ def _each(raws: Raws, read: Callable[[Any], Any]) -> list[Any]:
 
 
 def plain(raw: Any) -> Any:
-    """One value: None, bool, str, Decimal; an object or array as its own text in bytes."""
+    """Return a value as None, bool, str, Decimal; an object or array as its own text in bytes."""
     text = bytes(raw)
     if text[:1] in b"{[":
         return text
@@ -98,7 +99,7 @@ def _cast(column: Column, texts: list[str | None], raws: Raws) -> pa.Array:
 
 def _integers(column: Column, raws: Raws) -> pa.Array:
     try:
-        values = _joined(raws, list[int | None])
+        values = _decode_all(raws, list[int | None])
     except msgspec.ValidationError:
         is_bits = column.base_type.startswith("bit")
         values = _each(raws, lambda value: _integer(value, is_bits=is_bits))
@@ -119,7 +120,7 @@ def _integer(value: Any, *, is_bits: bool) -> int:
 
 def _floats(column: Column, raws: Raws) -> pa.Array:
     try:
-        values = _joined(raws, list[float | None])
+        values = _decode_all(raws, list[float | None])
         is_exact = 0.0 not in values  # a number too small for a float is read as 0
     except msgspec.ValidationError:
         is_exact = False
@@ -131,7 +132,7 @@ def _floats(column: Column, raws: Raws) -> pa.Array:
 def _float(value: Any) -> float:
     if isinstance(value, bytes):
         raise ValueError(value)
-    number = Decimal(value)  # of a text, too: NaN, Infinity
+    number = Decimal(value)  # a text is accepted, too: NaN, Infinity
     found = float(number)
     if number.is_finite() and (math.isinf(found) or (found == 0 != number)):
         raise ValueError(value)
@@ -140,7 +141,7 @@ def _float(value: Any) -> float:
 
 def _bools(column: Column, raws: Raws) -> pa.Array:
     try:
-        values = _joined(raws, list[bool | None])
+        values = _decode_all(raws, list[bool | None])
     except msgspec.ValidationError:
         values = _each(raws, _bool)
     return _array(column, values, raws)
@@ -158,13 +159,13 @@ def _bool(value: Any) -> bool:
 
 def _strings(raws: Raws) -> list[str | None]:
     try:
-        return _joined(raws, list[str | None])
+        return _decode_all(raws, list[str | None])
     except msgspec.ValidationError:
         return [None if raw == NULL else _text(plain(raw)) for raw in map(bytes, raws)]
 
 
 def _text(value: Any) -> str:
-    """What a text column gets of any value: strings as they are, numbers in plain digits."""
+    """Return the text for a text column: strings unchanged, numbers in plain digits."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, bool):
@@ -173,10 +174,10 @@ def _text(value: Any) -> str:
 
 
 def plain_digits(value: Decimal) -> str:
-    """Return a number without an exponent, its scale kept.
+    """Return a number without an exponent, with its scale.
 
-    One of a very large or small number stays, as the target reads it too: a few bytes of JSON
-    never become a text of any length.
+    A very large or small number keeps its exponent, which the target reads too: so a few bytes of
+    JSON never become a text of any length.
     """
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and abs(exponent) > ZEROS_MAX:
@@ -188,7 +189,7 @@ def _numerals(raws: Raws) -> list[str | None]:
     whole = b",".join(raws)
     if not (b'"' in whole or b"e" in whole or b"E" in whole):
         texts = whole.decode().split(",")
-        if len(texts) == len(raws):  # no array or object has a comma of its own
+        if len(texts) == len(raws):  # no array or object has a comma inside
             return [None if text == "null" else text for text in texts]
     found: list[str | None] = []
     for raw in raws:
@@ -226,12 +227,12 @@ def _timestamps(column: Column, raws: Raws) -> pa.Array:
     ends = {text[-1:] == "Z" for text in texts if text is not None}
     wants_zone = column.neutral == "timestamptz"
     if ends != {wants_zone}:
-        texts = [None if text is None else _zoned(text, wants_zone) for text in texts]
+        texts = [None if text is None else _set_zone(text, wants_zone) for text in texts]
     return _cast(column, texts, raws)
 
 
-def _zoned(text: str, wants_zone: bool) -> str:
-    """With Z or without it: times without a zone are UTC."""
+def _set_zone(text: str, wants_zone: bool) -> str:
+    """Return the text with Z or without it: times without a zone are UTC."""
     return text.removesuffix("Z") + ("Z" if wants_zone else "")
 
 
@@ -267,14 +268,14 @@ def _texts(column: Column, raws: Raws) -> pa.Array:
     if column.source_type.endswith("[]") or column.base_type.endswith("[]"):
         return pa.array(_each(raws, _array_text), pa.string())
     try:
-        texts = _joined(raws, list[str | None])
+        texts = _decode_all(raws, list[str | None])
     except msgspec.ValidationError:
         texts = _numerals(raws)
     return pa.array(texts, pa.string())
 
 
 def _array_text(value: Any, dimensions: int = DIMENSIONS_MAX) -> str:
-    """Return an array as PostgreSQL reads it; of arrays as well."""
+    """Return an array in PostgreSQL's syntax, including nested arrays."""
     if not dimensions:
         raise ValueError(value)
     return _elements(msgspec.json.decode(value, type=list[msgspec.Raw]), dimensions)

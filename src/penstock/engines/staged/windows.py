@@ -1,9 +1,9 @@
-"""A window of staged mutations as runs of the change log.
+"""Windows of staged mutations as runs of the change log.
 
-One source timestamp is one transaction. A window ends with a RESOLVED marker, in a transaction of
-its own, and there is the flush point; with splitWindows there are others, each between two
-timestamps. Of a window of any size two slices are in memory. Not here: when a window is read
-(`stream.py`).
+One source timestamp is one transaction. A window ends with a RESOLVED marker, in a separate
+transaction, followed by the flush point; with splitWindows there are further flush points, each
+between two timestamps. Two slices of a window are in memory, whatever its size. Not here: when a
+window is read (`stream.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.ports.staging import (
     group_name,
 )
 
-ROWS_MAX = 10_000  # of a table in memory, more only where one timestamp has more
+ROWS_MAX = 10_000  # of a table in memory, more only if one timestamp has more
 Ints = npt.NDArray[np.int64]
 
 
@@ -51,7 +51,13 @@ class FeedNotStaged(PenstockError):
 
 @dataclass(slots=True)
 class Numbers:
-    """The numbers given last. time: of the transaction that may go on."""
+    """Numbers that were given last.
+
+    Attributes:
+        gsn: of the last row.
+        trx: of the last transaction.
+        time: time of the transaction that may continue; None if there is none.
+    """
 
     gsn: int
     trx: int
@@ -60,10 +66,12 @@ class Numbers:
 
 @dataclass
 class WindowReader:
-    """Reads windows, one behind the other.
+    """Reader of windows, one after the other.
 
-    splits: flush points between two timestamps, too. with_applied: also what is applied, and not
-    retired: a window that may lack retired rows ends with FeedRetired, in front of its end.
+    Attributes:
+        splits: also write flush points between two timestamps.
+        with_applied: also read rows that are applied and not retired. A window that may lack
+        retired rows ends with FeedRetired, before its end.
     """
 
     session: StagingSession
@@ -76,7 +84,7 @@ class WindowReader:
     _deleted: dict[tuple[StagedTable, str], Hlc] = field(default_factory=dict)
 
     def go_on(self, end: Hlc) -> None:
-        """Know which keys were deleted by what the log has, up to end, and the target may not."""
+        """Note the keys whose deletes up to end are in the log, but possibly not in the target."""
         committed = self.session.window(self.group).committed
         if self.with_applied or end <= committed:
             return
@@ -86,7 +94,7 @@ class WindowReader:
                 self._made_again(table, batch)
 
     def _made_again(self, table: StagedTable, batch: pa.RecordBatch) -> list[int]:
-        """The places of upserts whose key was deleted by the change in front, applied or not."""
+        """Return the places of upserts whose key the previous change deleted, applied or not."""
         is_delete = np.asarray(batch.column("after").is_null())
         if self.with_applied or not (is_delete.any() or self._deleted):
             return []
@@ -100,10 +108,10 @@ class WindowReader:
         return found
 
     def runs(self, after: Hlc, through: Hlc, start: FlushPoint) -> Iterator[Run]:
-        """The runs of a window, the last one with its end.
+        """Yield the runs of a window, the last one with its end.
 
-        Raises ShapeChanged where rows of a table were given in another shape; what its first ones
-        show is taken in at once.
+        Raises ShapeChanged if rows of a table were already given in another shape; a change that
+        the first rows need is made at once.
         """
         deleted = dict(self._deleted)
         try:
@@ -123,34 +131,38 @@ class WindowReader:
         )
         given: set[StagedTable] = set()
         if self.with_applied:
-            slices = _unstubbed(slices, is_first=after == ZERO)
-        for one, following in _with_next(_filled(slices)):
+            slices = _refuse_stubs(slices, is_first=after == ZERO)
+        for one, following in _with_next(_skip_empty(slices)):
             ends = following is None or _first_time(following) != _last_time(one)
             yield self._run(one, numbers, given, ends=ends)
             given |= one.rows.keys()
         if self.with_applied and after != ZERO:
             self._check_retired(tables, after)
         numbers.trx += 1
-        yield self._resolved(through, numbers)
+        yield self._resolved_run(through, numbers)
 
     def _check_retired(self, tables: Collection[StagedTable], after: Hlc) -> None:
-        """Behind the reading: what was retired meanwhile is missed, too."""
+        """Raise FeedRetired if rows were retired. Called after reading, so rows retired meanwhile
+        count.
+        """
         for table in tables:
             before = self.session.retired_before(table)
             if before > after:
                 raise FeedRetired(
                     f"consumers of {group_name(self.group)} have read up to {after}, and changes "
-                    f"of {table} before {before} are not staged any more",
-                    hint="These changes are lost to consumers. To begin anew with what is staged: "
-                    "stop `penstock stage`, remove the folder feeds/ in the pipeline's directory, "
-                    "and start it again. A longer retireOffset avoids it.",
+                    f"of {table} before {before} are no longer staged",
+                    hint="These changes are lost to consumers. To start again with the staged "
+                    "rows: stop `penstock stage`, remove the folder feeds/ in the pipeline's "
+                    "directory, and start it again. A longer retireOffset avoids it.",
                     table=str(table),
                 )
 
     def _run(
         self, one: Slice, numbers: Numbers, given: Collection[StagedTable], *, ends: bool
     ) -> Run:
-        """The run of a slice. given: tables with rows before it; ends: its last one is whole."""
+        """Return the run of a slice. given: tables with earlier rows; ends: its last transaction is
+        whole.
+        """
         order = _Order(one)
         gsn, trx = order.numbers(numbers)
         rows = []
@@ -183,7 +195,7 @@ class WindowReader:
                     what = ", ".join(sorted(unfit.seen | unfit.text))
                     raise ShapeChanged(
                         f"lines of {table} need another shape ({what}): the window is read again",
-                        hint="Nothing is to be done.",
+                        hint="Do nothing: this is automatic.",
                         table=str(table),
                     ) from unfit
 
@@ -194,7 +206,7 @@ class WindowReader:
             found = self._readers[table] = Reader(shape)
         return found
 
-    def _resolved(self, time: Hlc, numbers: Numbers) -> Run:
+    def _resolved_run(self, time: Hlc, numbers: Numbers) -> Run:
         marker = Marker(
             kind=MarkerKind.RESOLVED,
             gsn=numbers.gsn,
@@ -219,7 +231,7 @@ class WindowReader:
 
 
 class _Order:
-    """The rows of a slice in the order of their times, those of one time by table and key."""
+    """Rows of a slice in the order of their times, those of one time by table and key."""
 
     def __init__(self, one: Slice) -> None:
         nanos, logical, self._starts, start = [], [], {}, 0
@@ -238,13 +250,13 @@ class _Order:
         self._order, self._steps = order, steps
 
     def times(self) -> list[Hlc]:
-        """The distinct times, rising."""
+        """Return the distinct times, in ascending order."""
         firsts = self._order[self._steps]
         pairs = zip(self._nanos[firsts].tolist(), self._logical[firsts].tolist(), strict=True)
         return [Hlc(nanos, logical) for nanos, logical in pairs]
 
     def numbers(self, last: Numbers) -> tuple[Ints, Ints]:
-        """The numbers gsn and trx of each row, the tables' rows one behind the other."""
+        """Return the numbers gsn and trx of each row, the tables' rows one after the other."""
         count = len(self._order)
         goes_on = last.time is not None and last.time == self.times()[0]
         gsn, trx = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -253,16 +265,16 @@ class _Order:
         return gsn, trx
 
     def places(self, table: StagedTable) -> slice:
-        """Where a table's rows are in `numbers`."""
+        """Return the range of a table's rows in `numbers`."""
         return slice(*self._starts[table])
 
 
-def _filled(slices: Iterator[Slice]) -> Iterator[Slice]:
+def _skip_empty(slices: Iterator[Slice]) -> Iterator[Slice]:
     return (one for one in slices if any(batch.num_rows for batch in one.rows.values()))
 
 
-def _unstubbed(slices: Iterator[Slice], *, is_first: bool) -> Iterator[Slice]:
-    """Without stubs, which only a first window may have. Raises FeedNotStaged."""
+def _refuse_stubs(slices: Iterator[Slice], *, is_first: bool) -> Iterator[Slice]:
+    """Yield slices without stubs, which only a first window may have. Raises FeedNotStaged."""
     for one in slices:
         rows = {}
         for table, batch in one.rows.items():
@@ -272,7 +284,7 @@ def _unstubbed(slices: Iterator[Slice], *, is_first: bool) -> Iterator[Slice]:
                 raise FeedNotStaged(
                     f"changes of {table} up to {one.through} were applied without being staged",
                     hint="They are lost to consumers. Give the files of all instances the same "
-                    "[consumers.NAME]. To begin anew with what is staged: stop `penstock stage`, "
+                    "[consumers.NAME]. To start again with the staged rows: stop `penstock stage`, "
                     "remove the folder feeds/ in the pipeline's directory, and start it again.",
                     table=str(table),
                 )
@@ -280,7 +292,7 @@ def _unstubbed(slices: Iterator[Slice], *, is_first: bool) -> Iterator[Slice]:
 
 
 def _with_next(slices: Iterator[Slice]) -> Iterator[tuple[Slice, Slice | None]]:
-    """Each slice with the one behind it."""
+    """Yield each slice with the next one."""
     held: Slice | None = None
     for one in slices:
         if held is not None:
