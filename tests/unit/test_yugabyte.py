@@ -132,7 +132,7 @@ def test_a_slot_made_anew_is_no_continuation() -> None:
     """Its LSNs begin to count again, and would be taken for those of the log."""
     known = SlotPlace(stream_id="4a1d", restart_ht=HT)
     assert check_slot(slot_of(), "s", known=known, database="yugabyte", position=100)
-    with pytest.raises(SlotReplaced, match="made anew") as caught:
+    with pytest.raises(SlotReplaced, match="recreated") as caught:
         check_slot(
             slot_of(yb_stream_id="99ff"), "s", known=known, database="yugabyte", position=100
         )
@@ -226,7 +226,7 @@ class Active:
 
 def test_a_slot_that_was_read_lately_cannot_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server would refuse it: the reset says so before anything is removed."""
-    monkeypatch.setattr(reset, "opened", lambda *_, **__: Active())
+    monkeypatch.setattr(reset, "connect_catalog", lambda *_, **__: Active())
     config = SimpleNamespace(source=SimpleNamespace(url="yugabytedb://u@h/d"))
     with pytest.raises(reset.SlotReadLately, match="within the last minutes") as caught:
         reset._check_idle(config, "s")  # type: ignore[arg-type]

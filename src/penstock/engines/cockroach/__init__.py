@@ -1,4 +1,4 @@
-"""CockroachDB: a staging database by its published tables. Neither source nor target.
+"""CockroachDB: a staging database with its published tables. It is neither source nor target.
 
 A URL of it in a pipeline file is refused, since it has no part `options`.
 """

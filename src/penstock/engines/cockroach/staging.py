@@ -119,7 +119,7 @@ DIALECT = StagingDialect(
 
 
 def staging(url: str) -> StagingDatabase:
-    """The staging database at a URL with the scheme cockroachdb."""
+    """Return the staging database at a URL with the scheme cockroachdb."""
     runs = engine_with_types("postgresql").part("staging")
     found: StagingDatabase = runs(url.replace(_SCHEME, "postgresql://", 1), dialect=DIALECT)
     return found

@@ -1,8 +1,8 @@
 """YugabyteDB as a source: PostgreSQL's engine in a dialect of its logical replication.
 
-A slot there is a stream of its own: LSNs count its records (SEQUENCE) or are commit times
-(HYBRID_TIME), so nothing is computed with them; a snapshot is a time (`yb_read_time`); there is no
-lock against a second consumer. What is not said here is PostgreSQL's.
+A slot there is a separate stream: LSNs count its records (SEQUENCE) or are commit times
+(HYBRID_TIME), so nothing is computed with them; a snapshot is a time (`yb_read_time`); the server
+does not lock out a second consumer. Everything else is as in PostgreSQL.
 """
 
 from penstock.ports.registry import Descriptor

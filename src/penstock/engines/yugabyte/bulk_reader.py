@@ -1,4 +1,4 @@
-"""YugabyteDB as a source of the bulk load: a worker's session reads as of a hybrid time."""
+"""Reader of the bulk load from YugabyteDB: a worker's session reads as of a hybrid time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class YugabyteBulkReader(PostgresBulkReader):
     """See BulkReader."""
 
     def was_rewritten(self, task: ChunkTask) -> bool:
-        """See BulkReader. The server keeps the history of what was rewritten, too."""
+        """See BulkReader. The server keeps the history of rewritten tables, too."""
         del task
         return False
 
@@ -46,13 +46,13 @@ def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
 
 
 def _read_at(connection: psycopg.Connection, hybrid_time: str) -> bool:
-    """Read as of a hybrid time until the transaction ends; False where it is gone."""
+    """Read as of a hybrid time until the transaction ends; return False if its history is gone."""
     with server_errors("reading as of the consistent point"):
         connection.execute(BEGIN_READ)
         try:
             connection.execute(f"set local yb_read_time to '{int(hybrid_time)} ht'".encode())
         except (
-            psycopg.errors.UndefinedObject,  # a server of ours: its session has ended
+            psycopg.errors.UndefinedObject,  # a `penstock serve`: its session has ended
             psycopg.errors.SnapshotTooOld,
         ):
             return False

@@ -1,7 +1,7 @@
-"""The catalogue in plain queries: what YugabyteDB and a server that speaks its dialect both answer.
+"""Catalogue in plain queries that YugabyteDB and a server in its dialect both answer.
 
 Tables need a primary key there, and a slot keeps the replica identity that they had when it was
-made; INDEX does not exist. Partitions stand for themselves.
+created; INDEX does not exist. Partitions are separate tables.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _OWN = ("information_schema", "wirekite")
 
 
 class TableUnfit(PenstockError):
-    """A table's changes cannot be followed: it has no primary key, or its identity says nothing."""
+    """A table's changes cannot be followed: it has no primary key, or no usable identity."""
 
     code = "YB01"
     retry = "operator"
 
 
 class PlainTypes(TypeBook):
-    """Types by plain queries: domains are followed down one by one."""
+    """Types by plain queries: each domain is followed down to its base type."""
 
     def learn(self, connection: psycopg.Connection, wanted: Iterable[TypeKey]) -> None:
         """See TypeBook."""
@@ -80,8 +80,8 @@ class PlainTypes(TypeBook):
                 neutral=neutral_type(base, modifier),
             )
 
-    def named(self, connection: psycopg.Connection, columns: Sequence[Sequence[Any]]) -> None:
-        """Learn the types of rows of COLUMNS, whose texts are there already."""
+    def learn_texts(self, connection: psycopg.Connection, columns: Sequence[Sequence[Any]]) -> None:
+        """Learn the types of rows of COLUMNS, which already contain their texts."""
         self.learn(connection, {(row[3], row[4]) for row in columns})
         for row in columns:
             known = self._types[row[3], row[4]]
@@ -95,7 +95,7 @@ class PlainTypes(TypeBook):
 
 
 class Resolver(RelationResolver):
-    """PostgreSQL's resolver over the plain queries. Nothing reads a table again here."""
+    """PostgreSQL's resolver with the plain queries. It never reads a table again."""
 
     reloads = False
 
@@ -113,8 +113,8 @@ class Resolver(RelationResolver):
         return found.primary_key if found is not None else None
 
 
-def opened(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
-    """A connection to the catalogue. Raises what connecting does."""
+def connect_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
+    """Open a connection to the catalogue. Raises the errors of connecting."""
     return open_catalog(wire_url(url), application_name=application_name)
 
 
@@ -124,9 +124,9 @@ def tables_of(
     *,
     dropped: Collection[TableName] = (),
 ) -> list[TableDefinition]:
-    """The tables that the patterns take in, by name.
+    """Return the tables that match the patterns, by name.
 
-    dropped: those of which a pattern may name one that is gone. Raises TableNotCapturable,
+    dropped: tables that a pattern may name although they are gone. Raises TableNotCapturable,
     TableUnfit, PatternInvalid.
     """
     selection = Selection.parse(patterns)
@@ -148,7 +148,7 @@ def tables_of(
 
 
 def check_table(table: TableDefinition) -> None:
-    """Refuse what changes cannot be followed of. Raises TableUnfit. Pure."""
+    """Raise TableUnfit if the changes of a table cannot be followed. Pure."""
     if not table.primary_key:
         raise TableUnfit(
             f"{table.name} has no primary key, which the server needs to send its changes",
@@ -184,7 +184,7 @@ def _definitions(
         for row in connection.execute(KEYS.format(ids=ids).encode()).fetchall()
     }
     book = PlainTypes()
-    book.named(connection, all_columns)
+    book.learn_texts(connection, all_columns)
     return [_table(row, columns[row[0]], keys.get(row[0], ()), book) for row in rows]
 
 
@@ -228,8 +228,8 @@ def _types(connection: psycopg.Connection, oids: Collection[int]) -> dict[int, S
     return {row[0]: row for row in connection.execute(TYPES.format(ids=ids).encode()).fetchall()}
 
 
-def published(connection: psycopg.Connection, publication: str) -> set[TableName]:
-    """The tables of a publication; none where there is no such publication."""
+def read_published(connection: psycopg.Connection, publication: str) -> set[TableName]:
+    """Return the tables of a publication; an empty set if there is no such publication."""
     with server_errors(f"looking at publication {publication}"):
         rows = connection.execute(
             "select schemaname, tablename from pg_publication_tables where pubname = "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.yugabyte import slots
-from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.options import retention_s, wire_url
 from penstock.engines.yugabyte.tables import stored_place
 from penstock.host.clock import REAL_CLOCK
@@ -49,7 +49,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the checks look at. found: the slot."""
+    """Input of the checks. found: the slot."""
 
     config: Config
     found: slots.YbSlot | None
@@ -60,7 +60,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
     """See EngineChecks."""
     config = examined.config
     try:
-        with opened(config.source.url, application_name="penstock doctor") as connection:
+        with connect_catalog(config.source.url, application_name="penstock doctor") as connection:
             tables = tables_of(connection, config.source.tables, dropped=examined.followed())
             database = connection.info.dbname
         with open_replication(

@@ -1,4 +1,4 @@
-"""The engine of `penstock extract` for YugabyteDB: slot, catalogue and stream behind one port."""
+"""Engine of `penstock extract` for YugabyteDB: slot, catalogue and stream under one port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.stream import StreamOptions
 from penstock.engines.yugabyte import slots
-from penstock.engines.yugabyte.catalog import Resolver, opened
+from penstock.engines.yugabyte.catalog import Resolver, connect_catalog
 from penstock.engines.yugabyte.options import retention_s, wire_url
 from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
 from penstock.engines.yugabyte.stream import Known, YugabyteSource, identify
@@ -34,12 +34,12 @@ from penstock.ports.source import (
 
 logger = structlog.get_logger()
 LOOK_INTERVAL_S = 30.0
-ALARM_PART = 0.5  # of the retention, gone without anything confirmed
+ALARM_PART = 0.5  # part of the retention that may pass without a confirmation
 CANNOT_COMMENT = "0A000"
 
 
 class YugabyteEngine:
-    """The `SourceEngine` of a YugabyteDB source."""
+    """`SourceEngine` of a YugabyteDB source."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class YugabyteEngine:
         pipeline: str,
         on_start: Callable[[], None],
     ) -> None:
-        """start_position: where an empty log begins; on_start: called when a stream has begun."""
+        """Take the position where an empty log begins, and a callback for the begin of a stream."""
         self._url = wire_url(url)
         self._source_url = url
         self._retention_s = retention_s(url)
@@ -65,11 +65,11 @@ class YugabyteEngine:
 
     @property
     def name(self) -> str:
-        """The slot."""
+        """Name of the slot."""
         return self._options.slot
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. The server sends again from what is confirmed on."""
+        """See SourceEngine. The server sends again from the confirmed position on."""
         self._place = place
         with open_replication(self._url, application_name=postgres.APPLICATION_NAME) as connection:
             found = slots.read_slot(connection, self._options.slot)
@@ -88,11 +88,11 @@ class YugabyteEngine:
         )
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: nobody knows it."""
+        """See SourceEngine: the end is not known."""
         return ServerEnd()
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: an idle server moves its slot by itself."""
+        """See SourceEngine: an idle server moves its slot automatically."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
@@ -100,13 +100,13 @@ class YugabyteEngine:
         return str(Lsn(position))
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: LSNs are no bytes."""
+        """See SourceEngine: LSNs are not bytes."""
         return 0
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
-        """The slot is claimed before anything is read."""
-        with opened(self._source_url) as catalog:
+        """See SourceEngine. The slot is claimed before anything is read."""
+        with connect_catalog(self._source_url) as catalog:
             self._claim(catalog)
             if self._resolver is None:
                 known = self._place.state.load(RELATIONS_FILE, list[Relation]) or []
@@ -117,9 +117,10 @@ class YugabyteEngine:
             yield
 
     def _claim(self, catalog: psycopg.Connection) -> None:
-        """There is no lock against a second consumer: whose the slot is stands beside it.
+        """Write the owner of the slot beside it, since the server does not lock out a second
+        consumer.
 
-        A server that cannot keep comments speaks the dialect only, and refuses a second consumer.
+        A server that cannot keep comments only speaks the dialect, and refuses a second consumer.
         """
         owner = SlotOwner(pipeline=self._pipeline, log_id=self._place.log_id())
         try:
@@ -132,7 +133,7 @@ class YugabyteEngine:
             )
 
     def ranges(self, _durable: FlushPoint) -> AbstractContextManager[Ranges] | None:
-        """See SourceEngine: the slot is the one way to read."""
+        """See SourceEngine: the slot is the only way to read."""
         return None
 
     @contextmanager
@@ -144,7 +145,7 @@ class YugabyteEngine:
             save=lambda relations: self._place.state.save(RELATIONS_FILE, list(relations)),
         )
         options = self._options
-        known = Known(place=self._stored(), retention_s=self._retention_s)
+        known = Known(place=self._load_place(), retention_s=self._retention_s)
         with YugabyteSource(
             self._url,
             known=known,
@@ -166,17 +167,19 @@ class YugabyteEngine:
             self._on_start()
             yield source
 
-    def _stored(self) -> SlotPlace:
+    def _load_place(self) -> SlotPlace:
         return self._place.state.load(STATE_FILE, SlotPlace) or SlotPlace()
 
     def _keep(self, stream_id: str, restart_ht: int) -> None:
-        """With the position goes the hybrid time up to which the server saw all confirmed."""
+        """Store, with the position, the hybrid time up to which the server saw everything
+        confirmed.
+        """
         place = SlotPlace(
             stream_id=stream_id,
-            restart_ht=max(restart_ht, self._stored().restart_ht),
+            restart_ht=max(restart_ht, self._load_place().restart_ht),
             tables=tuple((table.source_id, *table.name) for table in self._tables),
         )
-        if place != self._stored():
+        if place != self._load_place():
             self._place.state.save(STATE_FILE, place)
 
     def saw(self, run: Run) -> None:
@@ -190,7 +193,7 @@ class YugabyteEngine:
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """Look at the slot now and then: its restart time is kept, and an old one is told."""
+        """Read the slot now and then, store its restart time, and warn of an old one."""
         del log_access
         now_s = self._place.clock.monotonic_s()
         if now_s - self._looked_s < LOOK_INTERVAL_S:
@@ -199,7 +202,7 @@ class YugabyteEngine:
         with open_replication(self._url, application_name=postgres.APPLICATION_NAME) as connection:
             found = slots.read_slot(connection, self._options.slot)
         if found is None:
-            return  # the stream says so
+            return  # the stream reports this
         self._keep(found.stream_id, found.restart_ht)
         age = slots.age_s(found.restart_ht, self._place.clock.now_us())
         if not found.is_served and age is not None and age > ALARM_PART * self._retention_s:

@@ -1,8 +1,8 @@
-"""Extracting from YugabyteDB: publication and slot made, the handover, and the engine over them.
+"""Extraction from YugabyteDB: creating publication and slot, the handover, and the engine.
 
 A slot's consistent point is a hybrid time, which can be read (`yb_read_time`) for as long as the
-server keeps history: nothing has to be held by a session. A server of ours keeps it for the session
-that made the slot, so that one stays open until the bulk load is done.
+server keeps history: no session has to hold it. A `penstock serve` keeps it for the session that
+created the slot, so that session stays open until the bulk load is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.engines.postgres.connect import server_errors
 from penstock.engines.postgres.source.client import ReplicationConnection, open_replication
 from penstock.engines.postgres.source.slot_owner import check_adoptable, slot_there_before
 from penstock.engines.yugabyte import slots
-from penstock.engines.yugabyte.catalog import opened as opened_catalog
+from penstock.engines.yugabyte.catalog import connect_catalog
 from penstock.engines.yugabyte.engine import YugabyteEngine
 from penstock.engines.yugabyte.options import lsn_type, wire_url
 from penstock.host import faults
@@ -44,7 +44,7 @@ POLL_INTERVAL_S = 0.2
 def identity(config: Config) -> SourceIdentity:
     """See Extraction."""
     with (
-        opened_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
+        connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
         server_errors("reading the source's identity"),
     ):
         row = connection.execute(
@@ -88,7 +88,7 @@ def opened(
             options=options,
             start_position=position,
             pipeline=config.pipeline.name,
-            on_start=handing.started,
+            on_start=handing.note_started,
         )
         handing.wait_for_bulk(stop)
 
@@ -107,7 +107,7 @@ class _Handing:
         self._state: Handover | None = None
 
     def prepare(self) -> int:
-        """Returns where an empty log begins, 0: at the slot's position."""
+        """Return the position where an empty log begins; 0: at the slot's position."""
         has_begun = bool(self._pipeline.log_position())
         begun = read_handover(self._config) if self._loads else None
         if self._loads:
@@ -125,7 +125,7 @@ class _Handing:
 
     def _make(self, connection: ReplicationConnection, begun: Handover | None) -> int:
         found = slots.read_slot(connection, self._slot)
-        with opened_catalog(self._config.source.url) as catalog:
+        with connect_catalog(self._config.source.url) as catalog:
             if found is not None:
                 check_adoptable(catalog, self._publication, self._slot)
                 if self._loads and begun is None:
@@ -146,10 +146,10 @@ class _Handing:
             position, snapshot = made.position, made.snapshot_id
         faults.point("handover.slot.made")
         if self._loads:
-            self._captured(position, snapshot)
+            self._write_point(position, snapshot)
         return position
 
-    def _captured(self, position: int, snapshot: str) -> None:
+    def _write_point(self, position: int, snapshot: str) -> None:
         if not snapshot:
             raise slots.HistoryGone(
                 f"slot {self._slot} has no consistent point that can be read",
@@ -173,8 +173,8 @@ class _Handing:
         )
         faults.point("handover.captured")
 
-    def started(self) -> None:
-        """The stream has begun."""
+    def note_started(self) -> None:
+        """Note in the handover's file that the stream has begun."""
         state = self._state
         if state is None or state.phase is HandoverPhase.DONE:
             return
@@ -185,7 +185,7 @@ class _Handing:
         self._save(msgspec.structs.replace(state, phase=HandoverPhase.DONE))
 
     def wait_for_bulk(self, stop: Callable[[], bool]) -> None:
-        """Stay until the bulk load is done."""
+        """Wait until the bulk load is done."""
         while self._loads and not stop() and not self._pipeline.bulk().finished:
             REAL_CLOCK.sleep(POLL_INTERVAL_S)
 

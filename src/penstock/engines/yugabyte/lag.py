@@ -1,7 +1,7 @@
-"""The lag of a YugabyteDB source, in time: LSNs are no bytes, and the log's end is not known.
+"""Lag of a YugabyteDB source, in time: LSNs are not bytes, and the log's end is not known.
 
-What the server knows to be confirmed up to a hybrid time was committed by then; what it has beyond
-was committed later.
+Changes that the server knows to be confirmed up to a hybrid time were committed by then; the others
+were committed later.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import literal, server_errors
-from penstock.engines.yugabyte.catalog import opened
+from penstock.engines.yugabyte.catalog import connect_catalog
 from penstock.engines.yugabyte.options import retention_s
 from penstock.engines.yugabyte.slots import age_s, micros
 from penstock.host.clock import REAL_CLOCK
@@ -31,7 +31,7 @@ class YugabyteLagReader:
         """Connect. Raises the typed errors of a connection."""
         self._slot = config.change_extractor.replication_slot
         self._retention_s = retention_s(config.source.url)
-        self._connection = opened(config.source.url, application_name=application_name)
+        self._connection = connect_catalog(config.source.url, application_name=application_name)
 
     @property
     def is_closed(self) -> bool:
@@ -45,7 +45,7 @@ class YugabyteLagReader:
             ).fetchone()
 
     def state(self, _log: LogEnd) -> SourceState:
-        """See SourceReader. The clock is ours: hybrid times follow the servers' clocks."""
+        """See SourceReader. The clock is this machine's: hybrid times follow those of servers."""
         now_us = REAL_CLOCK.now_us()
         row = self._row()
         restart_ht = int(row[2] or 0) if row else 0

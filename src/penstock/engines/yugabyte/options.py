@@ -1,7 +1,7 @@
-"""What a URL says of a YugabyteDB source; see `penstock.ports.config.EngineOptions`.
+"""Options in a YugabyteDB source's URL; see `penstock.ports.config.EngineOptions`.
 
-`retention_hours`: how long the server keeps changes that nobody has confirmed (its flag
-`cdc_intent_retention_ms`, which SQL does not show). `lsn_type`: of a slot that is made.
+`retention_hours`: how long the server keeps unconfirmed changes (its flag
+`cdc_intent_retention_ms`, which SQL does not show). `lsn_type`: of a slot that penstock creates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _OURS = frozenset({"retention_hours", "lsn_type"})
 
 
 def wire_url(url: str) -> str:
-    """The URL for libpq: of PostgreSQL's scheme, with our port, without our own parameters."""
+    """Return the URL for libpq: with PostgreSQL's scheme, the default port and without penstock's
+    keys.
+    """
     parts = urlsplit(url)
     place = parts.netloc.rpartition("@")
     host = place[2] if ":" in place[2].rpartition("]")[2] else f"{place[2]}:{PORT_DEFAULT}"
@@ -32,7 +34,7 @@ def wire_url(url: str) -> str:
 
 
 def retention_s(url: str) -> float:
-    """How long the server keeps what is not confirmed, seconds. Raises UrlInvalid."""
+    """Return for how long the server keeps unconfirmed changes, in seconds. Raises UrlInvalid."""
     text = _query(url).get("retention_hours", str(RETENTION_HOURS_DEFAULT))
     try:
         hours = float(text)
@@ -46,7 +48,7 @@ def retention_s(url: str) -> float:
 
 
 def lsn_type(url: str) -> str:
-    """SEQUENCE or HYBRID_TIME. Raises UrlInvalid."""
+    """Return SEQUENCE or HYBRID_TIME. Raises UrlInvalid."""
     found = _query(url).get("lsn_type", LSN_TYPES[0])
     if found not in LSN_TYPES:
         raise UrlInvalid(f"lsn_type is {found}", hint=f"Write one of {', '.join(LSN_TYPES)}.")

@@ -1,11 +1,11 @@
-"""What a plan asks of YugabyteDB, which is a source alone."""
+"""Plan for YugabyteDB, which is only a source."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import NoReturn
 
-from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.tables import server_of
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
@@ -15,7 +15,7 @@ from penstock.ports.registry import PartMissing
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
     """See Planned."""
-    with opened(config.source.url, application_name=APPLICATION_NAME) as connection:
+    with connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
         tables = tables_of(connection, config.source.tables, dropped=dropped)
     return SourceFacts(
         server=server_of(config.source.url), tables=tuple(tables), left_out=(), problems=()

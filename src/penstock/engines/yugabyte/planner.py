@@ -1,4 +1,4 @@
-"""What the bulk load asks of YugabyteDB: the slot's consistent point, definitions, chunks."""
+"""Planner of the bulk load from YugabyteDB: the slot's consistent point, definitions, chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import quoted
-from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import HistoryGone
 from penstock.model import LOAD_AGAIN, TableDefinition, TableName
 from penstock.model.position import PositionKind
@@ -18,7 +18,7 @@ from penstock.ports.planner import Point, TableRead
 
 
 class YugabytePlanner:
-    """The `Planner` of a YugabyteDB source: a table is one chunk, tables are read in parallel."""
+    """`Planner` of a YugabyteDB source: a table is one chunk, tables are read in parallel."""
 
     positions: PositionKind = Lsn
 
@@ -28,7 +28,7 @@ class YugabytePlanner:
         self._first = first
 
     def __enter__(self) -> Self:
-        """Nothing is opened."""
+        """Return the planner; it opens nothing."""
         return self
 
     def __exit__(
@@ -37,7 +37,7 @@ class YugabytePlanner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing is held."""
+        """Do nothing: the planner holds nothing."""
 
     def first_point(self) -> Point | None:
         """See Planner."""
@@ -46,7 +46,7 @@ class YugabytePlanner:
     def fresh_point(self) -> Point:
         """See Planner. A later time has no LSN in the slot. Raises HistoryGone."""
         raise HistoryGone(
-            "the source cannot be read at the slot's consistent point any more, and at no other "
+            "the source can no longer be read at the slot's consistent point, and at no other "
             "point whose place in the slot is known",
             hint=f"Changes cannot be joined to other rows: {LOAD_AGAIN}",
         )
@@ -56,7 +56,7 @@ class YugabytePlanner:
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
-        with opened(self._url) as connection:
+        with connect_catalog(self._url) as connection:
             found = tables_of(connection, self._patterns)
         return [table for table in found if table.name in set(tables)]
 
@@ -74,7 +74,7 @@ class YugabytePlanner:
 
 
 def copy_sql(read: TableRead) -> str:
-    """The COPY of a whole table."""
+    """Return the COPY command of a whole table."""
     columns = ", ".join(quoted(name) for name in read.columns)
     form = " with (format binary)" if read.binary else ""
     return f"copy (select {columns} from {quoted(*read.definition.name)}) to stdout{form}"

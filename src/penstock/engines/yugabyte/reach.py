@@ -1,4 +1,4 @@
-"""What executors must reach of a YugabyteDB source."""
+"""Servers of a YugabyteDB source that executors must reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pipeline has made at a YugabyteDB source; see `ports.reset.SourceReset`."""
+"""Objects of a pipeline at a YugabyteDB source, for a reset; see `ports.reset.SourceReset`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.engines.postgres.connect import literal, server_errors
 from penstock.engines.postgres.source import slot_leftovers
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot_owner import slot_of_another, slot_owner
-from penstock.engines.yugabyte.catalog import opened
+from penstock.engines.yugabyte.catalog import connect_catalog
 from penstock.engines.yugabyte.extraction import identity
 from penstock.engines.yugabyte.options import wire_url
 from penstock.engines.yugabyte.slots import PLUGIN
@@ -25,7 +25,7 @@ DROP = "DROP_REPLICATION_SLOT"
 
 
 class SlotReadLately(PenstockError):
-    """The server drops a slot only when nobody has read it for a while (five minutes)."""
+    """The server drops a slot only if it was not read for a while (five minutes)."""
 
     code = "YB05"
     retry = "operator"
@@ -38,7 +38,7 @@ def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
         return
     check_identity(config, stored_identity(config), identity(config))
     section = config.change_extractor
-    # First: what follows would wait for a reader that may be gone since minutes.
+    # Checked first: the next steps would wait for a reader that may have been gone for minutes.
     _check_idle(config, section.replication_slot)
     removals = slot_leftovers.leftovers(
         wire_url(config.source.url),
@@ -54,7 +54,7 @@ def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
 
 def _check_idle(config: Config, slot: str) -> None:
     with (
-        opened(config.source.url, application_name=APPLICATION_NAME) as connection,
+        connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
         server_errors(f"looking at slot {slot}"),
     ):
         row = connection.execute(
@@ -63,8 +63,8 @@ def _check_idle(config: Config, slot: str) -> None:
     if row is not None and row[0]:
         raise SlotReadLately(
             f"slot {slot} was read within the last minutes, and cannot be dropped yet",
-            hint="See that nothing reads from it, wait five minutes, and run the same command "
-            "again.",
+            hint="Make sure that no client reads from it, wait five minutes, and run the same "
+            "command again.",
         )
 
 
@@ -73,7 +73,7 @@ def owner(config: Config, *, log_id: str) -> str:
     if not config.pipeline.mode.has_change:
         return ""
     section = config.change_extractor
-    with opened(config.source.url, application_name=APPLICATION_NAME) as connection:
+    with connect_catalog(config.source.url, application_name=APPLICATION_NAME) as connection:
         slot, publication = section.replication_slot, section.publication
         reader = slot_owner(connection, publication, slot)
         if reader is None:
@@ -85,7 +85,7 @@ def owner(config: Config, *, log_id: str) -> str:
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
-    """See SourceReset. A slot by the command of replication, which every server knows."""
+    """See SourceReset. Drops a slot with the replication command, which every server knows."""
     del handover
     url = wire_url(config.source.url)
     if not removal.statements[0].startswith(DROP):

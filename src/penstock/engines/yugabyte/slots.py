@@ -1,7 +1,7 @@
-"""Slots of YugabyteDB: made, looked at, and recognised again.
+"""Slots of YugabyteDB: creating, reading and recognising them.
 
-An LSN means something within its slot alone, and a slot that is made anew begins to count anew: the
-log keeps the slot's stream id, and with its position the hybrid time up to which the server has
+An LSN has a meaning only within its slot, and a recreated slot counts from the beginning. So the
+log keeps the slot's stream id and, with its position, the hybrid time up to which the server has
 seen everything confirmed (`yb_restart_commit_ht`).
 """
 
@@ -17,7 +17,7 @@ from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.source import slot as postgres
 from penstock.engines.postgres.source import slot_names
 from penstock.engines.postgres.source.client import ReplicationConnection, Row
-from penstock.engines.yugabyte.catalog import opened, published
+from penstock.engines.yugabyte.catalog import connect_catalog, read_published
 from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
@@ -25,11 +25,11 @@ from penstock.ports.config import Config
 
 PLUGIN = "yboutput"
 STATE_FILE = "slot.json"
-SERVED = "(penstock)"  # in the version of a server of ours
+SERVED = "(penstock)"  # in the version of a `penstock serve`
 
 
 class SlotReplaced(PenstockError):
-    """The slot was dropped and made again: its LSNs are not those of the log."""
+    """The slot was dropped and recreated: its LSNs are not those of the log."""
 
     code = "YB02"
     retry = "operator"
@@ -43,7 +43,7 @@ class RetentionOver(PenstockError):
 
 
 class HistoryGone(PenstockError):
-    """A later consistent point is needed, and the server has only that of the slot."""
+    """A later consistent point is needed, but the server has only that of the slot."""
 
     code = "YB04"
     retry = "operator"
@@ -51,7 +51,7 @@ class HistoryGone(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlace:
-    """What a log remembers of its slot. restart_ht: a hybrid time, 0 where it is not known."""
+    """Stored facts about a log's slot. restart_ht: a hybrid time, 0 if it is not known."""
 
     stream_id: str = ""
     restart_ht: int = 0
@@ -60,9 +60,10 @@ class SlotPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YbSlot:
-    """A slot: what PostgreSQL says of one, and the dialect's columns.
+    """A slot: PostgreSQL's state of it, and the dialect's columns.
 
-    is_served: by a penstock (`penstock serve`), which keeps what is not confirmed, however long.
+    is_served: the server is a penstock (`penstock serve`), which keeps unconfirmed changes without
+    a time limit.
     """
 
     state: postgres.SlotState
@@ -72,12 +73,12 @@ class YbSlot:
 
 
 def micros(hybrid_time: int) -> int:
-    """The microseconds since 1970 UTC of a hybrid time, which has a counter in its 12 low bits."""
+    """Return the microseconds since 1970 UTC of a hybrid time, whose 12 low bits are a counter."""
     return hybrid_time >> 12
 
 
 def read_slot(connection: ReplicationConnection, name: str) -> YbSlot | None:
-    """The slot; None where there is none."""
+    """Read the slot; None if it does not exist."""
     state = postgres.read_slot(connection, name)
     if state is None:
         return None
@@ -98,14 +99,14 @@ def read_slot(connection: ReplicationConnection, name: str) -> YbSlot | None:
 def check_slot(
     found: YbSlot | None, name: str, *, known: SlotPlace, database: str, position: int
 ) -> YbSlot:
-    """Whether the log may go on at position in this slot. Pure.
+    """Return the slot if the log may continue in it at this position. Pure.
 
-    Raises SlotReplaced, and what PostgreSQL's `check_slot` does.
+    Raises SlotReplaced, and the errors of PostgreSQL's `check_slot`.
     """
     state = found.state if found is not None else None
     if found is not None and known.stream_id and found.stream_id != known.stream_id:
         raise SlotReplaced(
-            f"slot {name} was made anew (stream {found.stream_id}, the log was filled from "
+            f"slot {name} was recreated (stream {found.stream_id}, the log was filled from "
             f"{known.stream_id}): its LSNs count from its own beginning",
             hint=f"Changes between the two slots are gone; {LOAD_AGAIN}",
             expected=known.stream_id,
@@ -117,18 +118,18 @@ def check_slot(
 
 
 def age_s(restart_ht: int, now_us: int) -> float | None:
-    """How long ago the server saw everything confirmed; None where it does not say."""
+    """Return the seconds since the server saw everything confirmed; None if it is not known."""
     return max((now_us - micros(restart_ht)) / 1e6, 0.0) if restart_ht else None
 
 
 def check_retention(found: YbSlot, name: str, retention_s: float) -> None:
-    """Refuse a slot that was left for longer than the server keeps changes. RetentionOver."""
+    """Raise RetentionOver if a slot was left for longer than the server keeps changes."""
     age = None if found.is_served else age_s(found.restart_ht, REAL_CLOCK.now_us())
     if age is not None and age > retention_s:
         raise RetentionOver(
             f"slot {name} has confirmed nothing for {age / 3600:.1f} hours; the server keeps "
             f"changes for {retention_s / 3600:g} hours, so some may be gone",
-            hint="If its flag cdc_intent_retention_ms is higher, say so in source.url: "
+            hint="If its flag cdc_intent_retention_ms is higher, set it in source.url: "
             f"?retention_hours=24; otherwise {LOAD_AGAIN}",
         )
 
@@ -136,9 +137,10 @@ def check_retention(found: YbSlot, name: str, retention_s: float) -> None:
 def create_slot(
     connection: ReplicationConnection, name: str, *, lsn_type: str, has_snapshot: bool = True
 ) -> postgres.CreatedSlot:
-    """Make the slot; snapshot_id is the hybrid time of its consistent point, if that is wanted.
+    """Create the slot; snapshot_id is the hybrid time of its consistent point, if that is wanted.
 
-    The last word is left out for SEQUENCE, which is the default: older servers do not know it.
+    The last word of the command is left out for SEQUENCE, which is the default: older servers do
+    not know it.
     """
     faults.point("slot.create.before")
     word = "" if has_snapshot else " NOEXPORT_SNAPSHOT"
@@ -156,8 +158,8 @@ def create_slot(
 
 
 def ensure_publication(connection: psycopg.Connection, name: str, tables: list[TableName]) -> None:
-    """Make the publication where there is none. Raises PublicationUnfit, PublicationMissing."""
-    found = published(connection, name)
+    """Create the publication if it is missing. Raises PublicationUnfit, PublicationMissing."""
+    found = read_published(connection, name)
     missing = [table for table in tables if table not in found]
     if not missing:
         return
@@ -174,5 +176,5 @@ def ensure_publication(connection: psycopg.Connection, name: str, tables: list[T
 
 def choose_names(config: Config) -> dict[str, str]:
     """Return keys of [changeExtractor] for a new pipeline; none if the default slot is free."""
-    with opened(config.source.url, application_name="penstock init") as connection:
+    with connect_catalog(config.source.url, application_name="penstock init") as connection:
         return slot_names.choose_free(connection, config)

@@ -1,7 +1,7 @@
-"""The stream of a YugabyteDB slot: PostgreSQL's, with what the dialect asks and does not ask.
+"""Stream of a YugabyteDB slot: PostgreSQL's, with the dialect's commands.
 
-There is no IDENTIFY_SYSTEM and no end of a write-ahead log: whether nothing more comes is seen by
-quiet. Positions are confirmed as PostgreSQL's are, behind whole transactions and while idle.
+There is no IDENTIFY_SYSTEM and no end of a write-ahead log, so the end of the changes is recognised
+by a pause. Positions are confirmed as with PostgreSQL, after whole transactions and while idle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUIET_S = 10.0
 
 @dataclass(kw_only=True)
 class Known:
-    """What a log knows of its slot before a stream begins. found: what the server has of it."""
+    """Facts about a log's slot before a stream begins. found: the slot at the server."""
 
     place: SlotPlace
     retention_s: float
@@ -35,12 +35,12 @@ class YugabyteSource(PostgresSource):
     """See PostgresSource."""
 
     def __init__(self, url: str, *, known: Known, **more: Any) -> None:
-        """known: what the slot must be."""
+        """Store the facts that the slot must match."""
         super().__init__(url, **more)
         self._known = known
         self._moved_s = REAL_CLOCK.monotonic_s()
 
-    def _checked(self, connection: ReplicationConnection) -> ServerIdentity:
+    def _check(self, connection: ReplicationConnection) -> ServerIdentity:
         options = self._options
         postgres.check_publication(connection, options.publication)
         identity = identify(connection)
@@ -60,7 +60,7 @@ class YugabyteSource(PostgresSource):
         name = pgwire.quoted_name(self._options.publication)
         found = [("proto_version", "1"), ("publication_names", name)]
         if self._known.found is not None and self._known.found.is_served:
-            # Heartbeats, and names of global transactions: a merge of logs needs them.
+            # Heartbeats and names of global transactions, which a merge of logs needs.
             found.append(("messages", "true"))
         return found
 
@@ -72,14 +72,14 @@ class YugabyteSource(PostgresSource):
         return run
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream. Without a position: nothing has come for a while."""
+        """See SourceStream. Without a position: nothing has arrived for a while."""
         if position:
             return super().has_given(position)
         return REAL_CLOCK.monotonic_s() - self._moved_s >= QUIET_S and not self.has_ready
 
 
 def identify(connection: ReplicationConnection) -> ServerIdentity:
-    """The database. There is no system identifier: a slot's stream id stands in for it."""
+    """Return the database. There is no system identifier: a slot's stream id replaces it."""
     row = connection.query(
         "select datname, oid from pg_database where datname = current_database()",
         doing="identifying the database",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from penstock.codec.types import Engine, Server
-from penstock.engines.yugabyte.catalog import opened, tables_of
+from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
 from penstock.host import checkpoint
 from penstock.model import TableDefinition, TableName
@@ -17,20 +17,20 @@ from penstock.ports.tables import Followed, Present
 
 
 def server_of(url: str) -> Server:
-    """See Tables: the PostgreSQL that the server is made of."""
-    with opened(url) as connection:
+    """See Tables: the PostgreSQL version on which the server is based."""
+    with connect_catalog(url) as connection:
         version = connection.info.server_version
     return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
 def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables."""
-    with opened(config.source.url) as connection:
+    with connect_catalog(config.source.url) as connection:
         return tables_of(connection, config.source.tables, dropped=dropped)
 
 
 def stored_place(config: Config) -> SlotPlace:
-    """What the log remembers of its slot. Raises CheckpointCorrupt."""
+    """Load the stored facts about the log's slot. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / STATE_FILE, SlotPlace) or SlotPlace()
 
 
@@ -51,7 +51,7 @@ def followed(
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
     """See Tables."""
-    with opened(config.source.url, application_name="penstock new tables") as connection:
+    with connect_catalog(config.source.url, application_name="penstock new tables") as connection:
         found = tables_of(connection, patterns)
     names = frozenset(table.name for table in found)
     return Present(

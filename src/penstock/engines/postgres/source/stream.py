@@ -191,7 +191,7 @@ class PostgresSource:
 
     def _begin(self, connection: ReplicationConnection) -> None:
         options, position = self._options, self._start.position
-        self.identity = self._checked(connection)
+        self.identity = self._check(connection)
         self._pulse_s = _pulse_interval_s(connection)
         command = pgwire.start_replication(
             options.slot, str(Lsn(position)), self._protocol(connection)
@@ -206,7 +206,7 @@ class PostgresSource:
         connection.wire.limit_window(WIDE_BYTES)
         logger.info("stream started", slot=options.slot, position=str(Lsn(position)))
 
-    def _checked(self, connection: ReplicationConnection) -> ServerIdentity:
+    def _check(self, connection: ReplicationConnection) -> ServerIdentity:
         """Whether the server can go on where the log ends; a dialect asks in its own way."""
         options, position = self._options, self._start.position
         identity = checked_server(connection, self._expected, position)
