@@ -184,7 +184,7 @@ class Extraction:
             self._take(name, record)
         end = (segment << 32) + at + len(records)
         self.nodes.read(name, end, max(record.time_ms for record in records))
-        self.versions.ends(self.nodes.position, self.nodes.saved(), self.nodes.floor_ms)
+        self.versions.ends(self.nodes.position, self.nodes.dump(), self.nodes.floor_ms)
         return len(records)
 
     def _take(self, name: str, record: Record) -> None:

@@ -57,7 +57,7 @@ def test_the_next_segment_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(type(REAL_FILES), "read_whole", noted)
     for segment, data in SEGMENTS.items():
-        held = directory.read_segment(segment, ahead=directory.checked)
+        held = directory.read_segment(segment, ahead=directory.check)
         assert held == (data, len(data) if segment else 0, None)
         waited(directory)
     assert sorted(read) == [f"{n:016}.wal" for n in range(3)]

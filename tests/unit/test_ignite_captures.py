@@ -94,7 +94,7 @@ def knows(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def said(*names: str) -> None:
         shapes = Shapes(files=None)  # type: ignore[arg-type]
         shapes.take(dict.fromkeys(names, SCANNED))
-        relations = [shapes.known(name, 7) for name in names]
+        relations = [shapes.known_relation(name, 7) for name in names]
         for module in ("source.captures", "tables"):
             monkeypatch.setattr(
                 f"penstock.engines.ignite.{module}.known_relations", lambda _: relations

@@ -214,7 +214,7 @@ def test_resend_calls_control_sh(
     [
         (1, 2, "does not take these arguments"),
         (2, 1, "cannot connect to the cluster"),
-        (3, 1, "does not take the user and password"),
+        (3, 1, "does not accept the user and password"),
         (4, 1, "ended with 4: CDC cache data resend cancelled. Rebalance sheduled"),
     ],
 )

@@ -107,7 +107,7 @@ def test_cdc_is_off(node: Path) -> None:
 def test_no_directory_of_the_node(node: Path) -> None:
     """Another consistent id, or another directory."""
     shutil.rmtree(node / "db/node_1")
-    one(node, "IG01", Severity.ERROR, "no work directory of this node", "consistentId")
+    one(node, "IG01", Severity.ERROR, "not a work directory of this node", "consistentId")
     file = node_pipeline(node.parent, node)
     file.write_text(file.read_text().replace("?consistentId=node-1", ""))
     shutil.rmtree(node / "db/wal/cdc")

@@ -86,7 +86,7 @@ def test_a_log_has_the_changes_of_a_destroyed_cache_that_is_named(tmp_path: Path
     with structlog.testing.capture_logs() as logs:
         extract(path)
     assert [row.table for row in rows_of(load_config(path))] == ["orders", "words"]
-    warned = [log["cache_id"] for log in logs if "passed over" in log["event"]]
+    warned = [log["cache_id"] for log in logs if "skipped" in log["event"]]
     assert warned == [cache_id("others")]
 
 

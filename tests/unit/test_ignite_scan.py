@@ -56,7 +56,7 @@ def learned(entries: list[ScanEntry], types: Types) -> KeptShape:
     RowMaker(shapes, types, zone="UTC", backups=False).rows(
         CACHE, changes_of(entries, marshal.decoder(types)), zeros, zeros
     )
-    return shapes.kept()[CACHE]
+    return shapes.all_kept()[CACHE]
 
 
 def fixed(kept: KeptShape, types: Types, *, skips: bool) -> FixedRows:

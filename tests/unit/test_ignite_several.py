@@ -471,5 +471,5 @@ def test_a_life_outlasts_a_restart() -> None:
     nodes = Nodes(["one", "two"])
     nodes.lives.saw("c", "one", 1_000)
     assert nodes.lives.begins("c", "one", 2_000)
-    again = Nodes(["one", "two"], nodes.saved())
+    again = Nodes(["one", "two"], nodes.dump())
     assert not again.lives.begins("c", "two", 2_100)

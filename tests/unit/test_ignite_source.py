@@ -513,13 +513,13 @@ def test_partitions_that_go_on_counting_are_those_of_before() -> None:
     lives = Lives(made_ms=lambda _: 20)
     mark = (7, LogPlace(0, 25, 0))
     caches = {7: "words"}
-    assert lives.begun([mark], iter(entries), lambda _: caches) == []
+    assert lives.find_recreated([mark], iter(entries), lambda _: caches) == []
     entries[-1].counter = 1
-    assert lives.begun([mark], iter(entries), lambda _: caches) == [("words", mark[1])]
+    assert lives.find_recreated([mark], iter(entries), lambda _: caches) == [("words", mark[1])]
     old = Lives(made_ms=lambda _: 5)
-    assert old.begun([mark], iter(entries), lambda _: caches) == []
+    assert old.find_recreated([mark], iter(entries), lambda _: caches) == []
     later = Lives(made_ms=lambda _: 20, start_ms=21)
-    assert later.begun([mark], iter(entries[2:]), lambda _: caches) == []
+    assert later.find_recreated([mark], iter(entries[2:]), lambda _: caches) == []
 
 
 class Noted(CdcConsumer):

@@ -41,10 +41,10 @@ def test_authorities_mean_that_the_server_is_verified(tmp_path: Path) -> None:
     [
         ("adress=one", "adress"),
         ("address=", "without a value"),
-        ("address=one:port", "no HOST:PORT"),
-        ("address=:10800", "no HOST:PORT"),
+        ("address=one:port", "not HOST:PORT"),
+        ("address=:10800", "not HOST:PORT"),
         ("user=ignite", "both or none"),
-        ("user=ignite&password=f%C3%BCnf", "no ASCII"),
+        ("user=ignite&password=f%C3%BCnf", "not ASCII"),
         ("sslmode=verify-full", "sslmode is verify-full"),
         ("sslmode=verify-ca", "needs sslrootcert"),
         ("sslrootcert=/no/such/file", "there is no file"),

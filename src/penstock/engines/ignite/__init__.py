@@ -1,6 +1,7 @@
-"""Apache Ignite: a node's directory, as the source of a change log or read by a consumer alone.
+"""Apache Ignite: a node's directory, as the source of a change log or read directly by a
+consumer.
 
-No target.
+It cannot be a target.
 """
 
 from penstock.ports.registry import Descriptor

@@ -1,7 +1,7 @@
-"""Rows of a chunk in Spark's workers: partitions of a cache, scanned and made into lines.
+"""Rows of a chunk in Spark's workers: partitions of a cache, scanned and converted to lines.
 
-A chunk's `copy_out` is ours alone (`ChunkScan`). There is no snapshot: rows are as they are when
-they are read, and the change log brings what was changed since the point.
+A chunk's `copy_out` is only for this reader (`ChunkScan`). There is no snapshot: rows have their
+values at the time of reading, and the change log brings the changes since the point.
 """
 
 from __future__ import annotations
@@ -34,16 +34,22 @@ logger = structlog.get_logger(__name__)
 
 
 class RowUnfit(PenstockError):
-    """A row has what no scan before had, so that its table lacks a column or a type for it."""
+    """A row has a field or value that no earlier scan had: its table lacks a column or a type
+    for it.
+    """
 
     code = "IG72"
     retry = "backoff"
 
 
 class ChunkScan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk reads. partitions: empty for all at once. order: names of the columns.
+    """Work of a chunk.
 
-    reads: how each is written. skips: rows that do not fit are in the change log.
+    Attributes:
+        partitions: partitions of the cache; empty for all of them.
+        order: names of the columns.
+        reads: how each column is written.
+        skips: rows that do not fit are left to the change log.
     """
 
     cache: str
@@ -58,7 +64,7 @@ class ChunkScan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IgniteReader:
-    """See BulkReader. A connection and the types of the node's directory."""
+    """See BulkReader. It has a connection and the types of the node's directory."""
 
     def __init__(self, url: str) -> None:
         self._stack = ExitStack()
@@ -67,7 +73,7 @@ class IgniteReader:
         self.close = self._stack.close
 
     def was_rewritten(self, _task: ChunkTask) -> bool:
-        """See BulkReader: reading shows it."""
+        """See BulkReader: reading detects it."""
         return False
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> ScannedLines:
@@ -85,7 +91,7 @@ class IgniteReader:
         return ScannedLines(self._client, self._types, chunk, rows, dialect)
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """See BulkReader: then the table is planned anew, with what it has now."""
+        """See BulkReader: then the table is planned again, with its present columns."""
         return isinstance(error, RowUnfit)
 
 
@@ -108,7 +114,7 @@ class ScannedLines:
         self.row_count = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        """See Lines. Raises RowUnfit, CellUnfit, KeyNotUsable and what scanning does."""
+        """See Lines. Raises RowUnfit, CellUnfit, KeyNotUsable and the errors of scanning."""
         chunk = self._chunk
         for partition in chunk.partitions or (ALL,):
             for piece in entries(self._client, self._types, chunk.cache, chunk.cache_id, partition):
@@ -116,24 +122,24 @@ class ScannedLines:
                     parts = self._rows.columns(piece)
                 except ShapeUnfit as error:
                     raise RowUnfit(
-                        f"cache {chunk.cache} has {error.what}, which no scan before had",
-                        hint="The table is planned anew by itself.",
+                        f"cache {chunk.cache} has {error.what}, which no earlier scan had",
+                        hint="Do nothing: the table is planned again automatically.",
                         cache=chunk.cache,
                     ) from error
                 for columns in parts:
-                    yield self._written(columns)
+                    yield self._write(columns)
         if self._rows.skipped:
             logger.info(
                 "rows are left to the change log", cache=chunk.cache, row_count=self._rows.skipped
             )
 
-    def _written(self, columns: list[Any]) -> bytes:
+    def _write(self, columns: list[Any]) -> bytes:
         neutral = [one.neutral for one in self._chunk.reads]
         if self._dialect is LineDialect.LOAD_DATA:
             written = load_data_lines(columns)
         else:
             held = [
-                _held(column, how, place, self.row_count)
+                _as_postgres(column, how, place, self.row_count)
                 for place, (column, how) in enumerate(zip(columns, self._chunk.reads, strict=True))
             ]
             written = copy_lines(held, neutral, first_row=self.row_count)
@@ -141,8 +147,10 @@ class ScannedLines:
         return written
 
 
-def _held(column: Any, how: ColumnRead, place: int, first_row: int) -> Any:
-    """A column as PostgreSQL has to get it: what its statement does on the other path."""
+def _as_postgres(column: Any, how: ColumnRead, place: int, first_row: int) -> Any:
+    """Return a column in the form that PostgreSQL needs, as its statement does on the other
+    path.
+    """
     column = prepared(column, how.prepare)
     if how.exact is Exact.AS_TEXT:
         return pa.array(exact_texts(column, how.neutral), pa.string())
@@ -156,7 +164,7 @@ def _held(column: Any, how: ColumnRead, place: int, first_row: int) -> Any:
 
 
 def open_reader(url: str, _snapshot_id: str, _snapshot_text: str) -> IgniteReader:
-    """See BulkSource. Raises what connecting does."""
+    """See BulkSource. Raises the errors of connecting."""
     return IgniteReader(url)
 
 

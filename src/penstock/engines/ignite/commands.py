@@ -30,10 +30,10 @@ def _resend(config: Config, values: Values, more: Sequence[str]) -> Iterator[Don
 COMMANDS = (
     Command(
         name="delete-lost-segment-links",
-        help="Let the consumers of a node go on behind the last hole in its CDC directory.\n\n"
-        "Of segments 2, 3, 8, 10 and 11 it deletes 2, 3 and 8, and with them the saved state: what "
-        "consumers were not given of them is lost to them. The same as control.sh --cdc "
-        "delete_lost_segment_links, for the node's directory alone; no node has to run.",
+        help="Let the consumers of a node continue after the last hole in its CDC directory.\n\n"
+        "Of segments 2, 3, 8, 10 and 11 it deletes 2, 3 and 8, and with them the saved state: "
+        "their unread changes are lost to consumers. The same as control.sh --cdc "
+        "delete_lost_segment_links, for only the node's directory; no node has to run.",
         example="node.toml --yes",
         exit_codes="0 done, or there was no hole; 1 an error, or the answer was no; 2 wrong usage",
         question=QUESTION,
@@ -41,17 +41,17 @@ COMMANDS = (
             Option(
                 name="--node-id",
                 metavar="ID",
-                help="The consistent id of one node, where the work directory has several.",
+                help="The consistent id of one node, if the work directory has several.",
             ),
         ),
         run=_delete_lost,
     ),
     Command(
         name="resend",
-        help="Have the cluster write all rows of caches into its log once more.\n\n"
-        "Runs control.sh --cdc resend, at address= of url where it has one, and prints "
-        "what that says. Consumers get every row as a put with its version: of two changes of a "
-        "key the one with the greater version is the later.",
+        help="Make the cluster write all rows of caches into its log once more.\n\n"
+        "Runs control.sh --cdc resend, at address= of url if it has one, and prints "
+        "its output. Consumers get every row as a put with its version: of two changes of a key, "
+        "the one with the greater version is the later one.",
         example="node.toml --caches person,SQL_PUBLIC_CITY",
         exit_codes="0 done, 1 control.sh failed, 2 wrong usage",
         options=(
@@ -59,7 +59,7 @@ COMMANDS = (
             Option(
                 name="--control",
                 metavar="PATH",
-                help="Of control.sh. Default: $IGNITE_HOME/bin/control.sh.",
+                help="Path of control.sh. Default: $IGNITE_HOME/bin/control.sh.",
             ),
         ),
         more="of control.sh itself, such as --host, --port, --user and --password",

@@ -1,4 +1,4 @@
-"""What only the cluster can do: Ignite's own `control.sh` is called."""
+"""Calls of Ignite's own `control.sh`, for tasks that only the cluster can do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ INVALID_ARGUMENTS = 1
 _CAUSES = {
     INVALID_ARGUMENTS: "it does not take these arguments",
     2: "it cannot connect to the cluster",
-    3: "the cluster does not take the user and password",
+    3: "the cluster does not accept the user and password",
 }
-_ADDRESS = "Say how to connect behind --, as to control.sh: -- --host HOST --port PORT (that of "
+_ADDRESS = "Add the connection after --, as for control.sh: -- --host HOST --port PORT (that of "
 _ADDRESS += "thin clients) --user NAME --password PASSWORD."
 
 
@@ -37,17 +37,19 @@ class ControlFailed(PenstockError):
 def resend(
     addresses: Sequence[tuple[str, int]], caches: str, control: str | None, more: Sequence[str]
 ) -> Iterator[Done]:
-    """Write all rows of caches, parted by commas, into the log; each line that is said.
+    """Write all rows of caches, separated by commas, into the log; yield each line of its
+    output.
 
-    addresses: host and port of thin client connectors; the first is taken, unless more, options of
-    the script itself, says where to connect.
+    addresses: host and port of thin client connectors; the first one is used. more: options of
+    the script itself, which may set the address instead.
+
     Raises ControlMissing, ControlFailed, UsageWrong.
     """
     names = [name.strip() for name in caches.split(",") if name.strip()]
     if not names:
         raise UsageWrong("Caches are not specified.", hint="Name them: --caches a,b.")
     command = ("--cdc", "resend", "--caches", ",".join(names), "--enable-experimental", "--yes")
-    return _said(_script(control), (*_place(addresses, more), *more, *command))
+    return _run_script(_script(control), (*_place(addresses, more), *more, *command))
 
 
 def _place(addresses: Sequence[tuple[str, int]], more: Sequence[str]) -> tuple[str, ...]:
@@ -69,7 +71,7 @@ def _script(given: str | None) -> Path:
     return path
 
 
-def _said(script: Path, arguments: Sequence[str]) -> Iterator[Done]:
+def _run_script(script: Path, arguments: Sequence[str]) -> Iterator[Done]:
     try:
         child = subprocess.Popen(
             [str(script), *arguments],
@@ -91,10 +93,10 @@ def _said(script: Path, arguments: Sequence[str]) -> Iterator[Done]:
             lines.append(line.rstrip("\n"))
             yield Done(message=lines[-1], fields={"line": lines[-1]})
     if child.returncode:
-        raise _failed(child.returncode, lines)
+        raise _failure(child.returncode, lines)
 
 
-def _failed(status: int, lines: Sequence[str]) -> PenstockError:
+def _failure(status: int, lines: Sequence[str]) -> PenstockError:
     told = [line.strip() for line in lines if line.strip().strip("-")]
     cause = _CAUSES.get(status, next((line for line in told if "cancel" in line), "see its output"))
     text = f"control.sh ended with {status}: {cause}"
@@ -102,6 +104,6 @@ def _failed(status: int, lines: Sequence[str]) -> PenstockError:
         return UsageWrong(text, hint="See its output.")
     return ControlFailed(
         text,
-        hint=_ADDRESS if status in _CAUSES else "Mend what it says, then try again.",
+        hint=_ADDRESS if status in _CAUSES else "Fix the cause that it names, then try again.",
         status=status,
     )

@@ -1,4 +1,4 @@
-"""A node's work directory: its segments for consumers, and what tells of types and caches."""
+"""Work directory of a node: its segments for consumers, and its files of types and caches."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TypeMapping(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """A cache. group: of caches that share their files; None mostly."""
+    """A cache. group: the group of caches with which it shares files; usually None."""
 
     cache_id: int
     name: str
@@ -59,12 +59,14 @@ class Cache(NamedTuple):
 
 
 def open_directory(url: str) -> NodeDirectory:
-    """The part `direct` of the engine. Raises UrlInvalid, CdcDirectoryMissing."""
+    """Return the part `direct` of the engine. Raises UrlInvalid, CdcDirectoryMissing."""
     return NodeDirectory(IgniteUrl.parse(url))
 
 
 def open_any(text: str) -> NodeDirectory:
-    """The first node of a list whose directories are there. Raises what open_directory() does."""
+    """Return the first node of a list whose directories exist. Raises the errors of
+    open_directory().
+    """
     error: CdcDirectoryMissing | None = None
     for url in split_urls(text):
         try:
@@ -76,7 +78,12 @@ def open_any(text: str) -> NodeDirectory:
 
 
 class Segment(NamedTuple):
-    """All bytes of a segment. checked: see `wal.checked_end`. scanned: what is in it, if known."""
+    """All bytes of a segment.
+
+    Attributes:
+        checked: see `wal.checked_end`.
+        scanned: its changes, if they are known.
+    """
 
     data: bytes
     checked: int = 0
@@ -84,9 +91,10 @@ class Segment(NamedTuple):
 
 
 class _Ahead:
-    """Reads a segment in a thread of its own. What it cannot read is left to whoever asks for it.
+    """Reader of a segment in a separate thread. A file that it cannot read is left to the
+    caller.
 
-    What was read counts while the file stays as it was: a copy may still be growing.
+    The result counts only if the file has not changed since: a copy may still be growing.
     """
 
     def __init__(self, segment: int, path: Path, read: Callable[[int], Segment]) -> None:
@@ -98,13 +106,13 @@ class _Ahead:
         self._thread.start()
 
     def _run(self) -> None:
-        # It may not be there yet, or be broken: read in its turn, it says so.
+        # It may be missing, or broken: reading it in its turn raises the error.
         with contextlib.suppress(PenstockError, OSError):
             stamp = _stamp(self._path)
             self._found = stamp, self._read(self.segment)
 
     def result(self) -> Segment | None:
-        """What was read; None where it could not be."""
+        """Return the segment; None if it could not be read."""
         self._thread.join()
         with contextlib.suppress(OSError):
             if self._found is not None and self._found[0] == _stamp(self._path):
@@ -156,11 +164,11 @@ class NodeDirectory(CdcState):
         self._event = self._event_of(PlainCdcEvent)
 
     def know_tables(self, names: Sequence[str]) -> None:
-        """See DirectLog: the log has the id of a cache, which follows from its name."""
+        """See DirectLog: the log has only the id of a cache, which follows from its name."""
         self._names.update({cache_id(name): name for name in names})
 
     def name_of(self, number: int) -> str | None:
-        """Return the name of a cache that is there, was there, or is known; None for another."""
+        """Return the name of a cache that exists, existed, or is known; None for another."""
         return self._names.get(number)
 
     def _check(self, url: IgniteUrl) -> None:
@@ -201,7 +209,7 @@ class NodeDirectory(CdcState):
         self._files.unlink(self.path(segment))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """How many bytes of the segments that are there lie between two positions."""
+        """Return the number of bytes of the existing segments between two positions."""
         found = 0
         for segment in self.segments():
             size = self.path(segment).stat().st_size
@@ -218,11 +226,11 @@ class NodeDirectory(CdcState):
     ) -> Any:
         """See DirectLog. The segment is read whole. Raises WalBroken, WalUnsupported.
 
-        held: what was read of it before. unreadable: called with each record that has changes of
-        encrypted caches, in place of a warning.
+        held: the part of it that was already read. unreadable: called with each record that has
+        changes of encrypted caches, instead of a warning.
         """
         if held is None:
-            held = self.read_segment(segment, ahead=self.checked)
+            held = self.read_segment(segment, ahead=self.check)
         return self._walk(
             held.data,
             number=segment,
@@ -242,12 +250,13 @@ class NodeDirectory(CdcState):
         *,
         reads_ahead: bool,
     ) -> tuple[Segment, Changes, wal.Scanned]:
-        """The changes of a segment at once, as walk() gives them, and what else is in it.
+        """Return the changes of a segment together, as walk() yields them, and the rest of its
+        contents.
 
-        unreadable: called with each record that has changes of encrypted caches; a warning of those
-        that it passes over comes here. reads_ahead: the next one is looked at meanwhile.
+        unreadable: called with each record that has changes of encrypted caches; this method
+        warns about those that it skips. reads_ahead: read the next segment in parallel.
         """
-        held = self.read_segment(segment, ahead=self.scanned if reads_ahead else None)
+        held = self.read_segment(segment, ahead=self.scan_whole if reads_ahead else None)
         found = held.scanned
         if found is None or begin:
             found = self._scan(
@@ -261,7 +270,7 @@ class NodeDirectory(CdcState):
         return held, Changes(held.data, found.rows, self._decode), found
 
     def _warn(self, record: wal.Encrypted) -> None:
-        """Say once of each cache group that its changes are not read."""
+        """Warn once for each cache group that its changes are not read."""
         for group in record.groups or (0,):
             if group not in self._warned:
                 self._warned.add(group)
@@ -288,9 +297,10 @@ class NodeDirectory(CdcState):
     def read_segment(
         self, segment: int, *, ahead: Callable[[int], Segment] | None = None
     ) -> Segment:
-        """All of a segment. Raises WalBroken, WalUnsupported where it is none.
+        """Read all of a segment. Raises WalBroken, WalUnsupported if it is not a segment.
 
-        ahead: checked() or scanned(), called with the next one in a thread beside other work.
+        ahead: check() or scan_whole(), called with the next segment in a thread beside other
+        work.
         """
         before, self._ahead = self._ahead, None
         held = before.result() if before is not None and before.segment == segment else None
@@ -305,13 +315,13 @@ class NodeDirectory(CdcState):
         wal.check_header(data, segment, str(self.path(segment)))
         return data
 
-    def checked(self, segment: int) -> Segment:
-        """The same, with as many checksums as are right."""
+    def check(self, segment: int) -> Segment:
+        """Return a segment with the number of its right checksums."""
         data = self._bytes_of(segment)
         return Segment(data, self._checked_end(data, segment, wal.HEADER_BYTES))
 
-    def scanned(self, segment: int) -> Segment:
-        """The same with its changes. Raises WalBroken, WalUnsupported."""
+    def scan_whole(self, segment: int) -> Segment:
+        """Return a segment with its changes. Raises WalBroken, WalUnsupported."""
         data = self._bytes_of(segment)
         name = str(self.path(segment))
         return Segment(data, scanned=self._scan(data, number=segment, name=name, begin=0))
@@ -343,7 +353,7 @@ class NodeDirectory(CdcState):
         return found
 
     def _type(self, type_id: int) -> BinaryType:
-        self.types_read.forget(type_id)  # what was known of it is of an earlier file
+        self.types_read.forget(type_id)  # the known type is from an earlier file
         return marshal.read_metadata(self._files.read_whole(self._types_in / f"{type_id}.bin"))
 
     def caches(self) -> list[Told]:
@@ -368,12 +378,12 @@ class NodeDirectory(CdcState):
                 yield Told(str(number), stamp, partial(_same, item))
 
     def config_path(self, cache: str) -> Path | None:
-        """The configuration of a cache of `caches`, as last asked; None where it is gone."""
+        """Return the configuration file of a cache, as listed by `caches`; None if it is gone."""
         path = self._configs.get(cache)
         return path if path is not None and path.exists() else None
 
     def made_ms(self, cache: str) -> int | None:
-        """When its configuration was written, ms since 1970; None where the cache is gone."""
+        """Return when its configuration was written, ms since 1970; None if the cache is gone."""
         path = self.config_path(cache)
         return None if path is None else _modified_ms(path)
 
@@ -398,12 +408,12 @@ class NodeDirectory(CdcState):
 
 
 def segments_in(directory: Path, files: Files = REAL_FILES) -> list[int]:
-    """The numbers of the segments in a directory, in order."""
+    """Return the numbers of the segments in a directory, in order."""
     return sorted(int(name[:16]) for name in files.listdir(directory) if _SEGMENT.match(name))
 
 
 def segment_path(directory: Path, segment: int) -> Path:
-    """The file of a segment."""
+    """Return the path of a segment."""
     return directory / f"{segment:016}.wal"
 
 
@@ -421,7 +431,7 @@ def _modified_ms(path: Path) -> int:
 
 
 def only_folder(url: IgniteUrl) -> str:
-    """The folder of the one node that a work directory has. Raises CdcDirectoryMissing."""
+    """Return the only node's folder in a work directory. Raises CdcDirectoryMissing."""
     root = url.work / url.cdc_path
     found = sorted(one.name for one in root.iterdir() if one.is_dir()) if root.is_dir() else []
     if len(found) == 1:
@@ -429,6 +439,6 @@ def only_folder(url: IgniteUrl) -> str:
     raise CdcDirectoryMissing(
         f"Can't find the folder to read WAL segments from! [workDir={url.work}, consistentId=null]",
         hint=f"{root} has {len(found)} nodes' folders ({', '.join(found) or 'none'}): name one in "
-        "url with ?consistentId=; set cdcEnabled in the node's data region where there is none.",
+        "url with ?consistentId=; set cdcEnabled in the node's data region if there is none.",
         path=str(root),
     )

@@ -19,10 +19,12 @@ _OPS = {1: "I", 2: "U", 3: "D", 4: "U"}
 
 
 class CdcEvent(Entry):
-    """One change of one key. Key and value are decoded when they are asked for.
+    """One change of one key. Key and value are decoded when they are accessed.
 
-    primary: False for a backup copy. partition, cache_id: as in Ignite. key_bytes, value_bytes: as
-    the node marshalled them.
+    Attributes:
+        primary: False for a backup copy.
+        partition, cache_id: as in Ignite.
+        key_bytes, value_bytes: as the node marshalled them.
     """
 
     __slots__ = ()
@@ -35,27 +37,27 @@ class CdcEvent(Entry):
 
     @property
     def table(self) -> str:
-        """The name of the cache; its id where the cache is gone."""
+        """Name of the cache; its id if the cache is gone."""
         return self.names.get(self.cache_id) or str(self.cache_id)
 
     @property
     def version(self) -> Version | None:
-        """What orders the changes of one key: a later one has the greater version."""
+        """Version that orders the changes of one key: a later change has the greater version."""
         return self.write_version
 
     @property
     def expire_time(self) -> int:
-        """When it expires, ms since 1970; 0: never."""
+        """Time at which it expires, ms since 1970; 0: never."""
         return self.expire_time_ms
 
     @property
     def source_xid(self) -> Version | None:
-        """The transaction: changes with the same one belong together. None outside one."""
+        """Id of the transaction, shared by its changes; None outside a transaction."""
         return self.near_version
 
     @property
     def commit_time(self) -> datetime.datetime:
-        """When the node wrote it; UTC."""
+        """Time at which the node wrote it; UTC."""
         return _EPOCH + datetime.timedelta(milliseconds=self.time_ms)
 
     def __repr__(self) -> str:
@@ -69,10 +71,10 @@ class PlainCdcEvent(CdcEvent):
 
     @property
     def key(self) -> Any:
-        """As CdcEvent has it, with plain dates."""
+        """Key as in CdcEvent, with plain dates."""
         return with_plain_dates(super().key)
 
     @property
     def value(self) -> Any:
-        """As CdcEvent has it, with plain dates."""
+        """Value as in CdcEvent, with plain dates."""
         return with_plain_dates(super().value)

@@ -1,4 +1,4 @@
-"""The part `extraction`: the engine of a node's directory, with the handover before it."""
+"""Part `extraction`: the engine of a node's directory, with the handover before it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,16 @@ def opened(
     tables: Callable[[], list[TableDefinition]],
     stop: Callable[[], bool],
 ) -> Iterator[IgniteEngine]:
-    """See Extraction. The node's log tells all. Raises CdcDirectoryMissing, TimeZoneUnknown."""
+    """See Extraction. The node's log has everything. Raises CdcDirectoryMissing,
+    TimeZoneUnknown.
+    """
     del options, tables
     config = pipeline.config
     source = config.source
     check_zone(source.time_zone)
     begin = copied_ms = 0
     if config.pipeline.mode is Mode.DATA_CHANGE:
-        begin = handover.prepared(
+        begin = handover.prepare(
             pipeline,
             open_any(source.url),
             is_one=not is_list(source.url),
@@ -77,13 +79,13 @@ def opened(
 
 
 def check_zone(name: str) -> None:
-    """Raises TimeZoneUnknown."""
+    """Raise TimeZoneUnknown if the machine does not know the time zone."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         raise TimeZoneUnknown(
-            f"{name!r} in [source] timeZone is no time zone that this machine knows",
-            hint='Write it like timeZone = "Europe/Berlin", as the nodes have it; without it it is '
-            "UTC.",
+            f"{name!r} in [source] timeZone is not a time zone that this machine knows",
+            hint='Write it like timeZone = "Europe/Berlin", the time zone of the nodes; the '
+            "default is UTC.",
             name=name,
         ) from error

@@ -1,9 +1,9 @@
-"""The handover of an Ignite source, in the extract process.
+"""Handover of an Ignite source, in the extract process.
 
-The place where the changes begin is noted before anything is read. Then every entry is looked at
-once, so that the log and the bulk load begin with columns that hold them all; what has no place in
-them was put later, and comes with the changes. Nothing is stopped, and nothing has to be kept for
-the bulk load. Not here: reading its rows (`bulk_reader.py`).
+The place where the changes begin is noted before anything is read. Then every entry is read
+once, so that the log and the bulk load begin with columns that hold all of them; a value that
+does not fit them was put later, and arrives with the changes. Nothing is stopped, and nothing
+has to be kept for the bulk load. Not here: reading its rows (`bulk_reader.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = structlog.get_logger(__name__)
 faults.declare("ignite.handover.placed", "ignite.handover.learned")
 
 
-def prepared(
+def prepare(
     pipeline: Pipeline,
     directory: NodeDirectory,
     *,
@@ -50,26 +50,28 @@ def prepared(
     has_begun: bool,
     stop: Callable[[], bool],
 ) -> int:
-    """Make the handover; the position where an empty log begins, 0 for the first segment.
+    """Make the handover and return the position where an empty log begins; 0 for the first
+    segment.
 
-    is_one: there is no other node whose changes are read. has_begun: the log has a position.
-    Stopped in between it is taken up again by the next start. Raises LogWithoutBulkLoad,
-    AddressMissing and what scanning does.
+    If it is stopped, the next start continues it. is_one: changes of no other node are read.
+    has_begun: the log has a position.
+
+    Raises LogWithoutBulkLoad, AddressMissing and the errors of scanning.
     """
     config = pipeline.config
     state = read_handover(config)
     check_bulk_load(config, state, has_begun=has_begun)
     if state is None or not state.slot_position:
         check_address(config)
-        state = _placed(config, directory, is_one=is_one)
+        state = _note_place(config, directory, is_one=is_one)
         faults.point("ignite.handover.placed")
     if not state.position:
-        state = _learned(config, directory, state, stop)
+        state = _learn_columns(config, directory, state, stop)
     return IgnitePosition.parse(state.slot_position).ordinal
 
 
 def begun_ms(config: Config) -> int:
-    """When the handover noted its place, ms since 1970; 0 without one."""
+    """Return when the handover noted its place, ms since 1970; 0 without a handover."""
     state = read_handover(config)
     if state is None or not state.steps:
         return 0
@@ -77,10 +79,13 @@ def begun_ms(config: Config) -> int:
 
 
 def capture(directory: NodeDirectory, *, saves: bool = False) -> int:
-    """The position behind all that is archived: a scan that begins now has all before it.
+    """Return the position after the last archived segment: a scan that begins now has all before
+    it.
 
-    Where the node itself still gives the changes, or has archived nothing, the first segment's.
-    saves: note that it has stopped giving them; the directory's lock has to be held.
+    If the node itself still delivers the changes, or has archived nothing, it is the position of
+    the first segment.
+
+    saves: note that the node has stopped delivering them; the directory's lock has to be held.
     """
     segments = directory.segments()
     if not directory.is_active():
@@ -95,8 +100,8 @@ def capture(directory: NodeDirectory, *, saves: bool = False) -> int:
     return position_of(max(places)) if places else 0
 
 
-def _placed(config: Config, directory: NodeDirectory, *, is_one: bool) -> Handover:
-    """Note the place. Of several nodes it is the beginning: older changes do no harm."""
+def _note_place(config: Config, directory: NodeDirectory, *, is_one: bool) -> Handover:
+    """Note the place. For several nodes it is the beginning: older changes do no harm."""
     place = 0
     if is_one:
         held = directory.lock(LOCK_TIMEOUT_MS, stop=lambda: False, clock=REAL_CLOCK)
@@ -114,7 +119,7 @@ def _placed(config: Config, directory: NodeDirectory, *, is_one: bool) -> Handov
     return state
 
 
-def _learned(
+def _learn_columns(
     config: Config, directory: NodeDirectory, state: Handover, stop: Callable[[], bool]
 ) -> Handover:
     found = scanned_shapes(config, directory, taken_caches(config, directory), stop=stop)

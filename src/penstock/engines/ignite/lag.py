@@ -1,4 +1,4 @@
-"""What nodes have written: segments that are archived. What is behind them nobody knows."""
+"""Lag of nodes, by their archived segments. The amount of later changes is not known."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from penstock.ports.registry import is_list, split_urls
 class IgniteLag:
     """See SourceReader.
 
-    The position is the segment that the node writes to: never reached by the log, so that a lag is
-    at most the time since the last change, and never 0. Of several nodes it is their sum; while one
-    of them cannot be reached, the lag is not known.
+    The position is the segment that the node writes to. The log never reaches it, so a lag is at
+    most the time since the last change, and never 0. For several nodes it is their sum; while
+    one of them cannot be reached, the lag is not known.
     """
 
     def __init__(self, config: Config, _application_name: str) -> None:
-        """Raises CdcDirectoryMissing."""
+        """Open the directories. Raises CdcDirectoryMissing."""
         self._is_list = is_list(config.source.url)
         self._nodes = [open_directory(url) for url in split_urls(config.source.url)]
         self.is_closed = False
@@ -47,7 +47,7 @@ class IgniteLag:
         )
 
     def retention(self) -> Retention | None:
-        """See SourceReader: all segments that are there. The nodes' limit is not known here."""
+        """See SourceReader: all existing segments. The nodes' limit is not known here."""
         paths = [node.path(one) for node in self._nodes for one in node.segments()]
         found = [path.stat() for path in paths if path.exists()]
         if not found:
@@ -62,13 +62,13 @@ class IgniteLag:
 
 
 def _place(node: NodeDirectory) -> int:
-    """What is acknowledged, as the node's own state has it."""
+    """Return the acknowledged position, from the node's own state."""
     saved = node.load_place()
     return 0 if saved is None else position_of(saved)
 
 
 def _end(node: NodeDirectory, place: int) -> int:
-    """The segment that a node writes to."""
+    """Return the position of the segment that a node writes to."""
     last = max(node.segments(), default=place >> OFFSET_BITS)
     return max((last + 1) << OFFSET_BITS, place)
 
@@ -76,9 +76,10 @@ def _end(node: NodeDirectory, place: int) -> int:
 def _between(
     nodes: Sequence[tuple[NodeDirectory, int]], first: int, last: int, *, is_list: bool
 ) -> int:
-    """Bytes of archived segments; at least one, for what the nodes write to.
+    """Return the bytes of archived segments; at least one, for the segment that the nodes write
+    to.
 
-    Of a list: all that is behind the nodes' places.
+    For a list: all bytes after the nodes' places.
     """
     ends = [(at, _end(node, at)) if is_list else (first, last) for node, at in nodes]
     found = sum(node.bytes_between(*each) for (node, _), each in zip(nodes, ends, strict=True))

@@ -1,4 +1,4 @@
-"""The lock of a node's CDC directory, as Java takes it: a POSIX lock on byte 0 of `lock`."""
+"""Lock of a node's CDC directory, as Java takes it: a POSIX lock on byte 0 of `lock`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ ATTEMPT_INTERVAL_S = 1.0
 POLL_S = 0.1
 _FLOCK = struct.Struct("@hhqqi4x")  # of Linux: kind, from where, begin, length, process
 
-# A POSIX lock is the process's: it does not exclude a second reader in this process, and goes when
-# any descriptor of the file is closed. So what this process holds is kept here, by file, and such a
-# file is not opened again.
+# A POSIX lock belongs to the process: it does not exclude a second reader in this process, and is
+# released when any descriptor of the file is closed. So the locks of this process are listed here,
+# by file, and such a file is not opened again.
 _held: dict[tuple[int, int, int], str] = {}
 _held_lock = threading.Lock()
 
@@ -30,17 +30,17 @@ logger = structlog.get_logger(__name__)
 
 
 class DirectoryTaken(PenstockError):
-    """Another process, Ignite's utility perhaps, reads the directory. fields: path, holder."""
+    """Another process, perhaps Ignite's utility, reads the directory. fields: path, holder."""
 
     code = "IG50"
     retry = "backoff"
 
 
 class CdcLock:
-    """Held until release(); it goes with the process however that ends."""
+    """Lock that is held until release(); the system releases it when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Take it without waiting. Raises BlockingIOError."""
+        """Take the lock without waiting. Raises BlockingIOError."""
         self.path = directory / "lock"
         with _held_lock:
             if _held_here(self.path):
@@ -58,7 +58,7 @@ class CdcLock:
             _held[self._key] = text
 
     def release(self) -> None:
-        """Let others have it. What it says of its holder stays, as Ignite leaves it."""
+        """Release the lock. The file keeps the holder's name, as Ignite leaves it."""
         with _held_lock:
             if _held.pop(self._key, None) is not None:
                 os.close(self._descriptor)
@@ -69,7 +69,7 @@ def _key_of(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def _held_here(path: Path) -> str:
-    """Return what the lock says of its holder if this process holds it; empty if it does not."""
+    """Return the holder's name from the lock if this process holds it; empty if it does not."""
     try:
         return _held.get(_key_of(path.stat()), "")
     except FileNotFoundError:
@@ -77,7 +77,7 @@ def _held_here(path: Path) -> str:
 
 
 def holder(directory: Path) -> str:
-    """What the file says of who has it, or had it last."""
+    """Return the name of the present or last holder, from the file."""
     if held := _held_here(directory / "lock"):
         return held
     data = (directory / "lock").read_bytes()[1:]
@@ -85,7 +85,9 @@ def holder(directory: Path) -> str:
 
 
 def reader_of(directory: Path) -> int:
-    """The process that has it; 0 where none has. It is only asked for, never taken."""
+    """Return the process that holds the lock; 0 if none does. The lock is only tested, never
+    taken.
+    """
     if _held_here(directory / "lock"):
         return os.getpid()
     try:
@@ -101,7 +103,7 @@ def reader_of(directory: Path) -> int:
 
 
 def not_acquired(directory: Path, held_by: str, waited_s: float = 0) -> str:
-    """The published text where another process has it."""
+    """Return the published text for a lock that another process holds."""
     return (
         f"Failed to acquire file lock [holder={held_by}, time={waited_s:.0f} sec, "
         f"path={directory / 'lock'}]"
@@ -111,7 +113,9 @@ def not_acquired(directory: Path, held_by: str, waited_s: float = 0) -> str:
 def take(
     directory: Path, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
 ) -> CdcLock | None:
-    """Take it, trying once a second for so long; None when asked to stop. Raises DirectoryTaken."""
+    """Take the lock, trying once a second for this time; None when asked to stop. Raises
+    DirectoryTaken.
+    """
     began_s = clock.monotonic_s()
     while not stop():
         try:

@@ -1,4 +1,4 @@
-"""Segments before a hole are deleted, as `control.sh --cdc delete_lost_segment_links` does it."""
+"""Deleting segments before a hole, as `control.sh --cdc delete_lost_segment_links` does."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class CdcNotConfigured(PenstockError):
 
 
 class LostLinksTaken(PenstockError):
-    """Somebody reads the directory whose lost segments should be deleted. fields: path, holder."""
+    """Another process reads the directory whose lost segments should be deleted. fields: path,
+    holder.
+    """
 
     code = "IG61"
     retry = "operator"
 
 
 def delete_lost(url: str, node_id: str | None) -> Iterator[Done]:
-    """Of one node, or of all there are. Raises CdcNotConfigured, LostLinksTaken."""
+    """Delete the lost segments of one node, or of all nodes. Raises CdcNotConfigured,
+    LostLinksTaken.
+    """
     nodes = [IgniteUrl.parse(one) for one in split_urls(url)]
     wanted = [one for one in nodes if not node_id or one.folder == folder_of(node_id)]
     for node in wanted or nodes[:1]:
@@ -68,10 +72,10 @@ def _directories(url: IgniteUrl, node_id: str | None) -> list[Path]:
 
 
 def delete_below_hole(directory: Path, files: Files = REAL_FILES) -> list[int]:
-    """Delete the segments below the last hole, and with one the saved place; their numbers.
+    """Delete the segments below the last hole, and the saved place if any; return their numbers.
 
-    The place goes first: after a crash in between, what is left is found again. Raises
-    LostLinksTaken; then nothing was changed.
+    The place is deleted first: after a crash in between, the remaining segments are found again.
+    If it raises LostLinksTaken, nothing was changed.
     """
     try:
         lock = CdcLock(directory)

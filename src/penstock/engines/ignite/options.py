@@ -1,4 +1,4 @@
-"""What the pipeline file may say of a node's directory; see `ports.config.EngineOptions`."""
+"""Options of a node's directory in the pipeline file; see `ports.config.EngineOptions`."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def check_url(url: str) -> None:
 
 
 def problems(_: ChangeExtractorSection) -> Iterator[tuple[str, str]]:
-    """See EngineOptions. There is no extraction."""
+    """See EngineOptions. There are no options of extraction."""
     return iter(())

@@ -1,4 +1,4 @@
-"""What a plan asks of a node; see `ports.plan.Planned`. It is no target."""
+"""Plan for a node as source; see `ports.plan.Planned`. It cannot be a target."""
 
 from __future__ import annotations
 

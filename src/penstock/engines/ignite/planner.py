@@ -1,10 +1,10 @@
-"""What the bulk load asks of an Ignite source: points, definitions and chunks.
+"""Planner of the bulk load from an Ignite source: points, definitions and chunks.
 
-A point is a place in the node's log, and there is no snapshot: rows are read later, one partition
-after the other, and the changes from the point on are applied over them. Each change puts or
-removes a whole value by its key, so what is left in the end is what the last one says, whatever a
-scan met; the tables are equal to the caches once the changes are applied that the node's log had
-when the scan ended (`release`).
+A point is a place in the node's log, and there is no snapshot: rows are read later, one
+partition after the other, and the changes from the point on are applied over them. Each change
+puts or removes a whole value by its key, so the last change determines the final row, whatever a
+scan read; the tables are equal to the caches once the changes that the node's log had at the end
+of the scan are applied (`release`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ logger = structlog.get_logger(__name__)
 
 
 class IgnitePlanner:
-    """See `ports.planner.Planning`. first: of the handover's point."""
+    """See `ports.planner.Planning`. first: returns the handover's point."""
 
     positions: PositionKind = IgnitePosition
 
     def __init__(self, config: Config, *, first: Callable[[], Point | None]) -> None:
-        """Raises AddressMissing, CdcDirectoryMissing."""
+        """Read the options. Raises AddressMissing, CdcDirectoryMissing."""
         check_address(config)
         self._config = config
         self._url = thin_url(config.source.url)
@@ -64,7 +64,7 @@ class IgnitePlanner:
         self.first_point = first
 
     def __enter__(self) -> Self:
-        """Nothing is opened."""
+        """Return the planner; it opens nothing."""
         return self
 
     def __exit__(
@@ -73,10 +73,10 @@ class IgnitePlanner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Nothing was opened."""
+        """Do nothing: the planner holds nothing."""
 
     def fresh_point(self) -> Point:
-        """See Planner: where the node's log is now."""
+        """See Planner: the present place of the node's log."""
         position = IgnitePosition(capture(self._directory) if self._is_one else 0)
         return Point(
             position=position,
@@ -85,27 +85,29 @@ class IgnitePlanner:
         )
 
     def release(self) -> Position | None:
-        """See Planner: where the node's log ends now; of several nodes it is not known."""
+        """See Planner: the present end of the node's log; for several nodes it is not known."""
         if not self._is_one:
             return None
         place = node_end(self._url, self._directory)
         return None if place is None else IgnitePosition(position_of(place))
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """See Planner: their rows did not fit what was known of them, so all are looked at."""
+        """See Planner: rows did not fit the known columns, so all entries are read."""
         caches = [one for one in self._caches() if one.name in {name.name for name in tables}]
         shapes = known_shapes(self._config, self._directory)
-        known = {one.name: shapes.kept()[one.name] for one in caches if one.name in shapes.kept()}
+        known = {
+            one.name: shapes.all_kept()[one.name] for one in caches if one.name in shapes.all_kept()
+        }
         keep_scanned(
             self._config, scanned_shapes(self._config, self._directory, caches, kept=known)
         )
         shapes = known_shapes(self._config, self._directory)
-        found = [shapes.known(one.name, one.cache_id) for one in caches]
+        found = [shapes.known_relation(one.name, one.cache_id) for one in caches]
         return [definition_of(one) for one in found if one is not None]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. Ranges of partitions; columns are texts of ColumnRead."""
-        kept = known_shapes(self._config, self._directory).kept()
+        kept = known_shapes(self._config, self._directory).all_kept()
         with open_thin(self._url) as client:
             return {
                 read.definition.name: self._chunks(client, point, read, shape)
@@ -143,7 +145,9 @@ class IgnitePlanner:
         ]
 
     def _parts(self, client: ThinClient, cache: str) -> tuple[int, list[tuple[int, ...]]]:
-        """Entries of a cache, and its partitions in ranges; an empty one is all of it at once."""
+        """Return the number of a cache's entries, and its partitions in ranges; empty: all at
+        once.
+        """
         count = client.size(cache, cache_id(cache))
         path = self._directory.config_path(cache)
         config = None if path is None else read_cache_config(path.read_bytes(), str(path))
@@ -164,9 +168,10 @@ def _ranges(partitions: int, count: int) -> Iterator[tuple[int, ...]]:
 
 
 def _cut(kept: KeptShape | None, table: TableDefinition) -> KeptShape | None:
-    """What is known of a cache, as its definition has it; the log may know more by now.
+    """Return the known shape of a cache with its definition's columns; the log may know more by
+    now.
 
-    None where the cache was made again meanwhile: the definition must be read anew.
+    Returns None if the cache was recreated meanwhile: its definition must be read again.
     """
     sides = {one.name: one for one in kept.columns} if kept is not None else {}
     if kept is None or any(one.name not in sides for one in table.columns):

@@ -1,4 +1,4 @@
-"""The state files that Ignite's utility and ours share, byte for byte."""
+"""State files that penstock shares with Ignite's utility, byte for byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODE_FILE = "cdc-mode.bin"
 READER_FILE = "penstock-log.json"
 _PLACE = struct.Struct(">qii")
 _NODE, _UTILITY = b"IGNITE_NODE_ACTIVE", b"CDC_UTILITY_ACTIVE"
-# What java.io.ObjectOutputStream writes of a constant of CdcMode, but for the constant's name.
+# Output of java.io.ObjectOutputStream for a constant of CdcMode, without the constant's name.
 _MODE_HEAD = (
     b"\xac\xed\x00\x05~r\x00&org.apache.ignite.internal.cdc.CdcMode\x00\x00\x00\x00\x00\x00\x00\x00"
     b"\x12\x00\x00xr\x00\x0ejava.lang.Enum\x00\x00\x00\x00\x00\x00\x00\x00\x12\x00\x00xpt\x00\x12"
@@ -30,7 +30,7 @@ _MODE_HEAD = (
 
 
 class CdcStateBroken(PenstockError):
-    """A file of the state is not what Ignite's utility or penstock wrote. fields: path."""
+    """A file of the state was not written by Ignite's utility or penstock. fields: path."""
 
     code = "IG51"
     retry = "operator"
@@ -47,20 +47,20 @@ class DirectoryOfOtherLog(StateOfOtherLog):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """The change log that a node's segments are read into. log_id: its id."""
+    """Change log into which a node's segments are read. log_id: its id."""
 
     log_id: str
 
 
 class CdcState:
-    """The folder `state` of a node's CDC directory.
+    """Folder `state` of a node's CDC directory.
 
-    Where we are and who is active is in Ignite's files; what consumers were told, in ours: Java's
-    are neither read nor written.
+    The place and the active reader are in Ignite's files. What consumers were told is in
+    penstock's files: Java's are neither read nor written.
     """
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
-        """directory: with the segments. Nothing is read yet."""
+        """Store the directory with the segments. Nothing is read yet."""
         self._segments = directory
         self._directory = directory / STATE
         self._files = files
@@ -75,22 +75,24 @@ class CdcState:
         )
 
     def make(self) -> None:
-        """Make the folder."""
+        """Create the folder."""
         self._files.make_directory(self._directory)
 
     def load_place(self) -> LogPlace | None:
-        """The saved place. A file that is shorter than a place counts as none, as for Ignite."""
+        """Return the saved place. A file that is shorter than a place counts as none, as for
+        Ignite.
+        """
         data = self._read(PLACE_FILE)
         if data is None or len(data) < _PLACE.size:
             return None
         return LogPlace(*_PLACE.unpack_from(data))
 
     def save_place(self, place: LogPlace) -> None:
-        """Replace it, durably."""
+        """Replace the saved place, durably."""
         self._replace(PLACE_FILE, _PLACE.pack(*place))
 
     def drop_place(self) -> None:
-        """Forget it, durably: what is there comes from its beginning."""
+        """Delete the saved place, durably: reading starts at the first segment."""
         with suppress(FileMissing):
             self._files.unlink(self._directory / PLACE_FILE)
             self._files.fsync_directory(self._directory)
@@ -113,9 +115,9 @@ class CdcState:
         return self._reader.load(log_id) is not None
 
     def check_claimed(self, log_id: str) -> None:
-        """Check that a change log that goes on has begun with this directory.
+        """Raise DirectoryOfOtherLog unless the continuing change log began with this directory.
 
-        Raises DirectoryOfOtherLog; its numbers of segments say nothing about those that are here.
+        The log's segment numbers say nothing about the present segments.
         """
         if not self.is_claimed(log_id):
             raise DirectoryOfOtherLog(
@@ -129,7 +131,8 @@ class CdcState:
             )
 
     def check_read(self, segments: Sequence[Path]) -> None:
-        """See DirectLog: what was written after the saved place was not read before it.
+        """See DirectLog: a segment that was written after the saved place was not read before
+        it.
 
         Raises DirectoryOfOtherLog.
         """
@@ -139,7 +142,7 @@ class CdcState:
             if segment.stat().st_mtime_ns > saved_ns:
                 raise DirectoryOfOtherLog(
                     f"the saved state in {path} is past {segment.name}, which was written after "
-                    "it: the node numbers its segments anew",
+                    "it: the node's segment numbers start again",
                     hint="The node's disk was replaced, or its files were deleted. To get all "
                     f"that is there, remove the saved state: rm {path}",
                     place=str(path),
@@ -148,7 +151,9 @@ class CdcState:
                 )
 
     def is_active(self) -> bool:
-        """Whether the utility gives events, not the node itself. Raises CdcStateBroken."""
+        """Return whether the utility delivers events, not the node itself. Raises
+        CdcStateBroken.
+        """
         data = self._read(MODE_FILE)
         if data in (None, _MODE_HEAD + _NODE):
             return False
@@ -163,7 +168,7 @@ class CdcState:
         )
 
     def save_active(self) -> None:
-        """The utility gives events from now on."""
+        """Note that the utility delivers events from now on."""
         self._replace(MODE_FILE, _MODE_HEAD + _UTILITY)
 
     def load_told(self, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The caches of a node as tables; see `ports.tables.Tables`."""
+"""Caches of a node as tables; see `ports.tables.Tables`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def server_of(url: str) -> Server:
 
 
 def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
-    """See Tables: caches whose columns are known, by their table or by what was put into them."""
+    """See Tables: caches whose columns are known, from their table or from their entries."""
     del dropped
     return [definition_of(one) for one in known_relations(config)]
 
 
 def definition_of(relation: Relation) -> TableDefinition:
-    """A cache as a target has to make it."""
+    """Return a cache as a target's table definition."""
     key = tuple(relation.columns[at].name for at in relation.key)
     return TableDefinition(
         name=TableName(relation.schema, relation.name),
@@ -61,7 +61,7 @@ def definition_of(relation: Relation) -> TableDefinition:
 
 
 def relation_of(definition: TableDefinition) -> Relation:
-    """A table's shape as the log has it."""
+    """Return a table's shape in the log."""
     names = [one.name for one in definition.columns]
     key = tuple(names.index(name) for name in definition.primary_key)
     return Relation(
@@ -85,12 +85,12 @@ def relation_of(definition: TableDefinition) -> Relation:
 
 
 def describe(_definition: TableDefinition) -> SchemaDescription:
-    """See SchemaSource: a cache has columns and a key, and what SQL adds is not carried."""
+    """See SchemaSource: a cache has columns and a key; SQL's additions are not copied."""
     return SchemaDescription(defaults={})
 
 
 def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
-    """See Tables. None also where the patterns alone decide; see `source/captures.py`."""
+    """See Tables. Returns None also if only the patterns decide; see `source/captures.py`."""
     if not is_asked_for(config):
         return None
     kept = checkpoint.load(config.layout.state / FOLLOWED_FILE, FollowedCaches)
@@ -100,7 +100,7 @@ def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
 
 
 def present(config: Config, patterns: Sequence[str], known: Followed) -> Present:
-    """See Tables. A cache is new once its columns are known: by its table, or its first row."""
+    """See Tables. A cache is new once its columns are known, from its table or its first row."""
     asked = replace(config, source=replace(config.source, tables=tuple(patterns)))
     found = {table_of(one.name) for one in known_relations(asked)}
     there = taken_caches(asked, open_any(config.source.url))
@@ -116,11 +116,11 @@ def everything(_url: str) -> str:
 
 
 def namespace(_url: str, _schema: str, *, is_same: bool) -> str:
-    """See Tables: it is no target."""
+    """See Tables: it cannot be a target."""
     del is_same
     return ""
 
 
 def shift(_config: Config) -> int:
-    """See Tables: positions stay what they are."""
+    """See Tables: positions do not change."""
     return 0

@@ -1,8 +1,8 @@
-"""A node's thin client connector: caches scanned by partition, keys and values as bytes.
+"""Thin client connector of a node: caches scanned by partition, keys and values as bytes.
 
-pyignite connects, logs in and makes TLS; what a scan asks and gets goes through its connections as
+pyignite connects, logs in and opens TLS. Requests and answers of a scan pass its connections as
 bytes (`Connection.request`), because its own values are not those of the log: numbers lose their
-width, dates their zone, objects their type. Not here: what the bytes are (`codec.ignite.pages`).
+width, dates their zone, objects their type. Not here: decoding the bytes (`codec.ignite.pages`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from penstock.model import PenstockError
 ALL = -1  # partitions
 PAGE_BYTES = 2 * 2**20
 FIRST_ROWS, ROWS_MAX = 16, 4096
-TIMEOUT_S = 600.0  # of one answer
+TIMEOUT_S = 600.0  # for one answer
 HANDSHAKE_S = 10.0
-AGAIN = "It is tried again by itself; start the node where it is down."
+AGAIN = "penstock retries automatically; start the node if it is down."
 _SCAN, _PAGE, _CLOSE, _NAMES, _SIZE = 2000, 2001, 0, 1050, 1020
 _NO_CACHE = 1000
 _SQL, _TEXT = 2004, 9
@@ -49,7 +49,7 @@ _TLS = {
     "sslpassword": "ssl_keyfile_password",
 }
 
-# What it logs of failures comes typed from here.
+# Its log of failures is replaced by typed errors from here.
 logging.getLogger("pyignite").setLevel(logging.CRITICAL + 1)
 
 
@@ -74,13 +74,13 @@ class ThinClient:
     """A connection to one node, for one thread."""
 
     def __init__(self, connection: Connection, place: str) -> None:
-        """See open_thin()."""
+        """Store the connection; see open_thin()."""
         self._connection = connection
         self._place = place
-        self._rows: dict[int, int] = {}  # of a page, by cache
+        self._rows: dict[int, int] = {}  # per page, by cache
 
     def names(self) -> list[str]:
-        """Of the caches that there are."""
+        """Return the names of the existing caches."""
         data = self._ask(_NAMES, b"", "listing the caches")
         (count,) = struct.unpack_from("<i", data)
         found, at = [], 4
@@ -91,16 +91,19 @@ class ThinClient:
         return found
 
     def size(self, cache: str, cache_id: int) -> int:
-        """Entries of a cache, without backups. Raises CacheGone, ScanFailed, ConnectionLost."""
+        """Return the number of entries of a cache, without backups.
+
+        Raises CacheGone, ScanFailed, ConnectionLost.
+        """
         asked = struct.pack("<iBiB", cache_id, 0, 1, _PRIMARY)
         data = self._ask(_SIZE, asked, f"counting {cache}", cache)
         return int(struct.unpack_from("<q", data)[0])
 
     def scan(self, cache: str, cache_id: int, partition: int = ALL) -> Iterator[list[Entry]]:
-        """The entries of a partition, in pages of about PAGE_BYTES.
+        """Yield the entries of a partition, in pages of about PAGE_BYTES.
 
-        What is changed meanwhile comes as it was before or after, or not at all. Raises CacheGone,
-        ScanFailed, ConnectionLost.
+        An entry that is changed meanwhile is returned with its old or new value, or not at all.
+        Raises CacheGone, ScanFailed, ConnectionLost.
         """
         rows = self._rows.get(cache_id, FIRST_ROWS)
         while True:
@@ -108,7 +111,7 @@ class ThinClient:
             fitting = _fitting(len(page), size_bytes)
             if not has_more or rows >= fitting:
                 break
-            self._close(cursor, cache)  # pages of more rows are worth a second beginning
+            self._close(cursor, cache)  # larger pages are worth a second start
             self._rows[cache_id] = rows = fitting
         try:
             while True:
@@ -121,7 +124,9 @@ class ThinClient:
                 self._close(cursor, cache)
 
     def texts(self, sql: str, columns: int) -> list[tuple[str | None, ...]]:
-        """The rows of a query whose columns are texts. columns: how many. Raises ScanFailed."""
+        """Return the rows of a query whose columns are texts. columns: their number. Raises
+        ScanFailed.
+        """
         text = sql.encode()
         head = struct.pack("<iBBiiBi", 0, 0, _NULL, TEXT_ROWS_MAX, -1, _TEXT, len(text))
         data = self._ask(_SQL, head + text + struct.pack("<iB6xqB", 0, 1, 0, 0), "a query")
@@ -158,14 +163,14 @@ class ThinClient:
         self._ask(_CLOSE, struct.pack("<q", cursor), f"ending the scan of {cache}")
 
     def _ask(self, operation: int, asked: bytes, doing: str, cache: str = "") -> bytes:
-        """What the answer holds. Raises ConnectionLost, CacheGone, ScanFailed."""
+        """Return the content of the answer. Raises ConnectionLost, CacheGone, ScanFailed."""
         request = _REQUEST.pack(_REQUEST.size - 4 + len(asked), operation, 1) + asked
         socket = self._connection._socket
         try:
             answer = bytes(self._connection.request(request))
         except (OSError, EOFError) as error:
             if socket is not None:
-                socket.close()  # another one is in its place by now
+                socket.close()  # another one has replaced it by now
             raise ConnectionLost(
                 f"{doing} at {self._place}: {error}", hint=AGAIN, place=self._place
             ) from error
@@ -178,12 +183,12 @@ class ThinClient:
         if status == _NO_CACHE and cache:
             raise CacheGone(
                 f"cache {cache} was destroyed while it was read",
-                hint="Run the same command again: it goes on with the caches that there are.",
+                hint="Run the same command again: it continues with the existing caches.",
                 cache=cache,
             )
         raise ScanFailed(
             f"{doing} at {self._place}: {said}",
-            hint="It is tried again by itself. The message is the node's own; its log has more. "
+            hint="penstock retries automatically. The message is the node's own; its log has more. "
             "control.sh --state shows whether the cluster is active.",
             status=status,
         )
@@ -198,14 +203,14 @@ def open_thin(url: IgniteUrl) -> Iterator[ThinClient]:
     failures: list[PenstockError] = []
     for host, port in url.addresses:
         place = f"{host}:{port}"
-        # Not through Client.connect: it does not say why a node cannot be reached.
+        # Client.connect does not report why a node cannot be reached, so it is not used.
         connection = Connection(
             Client(partition_aware=False), host, port, username=url.user, password=url.password,
             timeout=TIMEOUT_S, handshake_timeout=HANDSHAKE_S, **_tls(url.ssl),
         )  # fmt: skip
         with _closing(connection):
             try:
-                with _typed(place):
+                with _typed_errors(place):
                     connection.connect()
             except PenstockError as error:
                 failures.append(error)
@@ -220,7 +225,7 @@ def open_thin(url: IgniteUrl) -> Iterator[ThinClient]:
 
 @contextmanager
 def _closing(connection: Connection) -> Iterator[None]:
-    """Close it; where the other end is gone its own close() leaves the socket open."""
+    """Close the connection; if the other end is gone, its own close() leaves the socket open."""
     try:
         yield
     finally:
@@ -236,7 +241,7 @@ def _tls(given: Mapping[str, str]) -> dict[str, object]:
         return {"use_ssl": False}
     needed = ssl.CERT_REQUIRED if mode == "verify-ca" else ssl.CERT_NONE
     files = {_TLS[key]: value for key, value in given.items() if key in _TLS}
-    # Without a version the library takes TLS 1.2 and no other one.
+    # Without a version the library uses only TLS 1.2.
     return {
         "use_ssl": True,
         "ssl_version": ssl.PROTOCOL_TLS,
@@ -246,8 +251,8 @@ def _tls(given: Mapping[str, str]) -> dict[str, object]:
 
 
 @contextmanager
-def _typed(place: str) -> Iterator[None]:
-    """The errors of connecting, typed. They never hold the password."""
+def _typed_errors(place: str) -> Iterator[None]:
+    """Convert the errors of connecting to typed ones. They never contain the password."""
     try:
         yield
     except AuthenticationError as error:
@@ -293,6 +298,6 @@ def _check_protocol(connection: Connection, place: str) -> None:
 
 
 def _fitting(rows: int, size_bytes: int) -> int:
-    """Rows of a page of PAGE_BYTES, by what some took."""
+    """Return the number of rows for a page of PAGE_BYTES, from the size of some rows."""
     each = max(1, size_bytes // max(1, rows))
     return max(FIRST_ROWS, min(ROWS_MAX, PAGE_BYTES // each))

@@ -1,4 +1,6 @@
-"""When a changed type of Ignite is another one, and whether values stay what they are."""
+"""Rules for changed types of Ignite: whether a type is another one, and whether values stay
+equal.
+"""
 
 from __future__ import annotations
 

@@ -2,12 +2,12 @@
 
 Options:
 
-consistentId    of the node, where the directory has several
-cdcWalPath      as the node has it
-address         HOST:PORT of thin client connectors, several with commas: for the bulk load
-user, password  where the cluster asks for them
-sslmode         disable (the default), require, or verify-ca (the server's chain)
-sslrootcert, sslcert, sslkey, sslpassword       files in PEM, and the key's password
+  consistentId  of the node, if the directory has several
+  cdcWalPath    the node's setting
+  address       HOST:PORT of thin client connectors, several with commas: for the bulk load
+  user, password  if the cluster requires them
+  sslmode       disable (the default), require, or verify-ca (the server's chain)
+  sslrootcert, sslcert, sslkey, sslpassword     files in PEM, and the key's password
 """
 
 from __future__ import annotations
@@ -34,10 +34,13 @@ _KEYS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IgniteUrl:
-    """A node's work directory. consistent_id: empty where the directory has but one node.
+    """URL of a node's work directory.
 
-    cdc_path: the node's cdcWalPath, absolute or below the work directory. addresses: host and port
-    of thin client connectors; none: only the directory is read. ssl: the options beginning so.
+    Attributes:
+        consistent_id: empty if the directory has only one node.
+        cdc_path: the node's cdcWalPath, absolute or below the work directory.
+        addresses: host and port of thin client connectors; empty: only the directory is read.
+        ssl: the options that begin with ssl.
     """
 
     work: Path
@@ -50,7 +53,7 @@ class IgniteUrl:
 
     @classmethod
     def parse(cls, url: str) -> IgniteUrl:
-        """Read a URL. Raises UrlInvalid."""
+        """Parse a URL. Raises UrlInvalid."""
         if is_list(url):
             raise UrlInvalid(
                 "url is a list of nodes, and this reads the directory of one",
@@ -73,7 +76,7 @@ class IgniteUrl:
             raise _invalid("url has one of user and password, and needs both or none")
         if not (user + password).isascii():
             raise _invalid(
-                "user or password has a character that is no ASCII, which the client library "
+                "user or password has a character that is not ASCII, which the client library "
                 "cannot send"
             )
         return cls(
@@ -88,7 +91,7 @@ class IgniteUrl:
 
     @classmethod
     def parse_nodes(cls, text: str) -> list[IgniteUrl]:
-        """The nodes of a list, each by its consistent id. Raises UrlInvalid."""
+        """Return the nodes of a list, each with its consistent id. Raises UrlInvalid."""
         found = [cls.parse(one) for one in split_urls(text)]
         for at, one in enumerate(found):
             if not one.folder or any(one.folder == other.folder for other in found[:at]):
@@ -101,17 +104,18 @@ class IgniteUrl:
 
     @property
     def place(self) -> str:
-        """The addresses, for messages."""
+        """Addresses, for messages."""
         return ", ".join(f"{host}:{port}" for host, port in self.addresses)
 
     @property
     def folder(self) -> str:
-        """The name of the node's folders; empty without a consistent id."""
+        """Name of the node's folders; empty without a consistent id."""
         return folder_of(self.consistent_id)
 
 
 def thin_url(text: str) -> IgniteUrl:
-    """How the cluster of a node, or of a list of nodes, is asked: each one's addresses.
+    """Return the URL for querying the cluster of a node or of a list of nodes: each one's
+    addresses.
 
     Log-in and TLS are those of the first node that has addresses. Raises UrlInvalid.
     """
@@ -122,7 +126,9 @@ def thin_url(text: str) -> IgniteUrl:
 
 
 def folder_of(consistent_id: str) -> str:
-    """The name of a node's folders: its consistent id, with what is no letter or digit as _."""
+    """Return the name of a node's folders: its consistent id, with _ for other than letters and
+    digits.
+    """
     return "".join(one if one.isalnum() else "_" for one in consistent_id)
 
 
@@ -132,7 +138,7 @@ def _addresses(text: str) -> tuple[tuple[str, int], ...]:
         host, _, port = one.strip().rpartition(":") if ":" in one else (one.strip(), "", "")
         number = parse_whole(port or f"{THIN_PORT}", 65535)
         if not host or not number:
-            raise _invalid(f"address has {one!r}, which is no HOST:PORT")
+            raise _invalid(f"address has {one!r}, which is not HOST:PORT")
         found.append((host, number))
     return tuple(found)
 

@@ -17,6 +17,6 @@ __all__ = [
 
 CHECKS = (*PLACE_CHECKS, *NODE_CHECKS, *CLUSTER_CHECKS)
 CHECKS_OF_A_NEW_TABLE = ("IG11", "IG16", "IG17")
-DROP_PROGRESS = ""  # it is no target
+DROP_PROGRESS = ""  # it cannot be a target
 CHECKS_OF = {"IG51": ("IG09",), "IG52": ("IG01",)}
 NOT_FOUND_BEFORE: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Doctor's checks of what a running node tells: its configuration, the cluster's state."""
+"""Doctor's checks of a running node: its configuration, the cluster's state."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ NEARLY_FULL = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the connected node tells. consistent_id: its own.
+    """Facts from the connected node.
 
-    settings: its configuration, by what follows DataStorageConfiguration. properties: of the
-    cluster, those that were ever set. kept: keys of the node's own metastorage.
+    Attributes:
+        consistent_id: its own.
+        settings: its configuration, keyed by the name after DataStorageConfiguration.
+        properties: properties of the cluster that were ever set.
+        kept: keys of the node's own metastorage.
     """
 
     consistent_id: str
@@ -34,7 +37,7 @@ class Told:
 
 
 def ask(client: ThinClient) -> Told:
-    """What the checks look at, by SQL on the views of SYS. Raises StatementFailed."""
+    """Query the input of the checks from the views of SYS. Raises StatementFailed."""
     settings = client.texts("select NAME, VALUE from SYS.CONFIGURATION", 2)
     set_ones = client.texts("select NAME, VALUE from SYS.DISTRIBUTED_METASTORAGE", 2)
     local = client.texts("select CONSISTENT_ID from SYS.NODES where IS_LOCAL", 1)
@@ -57,22 +60,22 @@ def ask(client: ThinClient) -> Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterProbe:
-    """A node's directories, and what the node tells."""
+    """Directories of a node, and the facts from the node."""
 
     node: NodeProbe
     told: Told
 
     def number(self, name: str) -> int:
-        """A setting; 0 where it is not told."""
+        """Return a setting; 0 if the node does not report it."""
         return int(self.told.settings.get(name) or 0)
 
 
 @CLUSTER_CHECKS.check("IG15", "node of the address", change_only=True)
 def right_node(probe: ClusterProbe) -> Iterator[Finding]:
-    """The settings that are looked at should be those of the node whose directory is read."""
+    """Check that the queried settings are those of the node whose directory is read."""
     actual = probe.told.consistent_id
     if folder_of(actual) != probe.node.folder:
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG15",
             Severity.WARNING,
             f"address= is that of the node {actual}, and the directory that of {probe.node.folder}",
@@ -83,7 +86,7 @@ def right_node(probe: ClusterProbe) -> Iterator[Finding]:
 
 @CLUSTER_CHECKS.check("IG16", "data regions of caches", change_only=True)
 def regions(probe: ClusterProbe) -> Iterator[Finding]:
-    """Only caches in a region with cdcEnabled are logged for consumers."""
+    """Check that caches are in a region with cdcEnabled: only these are logged for consumers."""
     enabled = _regions(probe.told.settings)
     default = next((name for name, (is_default, _) in enabled.items() if is_default), None)
     off = [
@@ -92,7 +95,7 @@ def regions(probe: ClusterProbe) -> Iterator[Finding]:
         if not enabled.get(one.region or default or "", (False, True))[1]
     ]
     if off:
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG16",
             Severity.ERROR if len(off) == len(probe.node.caches) else Severity.WARNING,
             f"caches are in a data region without change data capture: {names(off)}",
@@ -102,7 +105,7 @@ def regions(probe: ClusterProbe) -> Iterator[Finding]:
 
 
 def _regions(settings: Mapping[str, str]) -> dict[str, tuple[bool, bool]]:
-    """Of each data region by name: whether it is the default one, and whether it has CDC."""
+    """Return for each data region by name whether it is the default one, and whether it has CDC."""
     found = {}
     for key, name in settings.items():
         if key.endswith("Configuration.Name") or key.endswith("].Name"):
@@ -114,9 +117,9 @@ def _regions(settings: Mapping[str, str]) -> dict[str, tuple[bool, bool]]:
 
 @CLUSTER_CHECKS.check("IG17", "WAL mode", change_only=True)
 def wal_mode(probe: ClusterProbe) -> Iterator[Finding]:
-    """Without a log nothing can be read."""
+    """Check that the node writes a log."""
     if probe.told.settings.get("WalMode") == "NONE":
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG17",
             Severity.ERROR,
             "walMode of the node is NONE",
@@ -127,7 +130,7 @@ def wal_mode(probe: ClusterProbe) -> Iterator[Finding]:
     keys = (key.removeprefix("grp-wal-disabled-") for key in sorted(probe.told.kept))
     off = [names_of[int(key)].name for key in keys if _number(key) in names_of]
     if off:
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG17",
             Severity.ERROR,
             f"the log is switched off for caches: {names(off)}",
@@ -144,10 +147,10 @@ def _number(text: str) -> int | None:
 
 @CLUSTER_CHECKS.check("IG18", "walForceArchiveTimeout", change_only=True)
 def forced_rotation(probe: ClusterProbe) -> Iterator[Finding]:
-    """A segment that is not full is closed only with this."""
+    """Check for the setting that closes a segment before it is full."""
     if probe.number("WalForceArchiveTimeout") <= 0:
         size = probe.number("WalSegmentSize") / 2**20
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG18",
             Severity.WARNING,
             "walForceArchiveTimeout of the node is off",
@@ -159,13 +162,13 @@ def forced_rotation(probe: ClusterProbe) -> Iterator[Finding]:
 
 @CLUSTER_CHECKS.check("IG19", "cdcWalDirectoryMaxSize", change_only=True)
 def size_limit(probe: ClusterProbe) -> Iterator[Finding]:
-    """Links that would exceed the limit are skipped: a hole."""
+    """Check that links do not exceed the limit: others are skipped, which leaves a hole."""
     limit = probe.number("CdcWalDirectoryMaxSize")
     if limit <= 0 or not probe.node.directory.is_dir():
         return
     there = probe.node.size_bytes
     if there + probe.number("WalSegmentSize") > limit or there > NEARLY_FULL * limit:
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG19",
             Severity.WARNING,
             f"segments for consumers have {there / 2**20:.1f} MiB, and cdcWalDirectoryMaxSize is "
@@ -177,11 +180,11 @@ def size_limit(probe: ClusterProbe) -> Iterator[Finding]:
 
 @CLUSTER_CHECKS.check("IG20", "cdc.disabled", change_only=True)
 def links_disabled(probe: ClusterProbe) -> Iterator[Finding]:
-    """The cluster's switch for all links."""
+    """Check the cluster's switch for all links."""
     if probe.told.properties.get("cdc.disabled", "").lower() == "true":
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG20",
-            probe.node.skipped,
+            probe.node.link_severity,
             "the distributed property cdc.disabled is true",
             "no node keeps segments for consumers, and changes are lost to them",
             f"{ENABLE_LINKS}; then {DELETE.format(file=probe.node.file)}",
@@ -190,12 +193,12 @@ def links_disabled(probe: ClusterProbe) -> Iterator[Finding]:
 
 @CLUSTER_CHECKS.check("IG21", "paths", change_only=True)
 def paths(probe: ClusterProbe) -> Iterator[Finding]:
-    """The node keeps segments for consumers where url says."""
+    """Check that the node keeps segments for consumers in the directory of url."""
     told, work = probe.told.settings.get("CdcWalPath", ""), probe.node.url.work
     if not told or folder_of(probe.told.consistent_id) != probe.node.folder:
         return
     if (work / told).resolve() != (work / probe.node.url.cdc_path).resolve():
-        yield probe.node.found(
+        yield probe.node.finding(
             "IG21",
             Severity.ERROR,
             f"cdcWalPath of the node is {told}, and url says {probe.node.url.cdc_path}",

@@ -1,4 +1,4 @@
-"""An Ignite node of a configured pipeline under doctor's eyes."""
+"""Doctor's look at an Ignite node of a configured pipeline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from penstock.ports.registry import split_urls
 
 @contextmanager
 def server_errors(doing: str) -> Iterator[None]:
-    """Make errors of files typed ones. doing: what was being done."""
+    """Convert errors of files to typed ones. doing: the action, for the message."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def server_errors(doing: str) -> Iterator[None]:
 def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
     """See EngineChecks. Caches whose columns are not known before their first row are left out."""
     urls = [IgniteUrl.parse(one) for one in split_urls(examined.config.source.url)]
-    away = [one for one in urls if not _stored(one).is_dir()]
+    away = [one for one in urls if not _store_path(one).is_dir()]
     for url in urls:
         if url in away and len(away) < len(urls):
             looked.findings.append(_away(url))
@@ -63,7 +63,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
 
 
 def _tables(examined: Examined, looked: Looked) -> SourceSeen:
-    """The tables that a target gets, as far as they are known."""
+    """Return the known tables that a target gets."""
     try:
         with server_errors("reading the caches"):
             tables, new = examined.judged(captured(examined.config, dropped=frozenset()))
@@ -74,20 +74,20 @@ def _tables(examined: Examined, looked: Looked) -> SourceSeen:
     return SourceSeen(tables=tables)
 
 
-def _stored(url: IgniteUrl) -> Path:
+def _store_path(url: IgniteUrl) -> Path:
     return url.work / "db" / url.folder
 
 
 def _away(url: IgniteUrl) -> Finding:
-    """Of one of several nodes."""
+    """Return the finding for a missing one of several nodes."""
     return Finding(
         code="IG01",
         severity=Severity.WARNING,
         side=Side.SOURCE,
-        what=f"there is no {_stored(url)}",
-        why="the other nodes are followed; what this one alone has comes when it is back, and how "
-        "much that is nobody knows",
-        command="mount it again; of a node that is gone for good take the URL out of [source] url",
+        what=f"there is no {_store_path(url)}",
+        why="the other nodes are followed; changes that only this one has arrive when it is "
+        "back; their number is not known",
+        command="mount it again; if the node is gone for good, remove its URL from [source] url",
     )
 
 
@@ -98,7 +98,7 @@ def _look_at_node(examined: Examined, url: IgniteUrl, looked: Looked) -> None:
     except PenstockError as error:
         looked.away(error, Side.SOURCE, PLACE_CHECKS, NODE_CHECKS, CLUSTER_CHECKS)
         return
-    told = _told(examined, url, looked)
+    told = _ask_node(examined, url, looked)
     settings = told.settings if told is not None else {}
     probe = NodeProbe(
         url=url,
@@ -109,7 +109,7 @@ def _look_at_node(examined: Examined, url: IgniteUrl, looked: Looked) -> None:
         archive_path=settings.get("WalArchivePath") or ARCHIVE_PATH,
     )
     looked.look(PLACE_CHECKS, probe, typed=server_errors)
-    needed = (probe.stored, probe.directory)
+    needed = (probe.store, probe.directory)
     if all(one.is_dir() and os.access(one, os.R_OK | os.X_OK) for one in needed):
         looked.look(NODE_CHECKS, probe, typed=server_errors)
     else:
@@ -118,10 +118,10 @@ def _look_at_node(examined: Examined, url: IgniteUrl, looked: Looked) -> None:
         looked.look(CLUSTER_CHECKS, ClusterProbe(node=probe, told=told), typed=server_errors)
 
 
-def _told(examined: Examined, url: IgniteUrl, looked: Looked) -> Told | None:
-    """What the node tells; None where it cannot be asked: its checks are skipped then.
+def _ask_node(examined: Examined, url: IgniteUrl, looked: Looked) -> Told | None:
+    """Return the node's facts; None if it cannot be queried: its checks are skipped then.
 
-    Changes are read without it: that it cannot be reached is an error where rows are copied.
+    Changes are read without it: an unreachable node is an error only if rows are copied.
     """
     if not url.addresses:
         looked.skip(CLUSTER_CHECKS)

@@ -1,4 +1,4 @@
-"""Doctor's checks of a node's directories: what its log and the saved state say without it."""
+"""Doctor's checks of a node's directories: its log and the saved state, without the node."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ CDC_ENABLED = (
 
 @PLACE_CHECKS.check("IG01", "directories of the node", change_only=True)
 def directories(probe: NodeProbe) -> Iterator[Finding]:
-    """They are there: without the one for consumers, no data region has CDC."""
-    if not probe.stored.is_dir():
-        yield probe.found(
+    """Check that they exist: without the one for consumers, no data region has CDC."""
+    if not probe.store.is_dir():
+        yield probe.finding(
             "IG01",
             Severity.ERROR,
-            f"there is no {probe.stored}",
-            "it is no work directory of this node, so nothing of it can be read",
+            f"there is no {probe.store}",
+            "it is not a work directory of this node, so nothing can be read there",
             "name the node's work directory and its consistentId in [source] url",
         )
     elif not probe.directory.is_dir():
-        yield probe.found(
+        yield probe.finding(
             "IG01",
             Severity.ERROR,
             f"there is no {probe.directory}: change data capture is off in every data region",
@@ -54,15 +54,15 @@ def directories(probe: NodeProbe) -> Iterator[Finding]:
 
 @PLACE_CHECKS.check("IG02", "permissions", change_only=True)
 def permissions(probe: NodeProbe) -> Iterator[Finding]:
-    """What is read can be read; segments can be removed, and state be written."""
+    """Check that files can be read, segments deleted and the state written."""
     types = probe.url.work / "db" / "binary_meta" / probe.folder
     classes = probe.url.work / "db" / "marshaller"
-    readable = (probe.stored, types, classes, probe.directory, probe.directory / STATE)
+    readable = (probe.store, types, classes, probe.directory, probe.directory / STATE)
     closed = [one for one in readable if one.exists() and not os.access(one, os.R_OK | os.X_OK)]
-    segments = (segment_path(probe.directory, one) for one in _seen(probe.directory))
+    segments = (segment_path(probe.directory, one) for one in _list_segments(probe.directory))
     closed += [one for one in segments if one.exists() and not os.access(one, os.R_OK)]
     if closed:
-        yield probe.found(
+        yield probe.finding(
             "IG02",
             Severity.ERROR,
             f"{_account()} cannot read {names(closed)}",
@@ -75,7 +75,7 @@ def permissions(probe: NodeProbe) -> Iterator[Finding]:
     own = (probe.directory / "lock", probe.directory / STATE / PLACE_FILE)
     fixed += [one for one in own if one.exists() and not os.access(one, os.W_OK)]
     if fixed:
-        yield probe.found(
+        yield probe.finding(
             "IG02",
             Severity.ERROR,
             f"{_account()} cannot write {names(fixed)}",
@@ -86,13 +86,15 @@ def permissions(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG03", "owner of the state", change_only=True)
 def ownership(probe: NodeProbe) -> Iterator[Finding]:
-    """Another user than the node's leaves files that Ignite's own utility cannot open."""
+    """Check that no other user than the node's has left files that Ignite's own utility cannot
+    open.
+    """
     owner = probe.directory.stat().st_uid
     shared = (probe.directory / "lock", probe.directory / STATE)
     others = [one for one in shared if one.exists() and one.stat().st_uid != owner]
     shut = [one for one in others if not one.stat().st_mode & 0o022]
     if shut:
-        yield probe.found(
+        yield probe.finding(
             "IG03",
             Severity.WARNING,
             f"{names(shut)} belongs to another user than {probe.directory}",
@@ -104,11 +106,11 @@ def ownership(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG04", "hard links", change_only=True)
 def one_file_system(probe: NodeProbe) -> Iterator[Finding]:
-    """The node makes hard links of archived segments: that takes one file system."""
+    """Check that archived segments and their hard links are on one file system."""
     origin = probe.archive if probe.archive.is_dir() else probe.active
     if not origin.is_dir() or origin.stat().st_dev == probe.directory.stat().st_dev:
         return
-    yield probe.found(
+    yield probe.finding(
         "IG04",
         Severity.ERROR,
         f"{probe.directory} is on another file system than {origin}",
@@ -119,17 +121,17 @@ def one_file_system(probe: NodeProbe) -> Iterator[Finding]:
 
 
 @NODE_CHECKS.check("IG05", "links of archived segments", change_only=True)
-def linked(probe: NodeProbe) -> Iterator[Finding]:
-    """The newest archived segment has a link, unless links are switched off."""
+def newest_link(probe: NodeProbe) -> Iterator[Finding]:
+    """Check that the newest archived segment has a link, unless links are switched off."""
     if not probe.archive.is_dir():
         return
-    if _unlinked(probe):
-        time.sleep(AGAIN_S)  # the link is made after the segment has its name
-    skipped = _unlinked(probe)
+    if _find_unlinked(probe):
+        time.sleep(AGAIN_S)  # the link is created after the segment gets its name
+    skipped = _find_unlinked(probe)
     if skipped:
-        yield probe.found(
+        yield probe.finding(
             "IG05",
-            probe.skipped,
+            probe.link_severity,
             f"the node has archived segment {skipped[-1]}, and its newest link is that of "
             f"{max((skipped[0] - 1, *segments_in(probe.directory)))}",
             "links are skipped: cdc.disabled is true, cdcWalDirectoryMaxSize is reached, or CDC is "
@@ -139,7 +141,7 @@ def linked(probe: NodeProbe) -> Iterator[Finding]:
         )
 
 
-def _unlinked(probe: NodeProbe) -> list[int]:
+def _find_unlinked(probe: NodeProbe) -> list[int]:
     place = probe.place
     newest = max((*segments_in(probe.directory), place.segment if place else -1))
     return [one for one in segments_in(probe.archive) if one > newest]
@@ -147,7 +149,7 @@ def _unlinked(probe: NodeProbe) -> list[int]:
 
 @NODE_CHECKS.check("IG06", "holes", change_only=True)
 def holes(probe: NodeProbe) -> Iterator[Finding]:
-    """Consumers stop at a missing segment."""
+    """Check for missing segments, at which consumers stop."""
     place = probe.place
     last = [place.segment] if place is not None else []
     ahead = [one for one in probe.segments if place is None or one > place.segment]
@@ -155,7 +157,7 @@ def holes(probe: NodeProbe) -> Iterator[Finding]:
     if not lost:
         return
     first = [*last, *ahead][lost]
-    yield probe.found(
+    yield probe.finding(
         "IG06",
         Severity.ERROR,
         f"segments are missing: {[*last, *ahead][lost - 1]} is followed by {first}",
@@ -166,14 +168,14 @@ def holes(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG07", "lag of consumers", change_only=True)
 def lag(probe: NodeProbe) -> Iterator[Finding]:
-    """What no consumer has read yet: it keeps disk space."""
+    """Report the segments that no consumer has read yet: they take disk space."""
     stats = [one.stat() for one in probe.unread if one.exists()]
     if not stats:
         return
     age_s = max(0.0, time.time() - min(one.st_mtime for one in stats))
     size = sum(one.st_size for one in stats)
     is_far = age_s > LAG_S_MAX or size > LAG_BYTES_MAX
-    yield probe.found(
+    yield probe.finding(
         "IG07",
         Severity.WARNING if is_far else Severity.INFO,
         f"not read yet: {count_words(len(stats), 'segment')}, {size / 2**20:.1f} MiB; the oldest "
@@ -185,11 +187,11 @@ def lag(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG08", "readers of the directory", change_only=True)
 def other_readers(probe: NodeProbe) -> Iterator[Finding]:
-    """One process reads it; its lock says which."""
+    """Report the process that reads the directory, from its lock."""
     pid = reader_of(probe.directory)
     if not pid:
         return
-    yield probe.found(
+    yield probe.finding(
         "IG08",
         Severity.INFO if _is_ours(pid) else Severity.WARNING,
         f"process {pid} reads {probe.directory} ({holder(probe.directory)})",
@@ -200,13 +202,15 @@ def other_readers(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG09", "mode", change_only=True)
 def mode(probe: NodeProbe) -> Iterator[Finding]:
-    """While the node counts as active, consumers wait for the record that ends it."""
+    """Check the mode: while the node counts as active, consumers wait for the record that ends
+    it.
+    """
     if probe.state.is_active():
         return
     there = probe.segments[:LOOKED_THROUGH_MAX]
     if not there or any(_has_stop(probe, one) for one in there):
         return
-    yield probe.found(
+    yield probe.finding(
         "IG09",
         Severity.WARNING,
         f"the mode is IGNITE_NODE_ACTIVE, and none of segments {there[0]} to {there[-1]} ends it",
@@ -226,16 +230,16 @@ def _has_stop(probe: NodeProbe, segment: int) -> bool:
 
 @NODE_CHECKS.check("IG10", "form of the segments", change_only=True)
 def form(probe: NodeProbe) -> Iterator[Finding]:
-    """Each begins with a header of the version that is read."""
+    """Check that each begins with a header of the supported version."""
     for segment in probe.segments:
         path = segment_path(probe.directory, segment)
         try:
             with path.open("rb") as file:
                 wal.check_header(file.read(wal.HEADER_BYTES), segment, str(path))
-        except FileNotFoundError:  # a consumer is done with it
+        except FileNotFoundError:  # a consumer has finished it
             continue
         except PenstockError as error:
-            yield probe.found(
+            yield probe.finding(
                 "IG10",
                 Severity.ERROR,
                 error.message,
@@ -247,10 +251,10 @@ def form(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG11", "encryption", change_only=True)
 def encryption(probe: NodeProbe) -> Iterator[Finding]:
-    """Records of encrypted caches cannot be read."""
+    """Check for encrypted caches, whose records cannot be read."""
     found = [one.name for one in probe.caches if one.is_encrypted]
     if found:
-        yield probe.found(
+        yield probe.finding(
             "IG11",
             Severity.WARNING,
             f"caches are encrypted: {names(found)}",
@@ -262,24 +266,24 @@ def encryption(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG12", "caches", change_only=True)
 def caches(probe: NodeProbe) -> Iterator[Finding]:
-    """A pattern that matches no cache is a mistake, or of a cache that comes later."""
+    """Check for patterns that match no cache: a mistake, or a cache that is created later."""
     if not probe.caches:
         shown = names([one.removeprefix("*.") for one in probe.patterns])
-        yield probe.found(
+        yield probe.finding(
             "IG12",
             Severity.WARNING,
             f"no cache of the node is called {shown}",
             "no change is given before there is one",
-            f"ls {probe.stored}  -- each folder cache-NAME is one; correct [source] tables",
+            f"ls {probe.store}  -- each folder cache-NAME is one; correct [source] tables",
         )
 
 
 @NODE_CHECKS.check("IG22", "entries that expire", change_only=True)
 def expiry(probe: NodeProbe) -> Iterator[Finding]:
-    """The log has no removal of an entry whose time is over."""
+    """Report caches whose entries expire: the log has no removal at that time."""
     found = [one.name for one in probe.caches if one.expiry is not None]
     if found:
-        yield probe.found(
+        yield probe.finding(
             "IG22",
             Severity.INFO,
             f"entries of these caches expire: {names(found)}",
@@ -289,7 +293,7 @@ def expiry(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG13", "segments that stay open", change_only=True)
 def rotation(probe: NodeProbe) -> Iterator[Finding]:
-    """A node that writes little closes its segment late, unless it is forced."""
+    """Check that segments are closed in time: a node that writes little closes them late."""
     active = [one.stat().st_mtime for one in probe.active.glob("*.wal")]
     if not active:
         return
@@ -297,7 +301,7 @@ def rotation(probe: NodeProbe) -> Iterator[Finding]:
     silent_s = max(active) - (max(closed) if closed else min(active))
     if silent_s < SILENT_S_MAX:
         return
-    yield probe.found(
+    yield probe.finding(
         "IG13",
         Severity.WARNING,
         f"the node writes into its segment, and has closed none for {silent_s / 60:.0f} minutes",
@@ -309,10 +313,10 @@ def rotation(probe: NodeProbe) -> Iterator[Finding]:
 
 @NODE_CHECKS.check("IG14", "log of the node", change_only=True)
 def log_kept(probe: NodeProbe) -> Iterator[Finding]:
-    """With WAL mode NONE there is none, or files without a record."""
+    """Check that the node's log has records, which it has not with WAL mode NONE."""
     if probe.segments or any(map(_has_record, probe.active.glob("*.wal"))):
         return
-    yield probe.found(
+    yield probe.finding(
         "IG14",
         Severity.ERROR,
         f"{probe.active} has no segment with a record: the node writes no log",
@@ -326,7 +330,7 @@ def _has_record(path: Path) -> bool:
         return any(file.read(wal.HEADER_BYTES + 1)[wal.HEADER_BYTES :])
 
 
-def _seen(directory: Path) -> list[int]:
+def _list_segments(directory: Path) -> list[int]:
     return segments_in(directory) if directory.is_dir() and os.access(directory, os.R_OK) else []
 
 
@@ -335,7 +339,9 @@ def _account() -> str:
 
 
 def _is_ours(pid: int) -> bool:
-    """By its words: not by a path that they are in, which may have any name."""
+    """Return whether a process is penstock, by the words of its command, not by paths among
+    them.
+    """
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

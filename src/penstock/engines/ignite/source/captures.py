@@ -1,11 +1,11 @@
-"""Begins and ends the capture of single caches while segments are read.
+"""Begin and end of capturing single caches while segments are read.
 
-A node's log has the changes of all caches: penstock decides which of them go into the change log.
-Where rows can be copied, those of a cache that is made later do so once it was asked for, as its
-table has to be made first: before, its changes are passed over, and are in the rows that are copied
-at a later point. Without a target, or an address, the patterns alone decide, and a cache is
-captured from its first change on. Not here: asking (`control/new_table_watch.py`), the copy
-(`planner.py`).
+A node's log has the changes of all caches; penstock decides which of them are written to the
+change log. If rows can be copied, a cache that is created later is captured once it was
+requested, as its table has to be created first. Its earlier changes are skipped, and are in the
+rows that are copied at a later point. Without a target, or an address, only the patterns decide,
+and a cache is captured from its first change on. Not here: requests
+(`control/new_table_watch.py`), the copy (`planner.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import structlog
 
 from penstock.engines.ignite.directory import Cache, NodeDirectory
 from penstock.engines.ignite.source.scanned import known_relations, scanned_shapes
-from penstock.engines.ignite.source.shapes import SCHEMA, Shapes, copied, table_of
+from penstock.engines.ignite.source.shapes import SCHEMA, Shapes, copy_shape, table_of
 from penstock.engines.ignite.url import thin_url
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import PenstockError, Relation, TableName
@@ -30,32 +30,32 @@ from penstock.ports.source import StateFiles
 
 FOLLOWED_FILE = "followed-caches.json"
 LOOK_INTERVAL_S = 0.5
-AWAY_S = 5.0  # before a node that cannot be asked is asked again
+AWAY_S = 5.0  # until a node that cannot be queried is queried again
 
 logger = structlog.get_logger(__name__)
 
 
 class CacheNotReadable(PenstockError):
-    """A cache to be captured is not there, or has no row and no table that tells its columns."""
+    """A cache to be captured does not exist, or has no row and no table that define its columns."""
 
     code = "IG74"
     retry = "operator"
 
 
 class FollowedCaches(msgspec.Struct, frozen=True):
-    """What is kept: names of the caches whose changes go into the log."""
+    """Stored names of the caches whose changes are written to the log."""
 
     names: list[str] = []
 
 
 def is_asked_for(config: Config) -> bool:
-    """Whether a cache that is made later is followed only once it was asked for."""
+    """Return whether a cache that is created later is followed only after a request."""
     has_copies = config.has_target and config.pipeline.mode.has_change
     return has_copies and bool(thin_url(config.source.url).addresses)
 
 
 class Captures:
-    """Which caches are taken, and the answers to requests. Used by the extractor's thread."""
+    """Captured caches, and the answers to requests. Used by the extractor's thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Captures:
         *,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """config: as it was when this process began. shapes: of the log."""
+        """Load the captured caches. config: of the start of this process; shapes: of the log."""
         self._config = config
         self._directory = directory
         self._state = state
@@ -80,14 +80,14 @@ class Captures:
         self._next_look_s = float("-inf")
 
     def takes(self, cache: str) -> bool:
-        """Whether the changes of a cache go into the log, as things are now."""
+        """Return whether the changes of a cache are written to the log at present."""
         name = table_of(cache)
         if name in self._removed or not (self._given(name) or name in self._added):
             return False
         return self._followed is None or name in self._followed
 
     def begin(self) -> None:
-        """Before the first stream: what was asked for before. Raises what scanning does."""
+        """Answer earlier requests before the first stream. Raises the errors of scanning."""
         if is_asked_for(self._config):
             kept = self._state.load(FOLLOWED_FILE, FollowedCaches)
             names = self._first() if kept is None else kept.names
@@ -104,9 +104,10 @@ class Captures:
         self._keep()
 
     def _first(self) -> list[str]:
-        """What a log begins with: the caches whose tables the bulk load makes, or that are there.
+        """Return the caches of a new log: those whose tables the bulk load creates, or that
+        exist.
 
-        One without columns has no table yet.
+        A cache without columns has no table yet.
         """
         known = [one.name for one in known_relations(self._config)]
         handover = read_handover(self._config)
@@ -115,9 +116,9 @@ class Captures:
         return [name for name in known if name in handover.tables]
 
     def tend(self) -> Iterator[Relation]:
-        """Take a step with the requests; cheap when there are none.
+        """Take a step with the requests; cheap if there are none.
 
-        Gives shapes that the log has to have before the request is answered.
+        Yields shapes that the log needs before the request is answered.
         """
         now_s = self._clock.monotonic_s()
         if now_s < self._next_look_s:
@@ -127,7 +128,7 @@ class Captures:
         for request in answers.open(requests.tables):
             try:
                 if request.capture is Capture.ADDED:
-                    yield from self._learned(request)
+                    yield from self._learn(request)
                     self._take_in(request.table)
                 else:
                     self._take_out(request.table)
@@ -160,17 +161,17 @@ class Captures:
             names = sorted(one.name for one in self._followed)
             self._state.save(FOLLOWED_FILE, FollowedCaches(names))
 
-    def _learned(self, request: TableRequest) -> Iterator[Relation]:
-        """The shape of a cache that holds every row of it.
+    def _learn(self, request: TableRequest) -> Iterator[Relation]:
+        """Yield the shape of a cache that holds every row of it.
 
-        All changes that were passed over are archived, so the rows have them: what comes in the log
-        from here on is newer, or one of these once more.
+        All skipped changes are archived, so the rows contain them: later entries of the log are
+        newer, or repeat one of these.
         """
         if self._followed is None:
             return
         cache = self._cache(request.table)
-        kept = self._shapes.kept().get(cache.name)
-        known = {} if kept is None else {cache.name: copied(kept)}
+        kept = self._shapes.all_kept().get(cache.name)
+        known = {} if kept is None else {cache.name: copy_shape(kept)}
         found = scanned_shapes(self._config, self._directory, [cache], kept=known)
         if cache.name not in found:
             raise CacheNotReadable(

@@ -1,4 +1,4 @@
-"""What the tables of SQL declare for the columns of a cache, from `cache_data.dat`."""
+"""Columns of a cache that SQL tables declare, from `cache_data.dat`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ NOTHING: Sequence[DeclaredColumn] = ()
 
 
 class Declared:
-    """The declarations of a node's caches; a file is read again when it has changed."""
+    """Declarations of a node's caches; a file is read again when it has changed."""
 
     def __init__(self, directory: NodeDirectory) -> None:
         self._directory = directory
         self._known: dict[str, tuple[int, Sequence[DeclaredColumn]]] = {}
 
     def of(self, cache: str) -> Sequence[DeclaredColumn]:
-        """The columns of a cache, in order; the same object until they change.
+        """Return the columns of a cache, in order; the same object until they change.
 
-        Empty for a cache without a table, and for one that is gone. Raises CacheConfigBroken,
-        CacheConfigUnknown.
+        Returns an empty list for a cache without a table, and for one that is gone. Raises
+        CacheConfigBroken, CacheConfigUnknown.
         """
         path = self._directory.config_path(cache)
         if path is None:
@@ -43,7 +43,7 @@ class Declared:
 
 
 def columns_of(config: CacheConfig) -> list[DeclaredColumn]:
-    """The columns that the tables of a cache declare: each once, under its first name."""
+    """Return the columns that the tables of a cache declare: each once, under its first name."""
     found: dict[tuple[str, str], DeclaredColumn] = {}
     for entity in config.entities:
         for column in _columns(entity):
@@ -56,7 +56,7 @@ def _columns(entity: QueryEntity) -> Iterator[DeclaredColumn]:
         yield _column(KEY, OF_KEY, "", declared(entity.key_type))
     for name, java_class in entity.fields.items():
         if "." in name:
-            continue  # a field within a field
+            continue  # a field inside a field
         kind = declared(java_class, entity.precision.get(name, -1), entity.scale.get(name, -1))
         shown = entity.aliases.get(name, name)
         if name == entity.key_field:

@@ -1,10 +1,10 @@
-"""Whether a cache was made again, where its files begin anew in a node's log.
+"""Detection of recreated caches, by files that begin in a node's log.
 
-They also begin anew when a node comes back to a cluster and has to be sent what it missed: then the
-cache is the one that it was. Two things tell the two from each other. The configuration of a cache
-is written when it is made, so it is younger than the last change of the life before. And in a new
-life each partition counts its changes from 1. Caches of a group with others share its files, and
-are not seen to be made again by themselves.
+Files also begin when a node returns to a cluster and has to be sent the missing changes: then
+the cache is the same. Two facts distinguish the cases. The configuration of a cache is written
+when it is created, so it is younger than the last change of the earlier life. And in a new life
+each partition counts its changes from 1. Caches of a group share their files, so a recreated
+cache of a group is not detected.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ Mark = tuple[int, LogPlace]
 
 @dataclass
 class Lives:
-    """What is remembered of caches. start_ms: of the log's end, for caches not seen since.
+    """Facts about caches.
 
-    made_ms: when the configuration of a cache was written, ms since 1970; None where it is gone.
+    Attributes:
+        made_ms: returns when the configuration of a cache was written, ms since 1970; None if it
+        is gone.
+        start_ms: time of the log's end, for caches not seen since.
     """
 
     made_ms: Callable[[str], int | None]
@@ -30,19 +33,21 @@ class Lives:
     _last_ms: dict[int, int] = field(default_factory=dict)
 
     def saw(self, times: Mapping[int, int]) -> None:
-        """When the last change of each cache was, by its id."""
+        """Note the time of the last change of each cache, by its id."""
         self._last_ms |= times
 
-    def begun(
+    def find_recreated(
         self,
         marks: Sequence[Mark],
         entries: Iterator[Any],
         caches_of: Callable[[int], Mapping[int, str]],
     ) -> list[tuple[str, LogPlace]]:
-        """Which caches were made again, and where, in order.
+        """Return the recreated caches with their places, in order.
 
-        marks: where files of groups begin, in order. entries: of the segment, copies too. caches_of
-        gives the caches of a group, by id.
+        Args:
+            marks: places where files of groups begin, in order.
+            entries: entries of the segment, including copies.
+            caches_of: returns the caches of a group, by id.
         """
         last = dict(self._last_ms)
         found: list[tuple[str, LogPlace]] = []
@@ -81,7 +86,7 @@ class Lives:
 
 @dataclass
 class _Begun:
-    """A cache whose files begin anew. is_younger: its configuration, than its last change."""
+    """A cache whose files begin. is_younger: its configuration is younger than its last change."""
 
     name: str
     place: LogPlace

@@ -1,9 +1,10 @@
-"""The segments of one node in pieces of whole transactions, in the order in which they ended.
+"""Segments of one node in pieces of whole transactions, in the order in which they ended.
 
-Entries with one nearXid are a transaction, at the place of its last record in the segment: it holds
-the locks of its keys from its first record to its last, so no other change of them is between. What
-has none is a transaction by record. A transaction that goes on in the next segment becomes two.
-Not here: numbers, rows and shapes (`stream.py`), and when a segment may be removed.
+Entries with the same nearXid are a transaction, at the place of its last record in the segment:
+it holds the locks of its keys from its first record to its last, so no other change of them is
+in between. An entry without a nearXid is a transaction of its own. A transaction that continues
+in the next segment becomes two. Not here: numbers, rows and shapes (`stream.py`), and when a
+segment may be deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ logger = structlog.get_logger(__name__)
 
 
 class NodeSegmentsMissed(PenstockError):
-    """Segments of a node are not there any more. fields: path, last, next."""
+    """Segments of a node are missing. fields: path, last, next."""
 
     code = "IG81"
     retry = "operator"
@@ -56,12 +57,15 @@ def _none() -> Ints:
 
 @dataclass(slots=True)
 class Piece:
-    """Transactions, in order, one behind the other.
+    """Consecutive transactions.
 
-    made: caches that were made again in front of them, each with its place. entries: of all
-    transactions; None for none. counts: how many each has. positions, times_ms, numbers: of the
-    last record of each: its position, ms since 1970, the transaction's number or 0. end: from where
-    on the rest is read; None: a transaction is open there.
+    Attributes:
+        made: caches that were recreated before them, each with its place.
+        entries: entries of all transactions; None if there are none.
+        counts: number of entries of each.
+        positions, times_ms, numbers: of the last record of each: its position, ms since 1970,
+        the transaction's number or 0.
+        end: place from which the rest is read; None: a transaction is open there.
     """
 
     made: list[tuple[str, LogPlace]] = field(default_factory=list)
@@ -74,10 +78,14 @@ class Piece:
 
 
 class NodeReader:
-    """Reads one node's directory. ignored: entries of caches that are not taken, and backups.
+    """Reader of one node's directory.
 
-    byte_count: of the segments read. time_ms: of the newest record that was read. handled: the last
-    segment that was dealt with. recent: of a segment with resent rows, the versions before them.
+    Attributes:
+        ignored: number of entries of unwanted caches, and of backups.
+        byte_count: bytes of the segments read.
+        time_ms: time of the newest record read.
+        handled: the last finished segment.
+        recent: for a segment with resent rows, the earlier versions.
     """
 
     def __init__(
@@ -90,11 +98,11 @@ class NodeReader:
         reads_ahead: bool = True,
         known: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """Remember what to read.
+        """Store what to read.
 
         Args:
-            directory: of the node.
-            takes: whether the changes of a cache are wanted, by its name.
+            directory: directory of the node.
+            takes: returns whether the changes of a cache are wanted, by its name.
             backups: whether changes of copies that are not primary are wanted.
             copied_ms: rows were copied after this time, of the lives that caches had then.
             reads_ahead: whether memory may hold two segments.
@@ -105,9 +113,9 @@ class NodeReader:
         self._directory = directory
         self._takes = takes
         self._known = known
-        self._unknown: set[int] = set()  # ids of caches whose changes are passed over
+        self._unknown: set[int] = set()  # ids of caches whose changes are skipped
         self._backups = backups
-        self._listing = DirectListing(directory, self._missed)
+        self._listing = DirectListing(directory, self._missed_error)
         self._names: dict[int, str] = {}
         self._groups: dict[int, dict[int, str]] = {}
         self._lives = Lives(directory.made_ms)
@@ -116,10 +124,10 @@ class NodeReader:
         self.recent: RecentVersions | None = None
 
     def begin(self, place: LogPlace | None, time_ms: int = 0) -> None:
-        """Go on from a place: what the change log has counts, not what was saved behind it.
+        """Continue from a place: that of the change log counts, not a later saved place.
 
-        Where nothing is saved and the place is gone, somebody has deleted what was below a hole: it
-        goes on with what is there. time_ms: of the last change before it.
+        If nothing is saved and the place is gone, an operator has deleted the segments below a
+        hole: reading continues with the existing ones. time_ms: of the last change before it.
         """
         listing, directory = self._listing, self._directory
         listing.load()
@@ -128,7 +136,7 @@ class NodeReader:
             return
         if listing.pending is None and min(directory.segments(), default=0) > place.segment:
             logger.warning(
-                "going on behind a hole", node=directory.directory.name, last=tuple(place)
+                "continuing after a hole", node=directory.directory.name, last=tuple(place)
             )
             return
         listing.pending = place
@@ -136,15 +144,15 @@ class NodeReader:
 
     @property
     def is_active(self) -> bool:
-        """Whether changes are ours to give; before, the node gives them."""
+        """True once penstock delivers the changes; before that the node delivers them."""
         return self._listing.is_active
 
     def name_of(self, cache_id: int) -> str:
-        """The name of a cache of an entry that was given."""
+        """Return the name of the cache of a delivered entry."""
         return self._names[cache_id]
 
     def acknowledge(self, place: LogPlace) -> None:
-        """The change log has everything before a place: save it, and remove what is done with."""
+        """Save a place up to which the change log has everything, and delete finished segments."""
         if place != self._directory.load_place():
             self._directory.save_place(place)
         point("ignite.place.after")
@@ -152,23 +160,23 @@ class NodeReader:
         point("ignite.remove.after")
 
     def pieces(self) -> Iterator[Piece]:
-        """What is there now. Raises NodeSegmentsMissed, and what reading does."""
+        """Yield the existing pieces. Raises NodeSegmentsMissed, and the errors of reading."""
         listing = self._listing
         for segment in listing.new():
             if listing.is_active:
                 yield from self._read(segment)
             elif not listing.follow_node(segment, self.acknowledge):
                 listing.begin_again()
-                yield from self.pieces()  # now they are ours
+                yield from self.pieces()  # now penstock delivers them
                 return
             listing.processed(segment)
             listing.pending = None
             self.handled = segment
 
-    def _missed(self, text: str, last: int, following: int) -> NodeSegmentsMissed:
+    def _missed_error(self, text: str, last: int, following: int) -> NodeSegmentsMissed:
         return NodeSegmentsMissed(
             text,
-            hint="To go on behind the hole: penstock ignite delete-lost-segment-links FILE; then "
+            hint="To continue after the hole: penstock ignite delete-lost-segment-links FILE; then "
             "fill it: penstock ignite resend FILE --caches with the caches that matter.",
             path=str(self._directory.directory),
             last=last,
@@ -200,7 +208,7 @@ class NodeReader:
         )
         self.byte_count += len(held.data)
         made = self._made_again(segment, begin, held, found)
-        mask = self._wanted(every)
+        mask = self._select(every)
         if not mask.all():
             self._warn_of_unknown(every.pick(~mask))
         wanted = every if mask.all() else every.pick(mask)
@@ -220,19 +228,21 @@ class NodeReader:
             yield piece
 
     def _warn_of_unknown(self, changes: Changes) -> None:
-        """Say once of each cache that is gone that its changes are passed over."""
+        """Warn once for each cache that is gone that its changes are skipped."""
         for number in np.unique(changes.rows["cache_id"]).tolist():
             if self._directory.name_of(number) is None and number not in self._unknown:
                 self._unknown.add(number)
                 logger.warning(
-                    "changes of a cache that is gone are passed over, as its name is not known: "
+                    "changes of a cache that is gone are skipped, as its name is not known: "
                     "name it in [source] tables without wildcards",
                     node=self._directory.directory.name,
                     cache_id=number,
                 )
 
     def _refuse(self, record: Encrypted) -> None:
-        """A change log has no gap, where Ignite's utility passes over these. Raises."""
+        """Raise CacheEncrypted: a change log has no hole, while Ignite's utility skips these
+        records.
+        """
         for group in record.groups:
             for cache in self._groups.get(group, {}).values():
                 raise CacheEncrypted(
@@ -244,7 +254,7 @@ class NodeReader:
     def _made_again(
         self, segment: int, begin: int, held: Segment, found: wal.Scanned
     ) -> list[tuple[str, LogPlace]]:
-        """Caches that were made again in a segment, and where."""
+        """Return the caches that were recreated in a segment, with their places."""
         self.recent = self._before(segment, begin, held) if found.has_resent else None
         marks = []
         for record in found.trees:
@@ -254,14 +264,16 @@ class NodeReader:
         if not marks:
             return []
         entries = self._directory.walk(segment, begin, held)
-        return self._lives.begun(marks, entries, lambda group: self._groups[group])
+        return self._lives.find_recreated(marks, entries, lambda group: self._groups[group])
 
     def _before(self, segment: int, begin: int, held: Segment) -> RecentVersions:
-        """The versions in the segment before, which stays until this one is read, and in this."""
+        """Return the versions in the previous segment, which stays until this one is read, and
+        in this.
+        """
         directory, found = self._directory, RecentVersions()
         walks = [directory.walk(segment, 0, held)]
         if segment - 1 in directory.segments():
-            walks.insert(0, directory.walk(segment - 1, 0, directory.checked(segment - 1)))
+            walks.insert(0, directory.walk(segment - 1, 0, directory.check(segment - 1)))
         for number, walk in zip(range(segment + 1 - len(walks), segment + 1), walks, strict=True):
             for one in walk:
                 if number == segment and one.offset >= begin:
@@ -269,21 +281,21 @@ class NodeReader:
                 found.accepts(one.cache_id, one.key_bytes, one.write_version, one.time_ms)
         return found
 
-    def _wanted(self, changes: Changes) -> npt.NDArray[np.bool_]:
+    def _select(self, changes: Changes) -> npt.NDArray[np.bool_]:
         rows = changes.rows
         found = np.isin(rows["cache_id"], np.array(list(self._names), np.int32))
         return found if self._backups else found & changes.is_primary
 
 
 def _last_times(changes: Changes) -> dict[int, int]:
-    """Of each cache the time of its last change, ms since 1970."""
+    """Return the time of the last change of each cache, ms since 1970."""
     caches, places = np.unique(changes.rows["cache_id"][::-1], return_index=True)
     times = changes.rows["time_ms"][::-1][places]
     return dict(zip(caches.tolist(), times.tolist(), strict=True))
 
 
 def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iterator[Piece]:
-    """The changes of a segment in pieces. end: behind the segment."""
+    """Yield the changes of a segment in pieces. end: the place after the segment."""
     offsets, before, is_open = ordered.offsets, ordered.before, ordered.is_open
     ends = np.cumsum(ordered.counts)
     names = ("offset", "time_ms", "near", "near_order")
@@ -292,7 +304,7 @@ def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iter
     numbers = np.where(near, order, 0)
 
     def piece(first: int, count: int) -> Piece:
-        """Entries from one place to another, which are whole transactions."""
+        """Return the entries between two places, which are whole transactions."""
         low, high = np.searchsorted(ends, (first, count), "right")
         found = slice(low, high)
         entries = ordered.changes.pick(slice(first, count)) if count > first else None
@@ -333,7 +345,7 @@ def _pieces(number: int, ordered: Ordered, marks: _Marks, end: LogPlace) -> Iter
 
 
 class _Marks:
-    """Where caches were made again, in order. offset: of the next one."""
+    """Places where caches were recreated, in order. offset: of the next one."""
 
     def __init__(self, made: list[tuple[str, LogPlace]]) -> None:
         self._left = made
@@ -347,7 +359,7 @@ class _Marks:
         return self._left[0][1].offset if self._left else END
 
     def before(self, offset: int) -> list[tuple[str, LogPlace]]:
-        """Those before an offset; they are taken."""
+        """Return those before an offset, and remove them."""
         found = [one for one in self._left if one[1].offset < offset]
         self._left = self._left[len(found) :]
         return found

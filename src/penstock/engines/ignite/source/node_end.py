@@ -1,4 +1,4 @@
-"""Where a node's log ends now: in the segments that it writes to, which are not archived yet."""
+"""Present end of a node's log: in the segments that it writes to, which are not archived yet."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from penstock.engines.ignite.url import IgniteUrl
 from penstock.ports.direct import LogPlace
 
 WAL_PATH = "db/wal"
-SEGMENTS_MAX = 3  # looked at, the last ones
+SEGMENTS_MAX = 3  # the last ones, which are read
 _HEADER = struct.Struct("<Bq")
 _HEADER_KIND = 5
 
 
 def node_end(url: IgniteUrl, directory: NodeDirectory) -> LogPlace | None:
-    """A place behind the beginning of the last change in the node's own segments.
+    """Return a place after the beginning of the last change in the node's own segments.
 
-    None where the last ones have none, or where the node keeps them elsewhere.
+    Returns None if the last ones have no change, or if the node keeps them elsewhere.
     """
     for number, path in _segments(url.work / WAL_PATH / directory.directory.name)[:SEGMENTS_MAX]:
         place = _last_change(directory, number, path)
@@ -31,7 +31,9 @@ def node_end(url: IgniteUrl, directory: NodeDirectory) -> LogPlace | None:
 
 
 def _segments(folder: Path) -> list[tuple[int, Path]]:
-    """Number and file of each, the newest first. Files are used again: their names do not tell."""
+    """Return number and file of each, the newest first. Files are reused: their names are no
+    guide.
+    """
     found = []
     for path in folder.glob("*.wal"):
         with path.open("rb") as opened:
@@ -45,7 +47,7 @@ def _segments(folder: Path) -> list[tuple[int, Path]]:
 
 def _last_change(directory: NodeDirectory, number: int, path: Path) -> LogPlace | None:
     last: int | None = None
-    with suppress(WalBroken):  # the node is writing there: what comes behind is later than we asked
+    with suppress(WalBroken):  # the node is writing there: later changes do not count
         for entry in directory.walk(number, 0, Segment(path.read_bytes(), 0)):
             last = entry.offset
     return None if last is None else LogPlace(number, last + 1, 0)

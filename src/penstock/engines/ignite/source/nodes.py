@@ -1,8 +1,8 @@
-"""How far each of several nodes is read, as one position that never falls.
+"""Progress of several nodes, as one position that never falls.
 
 A node is known by the name of its folder, which has its consistent id. The log's position is the
-sum of all nodes' places; the places themselves are kept with the versions (`versions.py`), flush
-point by flush point. Not here: reading (`stream.py`).
+sum of all nodes' places; the places themselves are stored with the versions (`versions.py`),
+flush point by flush point. Not here: reading (`stream.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from penstock.engines.ignite.source.versions import SLACK_MS
 
 
 class NodePlace(msgspec.Struct, frozen=True):
-    """Up to where a node is read: segment << 32 | offset, and the time of the newest record.
+    """Place up to which a node is read: segment << 32 | offset, and the time of the newest
+    record.
 
-    since_ms: what it wrote before is left out; 0: nothing is.
+    since_ms: earlier records are left out; 0: none are.
     """
 
     position: int = 0
@@ -27,7 +28,7 @@ class NodePlace(msgspec.Struct, frozen=True):
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """What is kept at a flush point. listed: the nodes that were read then."""
+    """Stored state of a flush point. listed: the nodes that were read then."""
 
     places: dict[str, NodePlace]
     listed: list[str]
@@ -36,14 +37,14 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Nodes:
-    """The places of the nodes that are read, and of those that were.
+    """Places of the nodes that are or were read.
 
-    A node that joins while the others are read begins with what all versions are known of: which
-    of two changes is the newer one, nobody knows of those before.
+    A node that joins while the others are read begins at the time from which all versions are
+    known: before it, the newer of two changes cannot be determined.
     """
 
     def __init__(self, listed: Iterable[str], saved: bytes = b"") -> None:
-        """listed: the nodes that are read now. saved: of the flush point to go on from."""
+        """Take the nodes to read, and the state of the flush point from which to continue."""
         self.listed = list(listed)
         self._places: dict[str, NodePlace] = {}
         self.floor_ms = 0
@@ -64,11 +65,11 @@ class Nodes:
             self._places[name] = NodePlace(place.position, place.time_ms, since_ms)
 
     def __getitem__(self, name: str) -> NodePlace:
-        """Up to where a node is read."""
+        """Return the place up to which a node is read."""
         return self._places.get(name, NodePlace())
 
     def read(self, name: str, position: int, time_ms: int) -> None:
-        """A node is read up to here. time_ms: of the newest record there."""
+        """Note that a node is read up to here. time_ms: of the newest record there."""
         before = self[name]
         assert position >= before.position, f"{name} goes back to {position}"
         self.position += position - before.position
@@ -78,7 +79,7 @@ class Nodes:
         self.floor_ms = max(self.floor_ms, least_ms - SLACK_MS)
 
     def begin_anew(self, name: str) -> None:
-        """A node's log begins with another first segment: its disk was replaced."""
+        """Note that a node's log begins with another first segment: its disk was replaced."""
         place = self._places.pop(name, None)
         if place is not None:
             count = sum(one.startswith(f"{name}#") for one in self._places)
@@ -86,7 +87,7 @@ class Nodes:
         self.lives.forget(name)
 
     def takes(self, name: str, time_ms: int) -> bool:
-        """Whether a record of a node is given at all: one from before it joined is not."""
+        """Return whether a record of a node is delivered: one from before it joined is not."""
         place = self[name]
         if not place.since_ms:
             return True
@@ -95,6 +96,6 @@ class Nodes:
         self._places[name] = NodePlace(place.position, place.time_ms)
         return True
 
-    def saved(self) -> bytes:
-        """To be kept with a flush point here."""
+    def dump(self) -> bytes:
+        """Return the state to be stored with a flush point here."""
         return msgspec.json.encode(Saved(self._places, self.listed, self.floor_ms, self.lives.kept))

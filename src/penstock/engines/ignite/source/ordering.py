@@ -1,8 +1,9 @@
-"""In which order the transactions of a segment ended, for all its changes at once.
+"""Order in which the transactions of a segment ended, for all its changes together.
 
-Entries with one nearXid are a transaction, at the place of its last record. What has none is a
-transaction by record. Only a transaction of several records, or one that is not in one stretch,
-takes a look at each stretch of entries; elsewhere the entries are in order.
+Entries with the same nearXid are a transaction, at the place of its last record. An entry
+without one is a transaction of its own. Only a transaction of several records, or one that is
+not in one stretch, needs a loop over the stretches of entries; otherwise the entries are in
+order.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ _NEAR = ("near", "near_order", "near_topology", "near_node")
 class Ordered(NamedTuple):
     """Changes in the order of their transactions.
 
-    counts: how many entries each transaction has. offsets: of the records with entries; before:
-    how many entries are given in front of each; is_open: whether a transaction goes on there.
+    Attributes:
+        counts: number of entries of each transaction.
+        offsets: offsets of the records with entries.
+        before: number of entries before each record.
+        is_open: whether a transaction continues there.
     """
 
     changes: Changes
@@ -41,7 +45,7 @@ def in_order(changes: Changes) -> Ordered:
     if rows["near"].any():
         runs = np.flatnonzero(np.any([is_record, *(_differs(rows[one]) for one in _NEAR)], axis=0))
         near = rows["near"][runs]
-        # Those of one order and different nodes are taken for one here, and separated below.
+        # Those of one order and different nodes are treated as one here, and separated below.
         if _repeats(rows["near_order"][runs][near]) or _repeats(offsets[runs][~near]):
             return _woven(changes, offsets, runs)
     counts = np.diff(np.append(runs, len(offsets)))
@@ -50,7 +54,7 @@ def in_order(changes: Changes) -> Ordered:
 
 
 def _differs(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where a value is another than the one before; the first is."""
+    """Return where a value differs from the previous one; the first one does."""
     found = np.ones(len(values), np.bool_)
     np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
@@ -61,7 +65,7 @@ def _repeats(values: npt.NDArray[Any]) -> bool:
 
 
 def _woven(changes: Changes, offsets: Ints, runs: Ints) -> Ordered:
-    """The same where stretches of entries have to be joined."""
+    """Return the order if stretches of entries have to be joined."""
     rows = changes.rows
     fields = [rows[name][runs].tolist() for name in _NEAR]
     nears = [near if near[0] else None for near in zip(*fields, strict=True)]
@@ -95,5 +99,5 @@ def _woven(changes: Changes, offsets: Ints, runs: Ints) -> Ordered:
 
 
 def _lasts(places: list[tuple[int, Any, int]]) -> dict[Any, int]:
-    """Of each transaction: the offset of its last record."""
+    """Return the offset of the last record of each transaction."""
     return {near: offset for offset, near, _ in places if near is not None}

@@ -1,7 +1,7 @@
-"""Columns of entries whose keys and values are as those before: read from their bytes at once.
+"""Columns of entries with known types of keys and values, read from their bytes together.
 
-What is not so plain (a type that was not met, a value that a column does not hold, raw data) is
-left to `rows.py`, which decodes each value and lets the cache's shape grow.
+Other entries (an unknown type, a value that a column does not hold, raw data) are left to
+`rows.py`, which decodes each value and lets the cache's shape grow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Met = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class _Side:
-    """The columns of keys, or of values. kind: of their bytes."""
+    """Columns of keys, or of values. kind: of their bytes."""
 
     columns: tuple[KeptColumn, ...]
     cells: tuple[Cell, ...]
@@ -46,10 +46,10 @@ class _Side:
 
 
 class PlainColumns:
-    """Reads columns; the kernel does, where it is built."""
+    """Reader of columns; it uses the kernel if that is built."""
 
     def __init__(self, types: Types, zone: str) -> None:
-        """zone: of the nodes, for dates and times of day."""
+        """Store the types. zone: time zone of the nodes, for dates and times of day."""
         self._read = cell_reader(types)
         self._zone = zone
         self._sides: dict[str, tuple[Shape, tuple[_Side, ...]]] = {}
@@ -57,9 +57,10 @@ class PlainColumns:
     def of(
         self, cache: str, shape: Shape, met: Sequence[Met], entries: Changes, puts: Changes
     ) -> list[pa.Array] | None:
-        """A column of each entry for the key's, of each put for others; None: they are not plain.
+        """Return a column of each entry for the key's, of each put for others; None: they are
+        not plain.
 
-        met: types of keys and of values that the shape has taken in.
+        met: types of keys and of values that the shape has.
         """
         known = self._sides.get(cache)
         if known is None or known[0] is not shape:
@@ -121,13 +122,13 @@ def _side(shape: Shape, side: str) -> _Side:
     columns = tuple(one for one in shape.columns if one.side == side)
     cells = tuple(cell_of(one.field, one.kind, one.neutral) for one in columns)
     is_scalar = [one.field for one in columns] == [""]
-    # Where a cache has both, values of one kind would leave the others' columns to be filled.
+    # If a cache has both, values of one kind would leave the others' columns to be filled.
     is_mixed = not is_scalar and any(not one.field for one in columns)
     return _Side(columns, cells, 0 if is_mixed else REGULAR if is_scalar else OBJECT)
 
 
 def _of_entries(column: KeptColumn, puts: Changes) -> pa.Array | None:
-    """A column of what entries have beside key and value; None: their types have to be named."""
+    """Return a column of facts beside key and value; None: their types have to be named."""
     kind = arrow_type(column.neutral)
     if column.field == EXPIRES and column.neutral == "timestamptz":
         times_ms = puts.rows["expire_time_ms"]

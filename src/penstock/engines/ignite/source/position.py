@@ -1,7 +1,7 @@
 """Places in the logs of nodes as positions of a change log.
 
-A place is a segment and an offset in it. Of several nodes the position is the sum of their places:
-it rises with each of them.
+A place is a segment and an offset in it. For several nodes the position is the sum of their
+places: it rises with each of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _MAX = 2**64 - 1
 
 
 def position_of(place: LogPlace) -> int:
-    """The position of a place. The entry in its record is left out: it is the first one."""
+    """Return the position of a place. The entry in its record is left out: it is the first one."""
     return place.segment << OFFSET_BITS | place.offset
 
 
 def place_of(position: int) -> LogPlace:
-    """The place that the position of one node is."""
+    """Return the place of one node's position."""
     return LogPlace(position >> OFFSET_BITS, position & (2**OFFSET_BITS - 1), 0)
 
 
@@ -36,9 +36,9 @@ class IgnitePosition:
     BITS = 64
 
     def __post_init__(self) -> None:
-        """Refuse what is no place. Raises PositionInvalid."""
+        """Raise PositionInvalid if the number cannot be a place."""
         if not 0 <= self.ordinal <= _MAX:
-            raise PositionInvalid(f"{self.ordinal} is no position of Ignite's log")
+            raise PositionInvalid(f"{self.ordinal} is not a position of Ignite's log")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -48,12 +48,12 @@ class IgnitePosition:
         if separator and number is not None and place is not None:
             return cls(number << OFFSET_BITS | place)
         raise PositionInvalid(
-            f"{text!r} is no position of Ignite's log",
+            f"{text!r} is not a position of Ignite's log",
             hint="It is written SEGMENT/OFFSET, as in 12/5208.",
         )
 
     def __str__(self) -> str:
-        """As in `parse`."""
+        """Return the text that `parse` reads."""
         place = place_of(self.ordinal)
         return f"{place.segment}/{place.offset}"
 
@@ -62,7 +62,7 @@ class IgnitePositions:
     """See `ports.positions.Positions`."""
 
     def __init__(self, _config: Config) -> None:
-        """Every node counts alike."""
+        """Do nothing: the positions of all nodes have the same form."""
 
     def text(self, position: int) -> str:
         """See Positions."""

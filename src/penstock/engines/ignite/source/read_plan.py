@@ -1,7 +1,7 @@
-"""How the columns of a cache are written into lines; see `sql/read_plan.py`.
+"""Plan for writing the columns of a cache into lines; see `sql/read_plan.py`.
 
-What is computed of a value in MySQL's LOAD DATA is its statement's; for COPY, which computes
-nothing, a reader does the same (`bulk_reader.py`).
+MySQL's LOAD DATA computes values in its statement. COPY computes nothing, so a reader does the
+same (`bulk_reader.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.ports.server_pair import ReadPlan, ServerPair
 
 
 class Exact(StrEnum):
-    """What becomes of a time that the target's type does not hold, or of a whole column of times.
+    """Treatment of a time that the target's type does not hold, or of a whole column of times.
 
-    AS_IS: the target takes or rounds it. AS_TEXT: its text.
+    AS_IS: the target accepts or rounds it. AS_TEXT: its text.
     """
 
     AS_IS = "as is"
@@ -30,7 +30,7 @@ class Exact(StrEnum):
 
 
 class ColumnRead(msgspec.Struct, frozen=True, kw_only=True):
-    """How a column is written. neutral: as the log has it; prepare: see `codec.types.Write`."""
+    """Form of a column. neutral: its type in the log; prepare: see `codec.types.Write`."""
 
     neutral: str
     prepare: str = ""
@@ -40,7 +40,7 @@ class ColumnRead(msgspec.Struct, frozen=True, kw_only=True):
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], servers: ServerPair
 ) -> ReadPlan:
-    """How these columns are read; each template is for its column alone."""
+    """Return the plan for these columns; each template is for one column."""
     if servers.target.engine.is_mysql:
         reads = [ColumnRead(neutral=one.neutral) for one in columns]
     else:
@@ -49,7 +49,7 @@ def read_plan(
 
 
 def log_plan(columns: Sequence[ColumnDefinition]) -> ReadPlan:
-    """How these columns are read as the log has them: for lines of LOAD DATA."""
+    """Return the plan for these columns in the form of the log: for lines of LOAD DATA."""
     return _plan(columns, [ColumnRead(neutral=one.neutral) for one in columns], [])
 
 

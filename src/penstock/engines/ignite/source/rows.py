@@ -1,10 +1,10 @@
-"""Entries of one cache to rows of the change log, column by column.
+"""Entries of one cache as rows of the change log, column by column.
 
-Every put is an update and every removal a delete, whatever the node calls it: an atomic cache logs
-UPDATE for the first value of a key, and CREATE comes for a key that the target has when its entry
-has expired or a resend puts it into the log once more. Of a key whose first change is an update the
-loader makes what is right in both cases; an insert of a key that is there would be an error. Not
-here: numbers of rows and the order of entries (`stream.py`).
+Every put is an update and every removal a delete, whatever the node calls it: an atomic cache
+logs UPDATE for the first value of a key, and CREATE is logged for a key that the target has when
+its entry has expired or a resend puts it into the log once more. If the first change of a key is
+an update, the loader does the right thing in both cases; an insert of an existing key would be
+an error. Not here: numbers of rows and the order of entries (`stream.py`).
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from penstock.model import Op, PenstockError, Relation, Rows
 
 
 class KeyNotUsable(PenstockError):
-    """A key has a field that is null, or no type of the others' keys. fields: cache, column."""
+    """A key has a field that is null, or a type unlike the others' keys. fields: cache, column."""
 
     code = "IG80"
     retry = "operator"
 
 
 class RowMaker:
-    """Makes rows of entries; shapes grow with what they have.
+    """Converter of entries to rows; shapes grow with their values.
 
-    zone: of the nodes, for dates and times of day. backups: whether rows say of which copy they
-    are.
+    Attributes:
+        zone: time zone of the nodes, for dates and times of day.
+        backups: whether rows have the column that marks backup copies.
     """
 
     def __init__(self, shapes: Shapes, types: Types, *, zone: str, backups: bool) -> None:
@@ -63,14 +64,17 @@ class RowMaker:
         self._met: dict[tuple[str, str], dict[Any, Any]] = {}
 
     def begin_again(self, cache: str) -> None:
-        """The cache was made again."""
+        """Forget a cache that was recreated."""
         self._shapes.begin_again(cache)
         self._declared.pop(cache, None)
         for side in (OF_KEY, OF_VALUE):
             self._met.pop((cache, side), None)
 
     def rows(self, cache: str, entries: Changes, gsn: Ints, trx: Ints) -> Rows:
-        """Rows of one cache's entries, numbered so. Raises what decoding does, KeyNotUsable."""
+        """Return rows of one cache's entries with these numbers.
+
+        Raises the errors of decoding, KeyNotUsable.
+        """
         is_put = entries.is_put
         puts = entries if is_put.all() else entries.pick(is_put)
         made = self._plain_rows(cache, entries, puts, is_put, gsn, trx)
@@ -84,9 +88,9 @@ class RowMaker:
         while True:
             shape = self._shapes.of(cache, int(entries.rows["cache_id"][0]))
             try:
-                return self._made(cache, shape, puts, is_put, keys, values, gsn, trx)
+                return self._make(cache, shape, puts, is_put, keys, values, gsn, trx)
             except _Unfit as unfit:
-                unfit.mend(self._shapes, cache)
+                unfit.grow(self._shapes, cache)
 
     def _plain_rows(
         self,
@@ -97,7 +101,7 @@ class RowMaker:
         gsn: Ints,
         trx: Ints,
     ) -> Rows | None:
-        """Rows of entries that show nothing new; None of others."""
+        """Return rows of entries that show nothing new; None for others."""
         met = [self._met.get((cache, side), {}) for side in (OF_KEY, OF_VALUE)]
         if not all(met) or self._shapes.declared(cache) is not self._declared.get(cache):
             return None
@@ -119,14 +123,14 @@ class RowMaker:
     # -- what entries show -------------------------------------------------------------------
 
     def _learn_declared(self, cache: str) -> None:
-        """Take in the columns of a SQL table, and those that it was given since."""
+        """Add the columns of a SQL table, and those that were added to it since."""
         declared = self._shapes.declared(cache)
         if declared is not self._declared.get(cache):
             self._declared[cache] = declared
             self._shapes.declare(cache)
 
     def _learn(self, cache: str, side: str, found: list[Any], entries: Changes) -> None:
-        """Take in types that were not met before, and versions of them."""
+        """Add types that were not met before, and versions of them."""
         met = self._met.get((cache, side))
         if met is None:
             met = self._met[cache, side] = {}
@@ -163,7 +167,7 @@ class RowMaker:
         else:  # Python has one type for numbers of several widths
             shown = {
                 of_scalar(value, one)
-                for value, one in zip(found, _marshalled(entries, side), strict=True)
+                for value, one in zip(found, _bytes_of(entries, side), strict=True)
                 if type(value) is kind
             }
         for one in sorted(shown - met.keys()):
@@ -173,7 +177,7 @@ class RowMaker:
                 self._shapes.take_type(cache, one)
 
     def _learn_entries(self, cache: str, values: list[Any], puts: Changes) -> None:
-        """Take in what entries have beside key and value."""
+        """Add columns for facts beside key and value."""
         if puts.rows["expire_time_ms"].any():
             self._shapes.hold(cache, OF_ENTRY, EXPIRES, "timestamp")
         if self._backups:
@@ -183,7 +187,7 @@ class RowMaker:
 
     # -- columns -----------------------------------------------------------------------------
 
-    def _made(
+    def _make(
         self,
         cache: str,
         shape: Shape,
@@ -200,39 +204,39 @@ class RowMaker:
         for at, column in enumerate(shape.columns):
             try:
                 if column.side == OF_KEY:
-                    made = self._column(column, _picked(column, keys))
+                    made = self._column(column, _pick(column, keys))
                     _check_key(cache, column, made)
                     befores[at] = _where(made, ~is_put)
                     afters.append(_where(made, is_put))
                 else:
-                    found = self._found(column, values, puts)
+                    found = self._pick_values(column, values, puts)
                     afters.append(_spread(self._column(column, found), is_put))
             except NotHeld as error:
                 unfit.columns.append((column, error.kind))
-        unfit.columns += self._missed(cache, shape, keys, values)
+        unfit.columns += self._find_missing(cache, shape, keys, values)
         if unfit.columns:
             raise unfit
         return _rows_of(shape.relation, afters, befores, is_put, gsn, trx)
 
-    def _missed(
+    def _find_missing(
         self, cache: str, shape: Shape, keys: list[Any], values: list[Any]
     ) -> list[tuple[KeptColumn, str]]:
-        """Fields without a column that have values, whose type binary_meta does not name."""
+        """Return fields without a column that have values, whose type binary_meta does not name."""
         missed = []
         for side, found in ((OF_KEY, keys), (OF_VALUE, values)):
             met = self._met[cache, side]
             names = {name for one in met.values() for name in getattr(one, "fields", ())}
             for name in sorted(names - {one.field for one in shape.columns if one.side == side}):
-                kinds = set(map(type, _picked(_column_of(side, name), found))) - {type(None)}
+                kinds = set(map(type, _pick(_column_of(side, name), found))) - {type(None)}
                 missed += [(_column_of(side, name), OF_VALUES[kind]) for kind in kinds]
         return missed
 
     def _column(self, column: KeptColumn, found: list[Any]) -> pa.Array:
         return column_of(column.kind, column.neutral, found, self._zone)
 
-    def _found(self, column: KeptColumn, values: list[Any], puts: Changes) -> list[Any]:
+    def _pick_values(self, column: KeptColumn, values: list[Any], puts: Changes) -> list[Any]:
         if column.side == OF_VALUE:
-            return _picked(column, values)
+            return _pick(column, values)
         if column.field == EXPIRES:
             times_ms = puts.rows["expire_time_ms"].tolist()
             return [Timestamp(one, 0) if one else None for one in times_ms]
@@ -243,7 +247,7 @@ class RowMaker:
         assert column.field == TYPE
         return [
             one.type_name if type(one) is BinaryObject else of_scalar(one, put)
-            for one, put in zip(values, _marshalled(puts, OF_VALUE), strict=True)
+            for one, put in zip(values, _bytes_of(puts, OF_VALUE), strict=True)
         ]
 
 
@@ -255,7 +259,7 @@ def _rows_of(
     gsn: Ints,
     trx: Ints,
 ) -> Rows:
-    """A batch. befores: columns of keys, by their place."""
+    """Return a batch. befores: columns of keys, by their place."""
     after = pa.StructArray.from_arrays(
         afters, fields=list(after_type(relation)), mask=pa.array(~is_put)
     )
@@ -283,7 +287,7 @@ class _Unfit(Exception):
         super().__init__()
         self.columns: list[tuple[KeptColumn, str]] = []
 
-    def mend(self, shapes: Shapes, cache: str) -> None:
+    def grow(self, shapes: Shapes, cache: str) -> None:
         for column, kind in self.columns:
             if kind == column.kind:
                 shapes.hold_text(cache, column.name)
@@ -291,12 +295,12 @@ class _Unfit(Exception):
                 shapes.hold(cache, column.side, column.field, kind)
 
 
-def _marshalled(changes: Changes, side: str) -> list[bytes]:
+def _bytes_of(changes: Changes, side: str) -> list[bytes]:
     return changes.marshalled("key" if side == OF_KEY else "value")
 
 
-def _picked(column: KeptColumn, found: list[Any]) -> list[Any]:
-    """What keys or values have for a column; None where they have nothing."""
+def _pick(column: KeptColumn, found: list[Any]) -> list[Any]:
+    """Return the column's values from keys or values; None if they have none."""
     name = column.field
     if set(map(type, found)) <= {BinaryObject}:
         return [one.fields.get(name) for one in found] if name else [None] * len(found)
@@ -322,14 +326,14 @@ def _check_key(cache: str, column: KeptColumn, made: pa.Array) -> None:
 
 
 def _where(made: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
-    """The values of these rows, NULL at the others."""
+    """Return the values of these rows, NULL at the others."""
     if wanted.all():
         return made
     return made.take(pa.array(np.arange(len(made)), mask=~wanted))
 
 
 def _spread(made: pa.Array, is_put: npt.NDArray[np.bool_]) -> pa.Array:
-    """One value per put, to one per row."""
+    """Return one value per row from one value per put."""
     if is_put.all():
         return made
     if not len(made):

@@ -1,7 +1,7 @@
-"""Caches as a scan finds them: their shapes before a bulk load, and rows in a shape that is fixed.
+"""Scanned caches: their shapes before a bulk load, and rows in a fixed shape.
 
-The shapes and the columns are those of the change log (`shapes.py`, `rows.py`): an entry of a scan
-is taken for a put of the log. Not here: the connection (`thin.py`), chunks (`planner.py`).
+The shapes and the columns are those of the change log (`shapes.py`, `rows.py`): an entry of a
+scan is treated as a put of the log. Not here: the connection (`thin.py`), chunks (`planner.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.codec.ignite.pages import Entry
 from penstock.codec.ignite.types import BinaryType, Types
 from penstock.engines.ignite.source.declared import NOTHING
 from penstock.engines.ignite.source.rows import RowMaker
-from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes, copied
+from penstock.engines.ignite.source.shapes import DeclaredColumn, KeptShape, Shapes, copy_shape
 from penstock.engines.ignite.thin import ALL, ThinClient
 
 Decode = Callable[[bytes, int], Any]
@@ -29,9 +29,9 @@ logger = structlog.get_logger(__name__)
 
 
 class ScanEntry:
-    """An entry that a scan gave, as rows are made of it. A scan does not tell when it expires.
+    """Entry of a scan, in the form from which rows are made. A scan does not report its expiry.
 
-    Key and value are decoded when they are asked for.
+    Key and value are decoded when they are accessed.
     """
 
     __slots__ = ("_decode", "cache_id", "key_bytes", "key_kind", "value_bytes", "value_kind")
@@ -39,26 +39,29 @@ class ScanEntry:
     expire_time_ms = 0
 
     def __init__(self, cache_id: int, found: Entry, decode: Decode) -> None:
-        """found: as a page has it."""
+        """Store an entry of a page."""
         self.cache_id = cache_id
         self.key_kind, self.key_bytes, self.value_kind, self.value_bytes = found
         self._decode = decode
 
     @property
     def key(self) -> Any:
-        """The key as a Python value. Raises ValueBroken, TypeUnknown."""
+        """Key as a Python value. Raises ValueBroken, TypeUnknown."""
         return self._decode(self.key_bytes, self.key_kind)
 
     @property
     def value(self) -> Any:
-        """The value as a Python value. Raises ValueBroken, TypeUnknown."""
+        """Value as a Python value. Raises ValueBroken, TypeUnknown."""
         return self._decode(self.value_bytes, self.value_kind)
 
 
 def entries(
     client: ThinClient, types: Types, cache: str, cache_id: int, partition: int = ALL
 ) -> Iterator[list[ScanEntry]]:
-    """The entries of a partition or of a cache, a page at a time. Raises what scanning does."""
+    """Yield the entries of a partition or of a cache, a page at a time.
+
+    Raises the errors of scanning.
+    """
     decode = decoder(types)
     for page in client.scan(cache, cache_id, partition):
         for begin in range(0, len(page), PIECE_ENTRIES):
@@ -66,13 +69,13 @@ def entries(
 
 
 class InMemory:
-    """See StateFiles: nothing is kept."""
+    """See StateFiles: nothing is stored."""
 
     def load(self, _name: str, _kind: Any) -> None:
-        """There is nothing."""
+        """See StateFiles: there is nothing."""
 
     def save(self, name: str, state: Any) -> None:
-        """It stays where it is."""
+        """See StateFiles: nothing is written."""
 
 
 def learn(
@@ -85,9 +88,10 @@ def learn(
     entries_max: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Let the shape of a cache hold every entry, or so many; how many were looked at.
+    """Let the shape of a cache hold every entry, or entries_max; return the number of entries
+    read.
 
-    Ends early when asked to stop. Raises KeyNotUsable and what scanning does.
+    Ends early when asked to stop. Raises KeyNotUsable and the errors of scanning.
     """
     seen = 0
     for piece in entries(client, types, cache, cache_id):
@@ -101,7 +105,7 @@ def learn(
 
 
 class ShapeUnfit(Exception):
-    """An entry has something that a fixed shape has no place for. what: for people."""
+    """An entry has something that does not fit a fixed shape. what: for people."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -109,13 +113,13 @@ class ShapeUnfit(Exception):
 
 
 class FixedShapes(Shapes):
-    """The shape of one cache, which does not grow. Raises ShapeUnfit where it would have to."""
+    """Shape of one cache, which does not grow. Raises ShapeUnfit if it would have to."""
 
     def __init__(self, cache: str, kept: KeptShape) -> None:
-        """kept: its columns, and the types that its values may have."""
+        """Store its columns, and the types that its values may have."""
         super().__init__(files=InMemory(), declared=self._no_declaration)
         self._is_whole = True
-        self._kept[cache] = copied(kept)
+        self._kept[cache] = copy_shape(kept)
 
     def begin_again(self, cache: str) -> None:
         """See Shapes: it stays."""
@@ -124,7 +128,9 @@ class FixedShapes(Shapes):
         """See Shapes: a column that was added since is not wanted."""
 
     def _no_declaration(self, _cache: str) -> Sequence[DeclaredColumn]:
-        """None; a new one each time where rows may not be read from their bytes alone."""
+        """Return no columns; a new list each time if rows must not be read from only their
+        bytes.
+        """
         return NOTHING if self._is_whole else []
 
     def object(self, cache: str, side: str, found: BinaryType) -> None:
@@ -151,7 +157,7 @@ class FixedShapes(Shapes):
 class FixedRows:
     """Columns of entries, in a shape that does not grow.
 
-    skipped: entries without a place so far.
+    skipped: number of entries that did not fit so far.
     """
 
     def __init__(
@@ -165,9 +171,10 @@ class FixedRows:
         backups: bool,
         skips: bool,
     ) -> None:
-        """order: names of the columns.
+        """Store the names of the columns, in order.
 
-        skips: leave out what has no place, because the change log has it; else raise ShapeUnfit.
+        skips: leave out entries that do not fit, because the change log has them; else raise
+        ShapeUnfit.
         """
         self._cache = cache
         self._kept = kept
@@ -177,15 +184,15 @@ class FixedRows:
         self._zone = zone
         self._backups = backups
         self._skips = skips
-        self._maker = self._made()
+        self._maker = self._make_maker()
         self.skipped = 0
 
-    def _made(self) -> RowMaker:
+    def _make_maker(self) -> RowMaker:
         shapes = FixedShapes(self._cache, self._kept)
         return RowMaker(shapes, self._types, zone=self._zone, backups=self._backups)
 
     def columns(self, piece: Sequence[ScanEntry]) -> list[list[pa.Array]]:
-        """The columns of these entries, in one part, or in more where some are left out."""
+        """Return the columns of these entries, in one part, or in more if some are left out."""
         if not piece:
             return []
         numbers = np.zeros(len(piece), np.int64)
@@ -195,7 +202,7 @@ class FixedRows:
         except ShapeUnfit as unfit:
             if not self._skips:
                 raise
-            self._maker = self._made()  # it has taken part of it in
+            self._maker = self._make_maker()  # the old one has added part of it
             if len(piece) == 1:
                 self.skipped += 1
                 logger.info("a row is left to the change log", cache=self._cache, why=unfit.what)

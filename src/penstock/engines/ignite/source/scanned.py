@@ -1,4 +1,4 @@
-"""What is known of the caches before their first change: by a scan, kept beside the log."""
+"""Facts about caches before their first change, from a scan, stored beside the log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = structlog.get_logger(__name__)
 
 
 class AddressMissing(PenstockError):
-    """Rows are to be read, and [source] url names no thin client connector."""
+    """Rows are to be read, but [source] url names no thin client connector."""
 
     code = "IG73"
     retry = "operator"
@@ -44,7 +44,7 @@ class StateDirectory:
     """See StateFiles: that of a pipeline."""
 
     def __init__(self, config: Config) -> None:
-        """Nothing is made yet."""
+        """Store the directory; nothing is created yet."""
         self._directory = config.layout.state
 
     def load(self, name: str, kind: Any) -> Any:
@@ -58,14 +58,14 @@ class StateDirectory:
 
 
 class Read(StateDirectory):
-    """Nothing is written."""
+    """See StateFiles: it only reads."""
 
     def save(self, name: str, state: Any) -> None:
-        """See StateFiles: whoever extracts keeps it."""
+        """See StateFiles: the extract process stores it."""
 
 
 def check_address(config: Config) -> None:
-    """Raises AddressMissing."""
+    """Raise AddressMissing if rows are to be read and the URL has no address."""
     if not thin_url(config.source.url).addresses:
         raise AddressMissing(
             "the rows of the caches are to be read, and url in [source] has no address",
@@ -76,7 +76,7 @@ def check_address(config: Config) -> None:
 
 
 def known_shapes(config: Config, directory: NodeDirectory) -> Shapes:
-    """What was kept of the caches, by the log or by a scan; nothing is written."""
+    """Load the stored shapes of the caches, of the log or of a scan; nothing is written."""
     shapes = Shapes(files=Read(config), declared=Declared(directory).of)
     shapes.load()
     return shapes
@@ -91,9 +91,10 @@ def scanned_shapes(
     entries_max: int | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, KeptShape]:
-    """Look at every entry of caches, or at so many: what holds them.
+    """Read every entry of caches, or entries_max of them; return the shapes that hold them.
 
-    kept: what is known of caches before; it grows. Raises KeyNotUsable and what scanning does.
+    kept: earlier shapes of the caches, which grow. Raises KeyNotUsable and the errors of
+    scanning.
     """
     shapes = Shapes(files=InMemory(), declared=Declared(directory).of)
     shapes.take(kept or {})
@@ -110,45 +111,45 @@ def scanned_shapes(
                 entries_max=entries_max, stop=stop,
             )  # fmt: skip
             logger.info("cache was looked at", cache=cache.name, row_count=seen)
-            shapes.known(cache.name, cache.cache_id)
-    return {name: one for name, one in shapes.kept().items() if one.columns}
+            shapes.known_relation(cache.name, cache.cache_id)
+    return {name: one for name, one in shapes.all_kept().items() if one.columns}
 
 
 def keep_scanned(config: Config, found: dict[str, KeptShape]) -> None:
-    """Keep what a scan has found of caches that the log does not know."""
+    """Store shapes that a scan has found for caches that the log does not know."""
     files = StateDirectory(config)
     known = files.load(SCANNED_FILE, dict[str, KeptShape]) or {}
     files.save(SCANNED_FILE, {**known, **found})
 
 
 def keep_first(config: Config, found: dict[str, KeptShape]) -> None:
-    """Keep what a scan has found as what the log begins with."""
+    """Store shapes that a scan has found as those with which the log begins."""
     files = StateDirectory(config)
     known = files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
     files.save(SHAPES_FILE, {**known, **found})
 
 
 def known_relations(config: Config) -> list[Relation]:
-    """The shapes of caches that are taken, by name, as far as they are known."""
+    """Return the known shapes of captured caches, by name."""
     directory = open_any(config.source.url)
     shapes = known_shapes(config, directory)
     caches = taken_caches(config, directory)
-    unknown = [one for one in caches if shapes.known(one.name, one.cache_id) is None]
+    unknown = [one for one in caches if shapes.known_relation(one.name, one.cache_id) is None]
     if unknown and thin_url(config.source.url).addresses:
-        shapes.take({**shapes.kept(), **_looked_at(config, directory, unknown)})
-    found = [shapes.known(one.name, one.cache_id) for one in caches]
+        shapes.take({**shapes.all_kept(), **_looked_at(config, directory, unknown)})
+    found = [shapes.known_relation(one.name, one.cache_id) for one in caches]
     return [one for one in found if one is not None]
 
 
 def _looked_at(
     config: Config, directory: NodeDirectory, caches: Sequence[Cache]
 ) -> Mapping[str, KeptShape]:
-    """What rows show of caches that nothing is known of; of a node that is away, nothing."""
+    """Return shapes of unknown caches from their rows; nothing for an unreachable node."""
     mode = config.pipeline.mode
     state = read_handover(config)
     try:
         if mode is Mode.DATA_CHANGE and (state is None or not state.position):
-            # The handover will look at all of them.
+            # The handover will scan all of them.
             return scanned_shapes(config, directory, caches, entries_max=SAMPLE_ENTRIES)
         found = scanned_shapes(config, directory, caches)
     except (ConnectFailed, ConnectionLost) as error:
@@ -161,7 +162,7 @@ def _looked_at(
 
 
 def taken_caches(config: Config, directory: NodeDirectory) -> list[Cache]:
-    """The caches of a node that the configuration takes in, by name."""
+    """Return the caches of a node that match the configuration, by name."""
     takes = Selection.parse(config.source.tables).takes
     found: list[Cache] = [told.read() for told in directory.caches()]
     return sorted((one for one in found if takes(table_of(one.name))), key=lambda one: one.name)

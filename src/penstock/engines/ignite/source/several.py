@@ -1,8 +1,9 @@
-"""Several nodes of a cluster as one source: all their copies are read, each version is given once.
+"""Several nodes of a cluster as one source: all copies are read, each version is delivered once.
 
-The node that is read least far comes first. One that cannot be reached is waited for by nobody: its
-changes come from its partitions' other copies, and what it had alone once it is back. Not here: one
-node's segments (`node.py`), rows (`stream.py`), what was given (`versions.py`).
+The node that is least far is read first. penstock does not wait for an unreachable node: its
+changes are read from its partitions' other copies, and those that only it had once it is back.
+Not here: one node's segments (`node.py`), rows (`stream.py`), delivered versions
+(`versions.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from penstock.ports.config import Config, SourceSection
 from penstock.ports.direct import LogPlace
 from penstock.ports.source import EnginePlace, Origin, ServerEnd
 
-LOOK_S = 5.0  # how often a node is looked for that cannot be reached
+LOOK_S = 5.0  # between two searches for an unreachable node
 NAME = "nodes"
 
 logger = structlog.get_logger(__name__)
@@ -54,11 +55,13 @@ class Node:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of its folder."""
         return self.url.folder
 
     def last_segment(self) -> int:
-        """The number of the last one that is there; -1 for none, and where nobody knows."""
+        """Return the number of the last existing segment; -1 if there is none, or it is not
+        known.
+        """
         try:
             return -1 if self.directory is None else max(self.directory.segments(), default=-1)
         except FileFailed:
@@ -69,7 +72,7 @@ class NodesEngine(IgniteEngine):
     """See SourceEngine."""
 
     def __init__(self, urls: list[IgniteUrl], config: Config, *, copied_ms: int = 0) -> None:
-        """Find the nodes' directories. Raises CdcDirectoryMissing where there is none of them."""
+        """Find the nodes' directories. Raises CdcDirectoryMissing if none of them exists."""
         self.nodes = [Node(url) for url in urls]
         missing = [error for node in self.nodes if (error := open_node(node))]
         if len(missing) == len(urls):
@@ -86,25 +89,25 @@ class NodesEngine(IgniteEngine):
         return NAME
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. Which nodes there are may change."""
-        self._shapes = Shapes(files=place.state, declared=self._declared)
+        """See SourceEngine. The list of nodes may change."""
+        self._shapes = Shapes(files=place.state, declared=self._read_declared)
         self._begin_captures(place)
         return Origin(identity={"engine": "ignite", "node": NAME}, resend_from=0)
 
-    def _declared(self, cache: str) -> Sequence[DeclaredColumn]:
-        """The columns of a cache's table, from a node that has it."""
+    def _read_declared(self, cache: str) -> Sequence[DeclaredColumn]:
+        """Return the columns of a cache's table, from a node that has it."""
         found = (node.declared.of(cache) for node in self.nodes if node.declared is not None)
         return next((one for one in found if one), NOTHING)
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the last segments that are there."""
+        """See SourceEngine: the last existing segments."""
         if self._stream is None:
             return ServerEnd()
         ends = [node.last_segment() << OFFSET_BITS for node in self.nodes]
         return ServerEnd(position=self._stream.position_with(ends))
 
     def bytes_between(self, first: int, last: int) -> int:
-        """See SourceEngine: behind the nodes' places; how they lay at other times nobody knows."""
+        """See SourceEngine: the bytes after the nodes' places; earlier places are not known."""
         if self._stream is None or first >= last:
             return 0
         return sum(
@@ -114,7 +117,7 @@ class NodesEngine(IgniteEngine):
         )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         with ExitStack() as self._locks:
             try:
                 yield
@@ -131,7 +134,7 @@ class NodesEngine(IgniteEngine):
             node.is_locked = True
 
     @contextmanager
-    def _opened(self, durable: FlushPoint) -> Iterator[NodesStream]:
+    def _open(self, durable: FlushPoint) -> Iterator[NodesStream]:
         assert self._shapes is not None, "begin() comes first"
         assert self._captures is not None
         self._shapes.load(durable.position)
@@ -157,10 +160,10 @@ class NodesEngine(IgniteEngine):
 
     def stream(self, durable: FlushPoint) -> AbstractContextManager[IgniteStream]:
         """See SourceEngine. Raises VersionsBroken, VersionsLost."""
-        return self._opened(durable)
+        return self._open(durable)
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine: what was given becomes durable first. Raises VersionsBroken."""
+        """See SourceEngine: the delivered versions become durable first. Raises VersionsBroken."""
         if self._stream is not None:
             self._stream.before_flush(end.position)
 
@@ -187,9 +190,9 @@ class NodesStream(IgniteStream):
         clock: Clock = REAL_CLOCK,
         copied_ms: int = 0,
     ) -> None:
-        """Go on behind a flush point, with the places and versions of it."""
+        """Continue after a flush point, with its places and versions."""
         self._copied_ms = copied_ms
-        for node in nodes:  # what another stream has read counts for nothing
+        for node in nodes:  # changes read by an earlier stream do not count
             node.reader = node.maker = None
         self._nodes = nodes
         self._places = places
@@ -210,22 +213,24 @@ class NodesStream(IgniteStream):
     # -- where it is -------------------------------------------------------------------------
 
     def places(self) -> list[int]:
-        """Of each node, in their order."""
+        """Return the position of each node, in their order."""
         return [self._places[node.name].position for node in self._nodes]
 
     def position_with(self, ends: list[int]) -> int:
-        """The position at which each node is at its end, or where it is if that is further."""
+        """Return the position at which each node is at its end, or at its place if that is
+        further.
+        """
         more = [max(end - at, 0) for end, at in zip(ends, self.places(), strict=True)]
         return self._places.position + sum(more)
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: whether each node's segments that were there then were dealt with."""
+        """See SourceStream: whether the segments that each node had then are finished."""
         handled = [node.reader.handled if node.reader else -1 for node in self._nodes]
         dealt_with = self.position_with([one << OFFSET_BITS for one in handled])
         return self._runs is None and dealt_with >= position
 
     def before_flush(self, position: int) -> None:
-        """The log is about to be durable up to here."""
+        """Store the versions up to here: the log is about to be durable."""
         self._given.before_flush(position)
 
     def acknowledge(self, position: int) -> None:
@@ -243,8 +248,10 @@ class NodesStream(IgniteStream):
     # -- nodes -------------------------------------------------------------------------------
 
     def _there(self) -> Iterator[Run]:
-        """What all nodes have now; of the one that is read least far first."""
-        live = {node.name: (node, node.reader.pieces()) for node in self._found() if node.reader}
+        """Yield the existing runs of all nodes, beginning with the node that is least far."""
+        live = {
+            node.name: (node, node.reader.pieces()) for node in self._find_nodes() if node.reader
+        }
         while live:
             name = min(live, key=lambda one: self._places[one].time_ms)
             node, pieces = live[name]
@@ -260,8 +267,8 @@ class NodesStream(IgniteStream):
             if is_over:
                 del live[name]
 
-    def _found(self) -> Iterator[Node]:
-        """The nodes that can be read. Raises DirectoryTaken."""
+    def _find_nodes(self) -> Iterator[Node]:
+        """Yield the nodes that can be read. Raises DirectoryTaken."""
         for node in self._nodes:
             now_s = self._clock.monotonic_s()
             if node.directory is None:
@@ -279,7 +286,8 @@ class NodesStream(IgniteStream):
                 yield node
 
     def _begin(self, node: Node, segments: list[int]) -> None:
-        """Read a node from its place on; one that has forgotten ours begins anew.
+        """Read a node from its place on; a node without penstock's state starts from the
+        beginning.
 
         Raises DirectoryOfOtherLog.
         """
@@ -289,7 +297,7 @@ class NodesStream(IgniteStream):
         position = self._places[node.name].position
         saved = directory.load_place()
         if position and (saved is None or not directory.is_claimed(self._log_id)):
-            logger.warning("a node begins anew: its state is gone", node=node.name)
+            logger.warning("a node starts from the beginning: its state is gone", node=node.name)
             self._places.begin_anew(node.name)
             position = 0
         if saved is None:
@@ -313,7 +321,9 @@ class NodesStream(IgniteStream):
 
     @contextmanager
     def _reachable(self, node: Node) -> Iterator[None]:
-        """A node whose directory goes away is left for later; the others go on."""
+        """Provide a block in which a vanished directory of a node is left for later; the others
+        continue.
+        """
         try:
             yield
         except FileFailed as error:
@@ -326,7 +336,7 @@ class NodesStream(IgniteStream):
     # -- runs --------------------------------------------------------------------------------
 
     def _run_of(self, node: Node, piece: Piece) -> Run | None:
-        """A piece of one node as a run, at positions of all nodes."""
+        """Return a piece of one node as a run, at positions of all nodes."""
         assert node.reader is not None
         assert node.maker is not None
         self._reader, self._maker, self._name = node.reader, node.maker, node.name
@@ -339,13 +349,13 @@ class NodesStream(IgniteStream):
             number: ms for number, name in names.items() if (ms := lives.ended_ms(name, node.name))
         }
         shift = self._places.position - self._places[node.name].position
-        run = self._run(_shifted(piece, shift))
+        run = self._run(_shift(piece, shift))
         for name in names.values():
             lives.saw(name, node.name, newest_ms)
         if piece.end is not None and run is not None and run.end is not None:
             places, end = self._places, position_of(piece.end)
             places.read(node.name, end, node.reader.time_ms)
-            self._given.ends(places.position, places.saved(), places.floor_ms)
+            self._given.ends(places.position, places.dump(), places.floor_ms)
             every = {one.name: places[one.name].position for one in self._nodes}
             self._acknowledged.append((places.position, every))
         return run
@@ -373,10 +383,10 @@ class NodesStream(IgniteStream):
 
 
 class _NoReader:
-    """Before the first piece."""
+    """Reader before the first piece."""
 
     def begin(self, _place: object, _time_ms: int = 0) -> None:
-        """Nothing is read of it."""
+        """Do nothing."""
 
 
 class CountedNodes:
@@ -392,12 +402,12 @@ class CountedNodes:
 
     @property
     def ignored_row_count(self) -> int:
-        """See StreamCounted: of other caches."""
+        """See StreamCounted: rows of other caches."""
         return sum(node.reader.ignored for node in self._nodes if node.reader)
 
 
 def open_node(node: Node) -> CdcDirectoryMissing | None:
-    """Find a node's directory; what is wrong where it is not there."""
+    """Find a node's directory; return the error if it is missing."""
     try:
         node.directory = NodeDirectory(node.url)
         node.declared = Declared(node.directory)
@@ -408,13 +418,13 @@ def open_node(node: Node) -> CdcDirectoryMissing | None:
 
 
 def unreachable(node: Node, error: Exception) -> None:
-    """Say that the others go on without a node."""
+    """Warn that the others continue without a node."""
     logger.warning(
         "a node cannot be reached: its lag is not known, and the others are followed",
         node=node.name,
         work=str(node.url.work),
         error=str(error),
-        hint="When it is gone for good, take its URL out of [source] url.",
+        hint="If it is gone for good, remove its URL from [source] url.",
     )
 
 
@@ -425,15 +435,15 @@ def _is_there(directory: NodeDirectory | None) -> bool:
         return False
 
 
-def _shifted(piece: Piece, shift: int) -> Piece:
-    """A piece at positions that are higher by so much."""
+def _shift(piece: Piece, shift: int) -> Piece:
+    """Return a piece at positions that are higher by a shift."""
 
-    def moved(place: LogPlace) -> LogPlace:
+    def move(place: LogPlace) -> LogPlace:
         return place_of(position_of(place) + shift)
 
     return replace(
         piece,
-        made=[(group, moved(place)) for group, place in piece.made],
+        made=[(group, move(place)) for group, place in piece.made],
         positions=piece.positions + np.int64(shift),
-        end=None if piece.end is None else moved(piece.end),
+        end=None if piece.end is None else move(piece.end),
     )

@@ -1,9 +1,10 @@
-"""The shapes of caches: a cache is a table, and its columns follow from what is put into it.
+"""Shapes of caches: a cache is a table, and its columns follow from the values put into it.
 
-Key columns come first, then those of values: `_key` and `_val` for what is no object, the fields of
-an object otherwise. A column is added when a type, a table's definition or a value has it, and gets
-a type that holds more when a value needs it; it never goes while the cache lives. What was found
-out is kept beside the log, so that versions stay what they are. Not here: rows (`rows.py`).
+Key columns come first, then those of values: `_key` and `_val` for a value that is not an
+object, otherwise the fields of the object. A column is added when a type, a table's definition
+or a value has it, and gets a type that holds more when a value needs it; it is never dropped
+while the cache exists. The shapes are stored beside the log, so that versions do not change. Not
+here: rows (`rows.py`).
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ SIDES = OF_KEY, OF_VALUE, OF_ENTRY = "key", "value", "entry"
 
 
 def table_of(cache: str) -> TableName:
-    """The table that a cache is."""
+    """Return the table of a cache."""
     return TableName(SCHEMA, cache)
 
 
 class KeptColumn(msgspec.Struct, kw_only=True):
-    """A column. side: whether the key has it, the value or the entry.
+    """A column.
 
-    field: of the object; empty: the key or value itself. kind: as `codec.ignite.kinds` names it.
-    missing: text of the value in rows of before.
+    Attributes:
+        side: whether the key has it, the value or the entry.
+        field: field of the object; empty: the key or value itself.
+        kind: type, as named by `codec.ignite.kinds`.
+        missing: text of the value in existing rows.
     """
 
     name: str
@@ -48,10 +52,14 @@ class KeptColumn(msgspec.Struct, kw_only=True):
 
 
 class KeptShape(msgspec.Struct, kw_only=True):
-    """What is kept of a cache. version: of its relation. types: names of its values' types.
+    """Stored state of a cache.
 
-    columns, shape: of this version; shape is what a relation says of them. has_rows: rows of it
-    were given, or copied, at some time. since: the position of the first that was given.
+    Attributes:
+        version: version of its relation.
+        columns, shape: of this version; shape is the relation's description of them.
+        types: names of its values' types.
+        has_rows: rows of it were delivered, or copied, at some time.
+        since: position of the first delivered row.
     """
 
     version: int = 0
@@ -63,7 +71,7 @@ class KeptShape(msgspec.Struct, kw_only=True):
 
 
 class DeclaredColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column of a SQL table. side, field: as in KeptColumn; kind: None where it is not known."""
+    """A column of a SQL table. side, field: as in KeptColumn; kind: None if it is not known."""
 
     name: str
     side: str
@@ -73,7 +81,7 @@ class DeclaredColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A cache as the log has it. columns: in the order of the relation's."""
+    """Shape of a cache in the log. columns: in the order of the relation's."""
 
     relation: Relation
     columns: tuple[KeptColumn, ...]
@@ -81,10 +89,12 @@ class Shape:
 
 @dataclass
 class Shapes:
-    """The shapes of caches, by name.
+    """Shapes of caches, by name.
 
-    declared: the columns of a cache that is a SQL table, in order; empty for another one. position:
-    of the rows that are made next.
+    Attributes:
+        declared: returns the columns of a cache that is a SQL table, in order; empty for
+        another.
+        position: position of the next rows.
     """
 
     files: StateFiles
@@ -94,9 +104,9 @@ class Shapes:
     _shapes: dict[str, Shape] = field(default_factory=dict)
 
     def load(self, position: int | None = None) -> None:
-        """Read what was kept. Raises CheckpointCorrupt.
+        """Load the stored state. Raises CheckpointCorrupt.
 
-        position: where the log ends. Rows that were given at it or behind are not in it.
+        position: end of the log. Rows that were delivered at it or after it are not in the log.
         """
         scanned = self.files.load(SCANNED_FILE, dict[str, KeptShape]) or {}
         known = self.files.load(SHAPES_FILE, dict[str, KeptShape]) or {}
@@ -106,74 +116,74 @@ class Shapes:
                 kept.has_rows, kept.since = False, 0
 
     def take(self, kept: Mapping[str, KeptShape]) -> None:
-        """Begin with what is known of caches."""
+        """Begin with known shapes."""
         self._kept = dict(kept)
         self._shapes = {}
 
-    def kept(self) -> Mapping[str, KeptShape]:
-        """What is known of each cache."""
+    def all_kept(self) -> Mapping[str, KeptShape]:
+        """Return the stored state of each cache."""
         return self._kept
 
     def names(self) -> list[str]:
-        """Of the caches that are known."""
+        """Return the names of the known caches."""
         return sorted(self._kept)
 
     def of(self, cache: str, cache_id: int) -> Shape:
-        """The shape that the next rows have; a new version is kept before it is given out."""
+        """Return the shape of the next rows; a new version is stored before it is returned."""
         found = self._shapes.get(cache)
         if found is None:
-            found = self._shapes[cache] = self._made(cache, cache_id)
+            found = self._shapes[cache] = self._make(cache, cache_id)
         return found
 
     def relations(self) -> tuple[Relation, ...]:
-        """The relations of the caches that have rows, as they are."""
+        """Return the relations of the caches that have rows."""
         known = sorted(name for name, one in self._kept.items() if one.has_rows)
         return tuple(self.of(name, cache_id(name)).relation for name in known)
 
     def has_rows(self, cache: str) -> bool:
-        """Whether rows of the cache may be in the log."""
+        """Return whether rows of the cache may be in the log."""
         return cache in self._kept and self._kept[cache].has_rows
 
     def begin_again(self, cache: str) -> None:
-        """The cache was made again: nothing is known of it but the number of its version."""
+        """Forget a recreated cache, except for the number of its version."""
         kept = self._of(cache)
         kept.columns, kept.types = [], []
         self._shapes.pop(cache, None)
 
     def learn(self, found: Mapping[str, KeptShape]) -> None:
-        """Keep what is known of caches that come in while the log goes on."""
+        """Store the shapes of caches that are added while the log continues."""
         self.take({**self._kept, **found})
         self.files.save(SHAPES_FILE, self._kept)
 
     # -- growing -----------------------------------------------------------------------------
 
     def declare(self, cache: str) -> None:
-        """Take in the columns of a SQL table."""
+        """Add the columns of a SQL table."""
         for one in self.declared(cache):
             if one.kind is not None:
                 self._put(cache, one.side, one.field, one.kind, one.name)
 
     def object(self, cache: str, side: str, found: BinaryType) -> None:
-        """Take in the fields of a type."""
+        """Add the fields of a type."""
         for name, shown in found.fields.items():
             kind = of_field(shown)
             if kind is not None:
                 self.hold(cache, side, name, kind)
 
     def hold(self, cache: str, side: str, name: str, kind: str) -> None:
-        """Have a column that holds values of this type. name: the field; empty: the value."""
+        """Make a column hold values of this type. name: the field; empty: the value."""
         named = {(one.side, one.field): one.name for one in self.declared(cache)}
         self._put(cache, side, name, kind, named.get((side, name), ""))
 
     def hold_text(self, cache: str, column: str) -> None:
-        """Keep a column as text: its type stays, and a value does not fit its neutral type."""
+        """Store a column as text: its type stays, and a value does not fit its neutral type."""
         for one in self._of(cache).columns:
             if one.name == column:
                 one.neutral = "string"
         self._shapes.pop(cache, None)
 
     def take_type(self, cache: str, shown: str) -> None:
-        """Note the type of a value; with the second one there is a column for it."""
+        """Note the type of a value; with the second type, a column for it is added."""
         kept = self._of(cache)
         if shown in kept.types:
             return
@@ -195,23 +205,23 @@ class Shapes:
             wider = holder([there.kind, kind])
             if wider == there.kind:
                 return
-            is_text = there.neutral == "string"  # and what holds more is kept as text, too
+            is_text = there.neutral == "string"  # a column that holds more is stored as text, too
             there.kind, there.neutral = wider, "string" if is_text else neutral_of(wider)
         self._shapes.pop(cache, None)
 
     def _of(self, cache: str) -> KeptShape:
         return self._kept.setdefault(cache, KeptShape())
 
-    def known(self, cache: str, cache_id: int) -> Relation | None:
-        """The relation as far as it is known; None without a column. Nothing is kept."""
+    def known_relation(self, cache: str, cache_id: int) -> Relation | None:
+        """Return the known relation; None without a column. Nothing is stored."""
         if not self._of(cache).columns:
             self.declare(cache)
-        columns = self._ordered(cache)
+        columns = self._sort_columns(cache)
         return relation_of(cache, cache_id, columns) if columns else None
 
-    def _made(self, cache: str, cache_id: int) -> Shape:
+    def _make(self, cache: str, cache_id: int) -> Shape:
         kept = self._of(cache)
-        columns = self._ordered(cache)
+        columns = self._sort_columns(cache)
         shape = [(one.name, one.kind, one.neutral, one.missing) for one in columns]
         if shape != kept.shape or not kept.has_rows:
             kept.version += shape != kept.shape
@@ -223,8 +233,10 @@ class Shapes:
             columns=tuple(columns),
         )
 
-    def _ordered(self, cache: str) -> list[KeptColumn]:
-        """The columns: those of the table as it declares them, then of key, value and entry."""
+    def _sort_columns(self, cache: str) -> list[KeptColumn]:
+        """Return the columns: those of the table in its order, then those of key, value and
+        entry.
+        """
         order = {(one.side, one.field): at for at, one in enumerate(self.declared(cache))}
         last = len(order)
 
@@ -234,13 +246,13 @@ class Shapes:
         return sorted(self._of(cache).columns, key=place)
 
 
-def copied(kept: KeptShape) -> KeptShape:
-    """The same, which may grow by itself."""
+def copy_shape(kept: KeptShape) -> KeptShape:
+    """Return a copy, which may grow independently."""
     return msgspec.convert(msgspec.to_builtins(kept), KeptShape)
 
 
 def relation_of(cache: str, cache_id: int, columns: Sequence[KeptColumn]) -> Relation:
-    """The relation of these columns, without its version."""
+    """Return the relation of these columns, without its version."""
     made = tuple(
         Column(
             name=one.name,
@@ -265,7 +277,9 @@ def relation_of(cache: str, cache_id: int, columns: Sequence[KeptColumn]) -> Rel
 
 
 def _free(name: str, side: str, taken: Iterable[str]) -> str:
-    """A name that no column has, whatever the case: of a value's field `_val_NAME` where it is."""
+    """Return a name that no column has in any case: for a value's field `_val_NAME` if it is
+    taken.
+    """
     while name.lower() in taken:
         name = f"{VALUE if side == OF_VALUE else KEY}_{name}"
     return name

@@ -1,4 +1,4 @@
-"""The engine of `penstock extract` for an Ignite node's directory."""
+"""Engine of `penstock extract` for an Ignite node's directory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class IgniteEngine:
     def __init__(
         self, directory: NodeDirectory, config: Config, *, begin: int = 0, copied_ms: int = 0
     ) -> None:
-        """directory: of the node. begin: where an empty log begins; 0: at the saved state.
+        """Store the node's directory. begin: position of an empty log; 0: at the saved state.
 
         copied_ms: see NodeReader.
         """
@@ -52,7 +52,7 @@ class IgniteEngine:
         return self._directory.directory.name
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. Segments are removed once the log has them, and not before."""
+        """See SourceEngine. Segments are deleted only when the log has them."""
         declared = Declared(self._directory)
         self._shapes = Shapes(files=place.state, declared=declared.of)
         self._begin_captures(place)
@@ -72,7 +72,7 @@ class IgniteEngine:
         self._captures.begin()
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: the last segment that is there. What is behind it nobody knows."""
+        """See SourceEngine: the last existing segment. Later changes are not known."""
         last = max(self._directory.segments(), default=0)
         return ServerEnd(position=last << OFFSET_BITS)
 
@@ -90,10 +90,10 @@ class IgniteEngine:
 
     def attempt(self) -> AbstractContextManager[None]:
         """See SourceEngine: the directory's lock. Raises DirectoryTaken."""
-        return self._locked()
+        return self._hold_lock()
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         held = self._directory.lock(LOCK_TIMEOUT_MS, stop=lambda: False, clock=self._clock)
         assert held is not None, "it was not asked to stop"
         try:
@@ -154,7 +154,7 @@ class IgniteEngine:
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine. A cache that comes in has its shape in the log first."""
+        """See SourceEngine. The shape of an added cache is written to the log first."""
         assert self._captures is not None, "begin() comes first"
         for relation in self._captures.tend():
             log_access.flush()

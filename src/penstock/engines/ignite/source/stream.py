@@ -1,8 +1,9 @@
-"""A node's changes as runs of the change log.
+"""Changes of a node as runs of the change log.
 
-Rows are numbered here, in the order in which their transactions ended (`node.py`). A cache that was
-made again begins with TRUNCATE, so that no consumer keeps rows of its earlier life. A change that
-is older than what a key has (a resend, another node's copy) is left out by `Versions`.
+Rows are numbered here, in the order in which their transactions ended (`node.py`). A recreated
+cache begins with TRUNCATE, so that no consumer keeps rows of its earlier life. A change that is
+older than the known version of its key (a resend, another node's copy) is left out by
+`Versions`.
 """
 
 from __future__ import annotations
@@ -30,21 +31,23 @@ POLL_S = 0.2
 
 
 class Versions(Protocol):
-    """Which versions of keys were given."""
+    """Versions of keys that were delivered."""
 
     def accepts(self, cache_id: int, key: bytes, version: Any, time_ms: int) -> bool:
-        """Whether a change is not older than what was given of its key; noted if so.
+        """Return whether a change is not older than the delivered version of its key; if so,
+        note it.
 
-        The same change may come again after a crash: it is accepted. time_ms: of its record.
+        The same change may be repeated after a crash: it is accepted. time_ms: of its record.
         """
         ...
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the collector, which else looks at each of a piece's objects again and again.
+def _without_collector() -> Iterator[None]:
+    """Disable the garbage collector, which otherwise visits each of a piece's objects
+    repeatedly.
 
-    They go with their last reference, as all that is in no cycle.
+    The objects are in no cycle, so they are freed with their last reference.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -68,7 +71,7 @@ class Counted:
 
     @property
     def ignored_row_count(self) -> int:
-        """See StreamCounted: of other caches, and backup copies."""
+        """See StreamCounted: rows of other caches, and backup copies."""
         return self._reader.ignored
 
 
@@ -85,10 +88,10 @@ class IgniteStream:
         versions: Versions | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Go on behind a flush point; of an empty log where the node's saved state is.
+        """Continue after a flush point; an empty log at the node's saved state.
 
-        versions: of several nodes. One node's log has the changes of a key in order, but for what
-        is resent.
+        versions: of several nodes. One node's log has the changes of a key in order, except for
+        resent rows.
         """
         self._reader = reader
         self._maker = maker
@@ -97,7 +100,7 @@ class IgniteStream:
         self._clock = clock
         self._end = start
         self._gsn, self._trx = start.gsn, start.trx
-        # What a bulk load begins with, so that a change of it is known as one.
+        # Columns of the bulk load, so that a change of them is recognised.
         self._copied = () if start.gsn else shapes.relations()
         self._runs: Iterator[Run] | None = None
         self.counted = Counted(reader)
@@ -106,7 +109,7 @@ class IgniteStream:
         reader.begin(place, start.commit_time_us // 1000)
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and what reading does."""
+        """See SourceStream. Raises NodeSegmentsMissed, KeyNotUsable and the errors of reading."""
         if self._copied:
             copied, self._copied = self._copied, ()
             return Run(relations=copied, end=self._end)
@@ -124,14 +127,14 @@ class IgniteStream:
             self._clock.sleep(min(POLL_S, left_s))
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: whether the segment there was dealt with, and all before it."""
+        """See SourceStream: whether the segment there is finished, and all before it."""
         return self._runs is None and self._reader.handled >= place_of(position).segment
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is looked at all the time."""
+        """See SourceStream: it is polled all the time."""
 
     def acknowledge(self, position: int) -> None:
-        """See SourceStream: saves the node's state, and removes the segments before it."""
+        """See SourceStream: saves the node's state, and deletes the segments before it."""
         if position and self._reader.is_active:
             self._reader.acknowledge(place_of(position))
 
@@ -140,7 +143,7 @@ class IgniteStream:
     def _there(self) -> Iterator[Run]:
         pieces = self._reader.pieces()
         while True:
-            with _uncollected():
+            with _without_collector():
                 piece = next(pieces, None)
                 run = None if piece is None else self._run(piece)
             if piece is None:
@@ -154,12 +157,17 @@ class IgniteStream:
         time_us = int(times[0]) * 1000 if len(times) else self._end.commit_time_us
         for cache, place in piece.made:
             self._begin_again(cache, position_of(place), time_us, markers)
-        piece = self._accepted(piece)
+        piece = self._accept(piece)
         rows = self._rows(piece)
         end = self._point(piece, markers)
         if not (rows or markers or end):
             return None
-        return Run(rows=rows, markers=tuple(markers), transactions=_ended(markers, piece), end=end)
+        return Run(
+            rows=rows,
+            markers=tuple(markers),
+            transactions=_end_transactions(markers, piece),
+            end=end,
+        )
 
     def _begin_again(
         self,
@@ -183,7 +191,7 @@ class IgniteStream:
         markers.append(marker)
 
     def _rows(self, piece: Piece) -> tuple[Rows, ...]:
-        """Number what is accepted, and make rows of it, cache by cache."""
+        """Number the accepted entries, and convert them to rows, cache by cache."""
         entries, counts = piece.entries, piece.counts
         self._shapes.position = int(piece.positions[0]) if len(counts) else 0
         if entries is None:
@@ -202,8 +210,8 @@ class IgniteStream:
             for one, here in places
         )
 
-    def _accepted(self, piece: Piece) -> Piece:
-        """What of a piece is not older than what was given."""
+    def _accept(self, piece: Piece) -> Piece:
+        """Return the part of a piece that is not older than the delivered versions."""
         versions = self._versions or self._reader.recent
         if versions is None or piece.entries is None:
             return piece
@@ -222,7 +230,7 @@ class IgniteStream:
         )
 
     def _point(self, piece: Piece, markers: list[Marker]) -> FlushPoint | None:
-        """Where the piece ends, when that is further than before."""
+        """Return the flush point at the end of the piece, if that is further than before."""
         if piece.end is None:
             return None
         position = position_of(piece.end)
@@ -256,8 +264,8 @@ def _are_accepted(versions: Versions, entries: Changes) -> Iterator[bool]:
         yield versions.accepts(cache, key, found, time_ms)
 
 
-def _ended(markers: list[Marker], piece: Piece) -> pa.RecordBatch | None:
-    """The transactions of markers, one each, and those of a piece behind them."""
+def _end_transactions(markers: list[Marker], piece: Piece) -> pa.RecordBatch | None:
+    """Return the transactions of markers, one each, and those of a piece after them."""
     if not markers and not len(piece.counts):
         return None
     first = np.array([(one.position, one.commit_time_us) for one in markers], np.int64)

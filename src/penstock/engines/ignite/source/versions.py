@@ -1,13 +1,14 @@
-"""Which version of each key was given last: none comes behind a newer one.
+"""Last delivered version of each key: an older one is never delivered after a newer one.
 
-Of one node the last ones are enough. With several nodes each version is given once: a change is in
-the logs of all that had a copy, and these are read at different speeds. What is remembered reaches
-back to the time that every node is read to (`floor_ms`): an older version cannot come any more. It
-lies in memory and, as one block per flush point, in a SQLite file beside the log; where a node
-stands still and it grows beyond `memory_max` keys, in an indexed table there.
+For one node the last ones are enough. With several nodes each version is delivered once: a
+change is in the logs of all nodes that had a copy, and these are read at different speeds. The
+versions reach back to the time up to which every node is read (`floor_ms`): an older version can
+no longer arrive. They are kept in memory and, as one block per flush point, in a SQLite file
+beside the log; if a node stands still and they grow beyond `memory_max` keys, in an indexed
+table there.
 
-A flush point that has not become durable leaves no trace: its block is removed at the next start,
-and only what is durable moves into the table. Not here: how far nodes are read (`nodes.py`).
+A flush point that has not become durable leaves no trace: its block is removed at the next
+start, and only durable blocks move into the table. Not here: progress of the nodes (`nodes.py`).
 """
 
 from __future__ import annotations
@@ -62,14 +63,15 @@ class VersionsLost(PenstockError):
 
 
 class RecentVersions:
-    """The versions of one node's keys, of those that were changed last.
+    """Versions of one node's keys that were changed last.
 
-    Its log has the changes of a key in order, but for what is resent: such a row can come right
-    behind a change that was made while it was on its way. Of what is on its way are some hundred.
+    Its log has the changes of a key in order, except for resent rows: such a row can be just
+    after a change that was made while it was being sent. Some hundred rows are being sent at a
+    time.
     """
 
     def __init__(self, key_count: int = RECENT_MAX) -> None:
-        """key_count: from so many to twice as many are remembered."""
+        """Set the number of keys that are remembered: from key_count to twice as many."""
         self._key_count = key_count
         self._last: dict[bytes, bytes] = {}
         self._before: dict[bytes, bytes] = {}
@@ -81,7 +83,7 @@ class RecentVersions:
         version: Version | None,
         time_ms: int,  # noqa: ARG002 - as of several nodes
     ) -> bool:
-        """Whether there was no newer version. The same one may come again after a crash."""
+        """Return whether there was no newer version. The same one may be repeated after a crash."""
         if version is None:
             return True
         packed = _VERSION.pack(version.topology, version.order, version.node_order)
@@ -97,10 +99,13 @@ class RecentVersions:
 
 @dataclass(slots=True)
 class Block:
-    """What was given up to one position, behind the block before it.
+    """Versions delivered up to one position, after the previous block.
 
-    state: what the caller wants back. floor_ms: no version of an earlier time comes any more.
-    time_ms: of the newest record in it. given: packed version by name.
+    Attributes:
+        state: data of the caller.
+        floor_ms: no version of an earlier time will arrive.
+        time_ms: time of the newest record in it.
+        given: packed version by name.
     """
 
     position: int = 0
@@ -110,19 +115,19 @@ class Block:
     given: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, other: Block) -> None:
-        """What was given behind it."""
+        """Add the versions of a later block."""
         self.position, self.state, self.floor_ms = other.position, other.state, other.floor_ms
         self.time_ms = max(self.time_ms, other.time_ms)
         self.given.update(other.given)
 
 
 class Versions:
-    """The versions of several nodes' keys. All methods belong to the extractor's thread."""
+    """Versions of several nodes' keys. All methods belong to the extractor's thread."""
 
     def __init__(
         self, path: Path, *, gives_copies: bool = False, memory_max: int = MEMORY_MAX
     ) -> None:
-        """gives_copies: the version given last is given again, for each copy of it."""
+        """Store the path. gives_copies: the last version is delivered again for each copy of it."""
         self._path = path
         self._gives_copies = gives_copies
         self._memory_max = memory_max
@@ -135,8 +140,8 @@ class Versions:
         self._ended: deque[Block] = deque()  # not in the file yet
         self._kept: deque[Block] = deque()  # in the file, oldest first
         self._durable = 0
-        self._floor_ms = 0  # of what is durable
-        self._spilled_ms = 0  # of the newest one in the table
+        self._floor_ms = 0  # of the durable blocks
+        self._spilled_ms = 0  # of the newest version in the table
         self._spilled_count = self._pruned_count = 0  # rows of the table; and when last pruned
 
     def close(self) -> None:
@@ -150,9 +155,9 @@ class Versions:
     def accepts(
         self, cache_id: int, key_bytes: bytes, version: Version | None, time_ms: int
     ) -> bool:
-        """Whether this version of a key is to be given. time_ms: of its record.
+        """Return whether this version of a key is to be delivered. time_ms: of its record.
 
-        One without a version is: nothing orders it.
+        A change without a version is always delivered: nothing orders it.
         """
         if version is None:
             return True
@@ -176,7 +181,7 @@ class Versions:
         return None if row is None else row[0]
 
     def ends(self, position: int, state: bytes, floor_ms: int) -> None:
-        """Here is a flush point. floor_ms: no record of an earlier time comes behind it."""
+        """Note a flush point. floor_ms: no record of an earlier time follows it."""
         block, self._open = self._open, Block()
         block.position, block.state, block.floor_ms = position, state, floor_ms
         self._ended.append(block)
@@ -184,19 +189,20 @@ class Versions:
     # -- flush points ------------------------------------------------------------------------
 
     def go_on(self, position: int) -> bytes:
-        """Forget what was given behind a durable flush point; its state, empty for position 0.
+        """Forget the versions after a durable flush point; return its state, empty for position
+        0.
 
         Raises VersionsBroken, VersionsLost.
         """
         self.close()
         self._reset()
-        self._connection = self._opened()
+        self._connection = self._open_file()
         self._lookup = self._connection.cursor().execute
-        with self._typed() as database:
+        with self._open_typed() as database:
             database.execute("delete from block where position > ?", (position,))
             rows = database.execute("select * from block order by position")
             for at, state, floor_ms, time_ms, given in rows:
-                block = Block(at, state, floor_ms, time_ms, dict(_unpacked(given)))
+                block = Block(at, state, floor_ms, time_ms, dict(_unpack(given)))
                 self._known.update(block.given)
                 self._kept.append(block)
             (count,) = database.execute("select count(*) from spilled").fetchone()
@@ -207,16 +213,16 @@ class Versions:
         if position and (not self._kept or self._kept[-1].position != position):
             raise VersionsLost(
                 f"the change log ends at {position}, and {self._path} is of another time",
-                hint="Put the whole directory back from one copy; or begin anew: penstock reset, "
+                hint="Put the whole directory back from one copy; or start over: penstock reset, "
                 "then the bulk load.",
                 path=str(self._path),
             )
         self.acknowledge(position)
         return self._kept[-1].state if self._kept else b""
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_file(self) -> sqlite3.Connection:
         REAL_FILES.make_directory(self._path.parent)
-        with typed(self._path):
+        with typed_errors(self._path):
             found = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             found.execute("pragma journal_mode = wal")
             found.execute("pragma synchronous = full")
@@ -224,18 +230,20 @@ class Versions:
             return found
 
     def before_flush(self, position: int) -> None:
-        """What ended up to here becomes durable in the log next. Raises VersionsBroken."""
+        """Write the versions up to here, which become durable in the log next. Raises
+        VersionsBroken.
+        """
         block = Block()
         while self._ended and self._ended[0].position <= position:
             block.add(self._ended.popleft())
         if not block.position:
             return
-        passed, spilled = self._passed(), self._to_spill()
-        with self._typed() as database:
+        passed, spilled = self._find_passed(), self._to_spill()
+        with self._open_typed() as database:
             database.execute("begin immediate")
             database.execute(
                 "insert into block values (?, ?, ?, ?, ?)",
-                (block.position, block.state, block.floor_ms, block.time_ms, _packed(block.given)),
+                (block.position, block.state, block.floor_ms, block.time_ms, _pack(block.given)),
             )
             database.executemany(
                 "delete from block where position = ?",
@@ -252,7 +260,7 @@ class Versions:
                     del self._known[name]
 
     def acknowledge(self, position: int) -> None:
-        """The log is durable up to here."""
+        """Note that the log is durable up to here."""
         self._durable = position
         for block in reversed(self._kept):
             if block.position <= position:
@@ -260,15 +268,15 @@ class Versions:
                 return
 
     def _movable(self) -> list[Block]:
-        """What is durable, but for the last block: it has the state."""
+        """Return the durable blocks, except for the last one: it has the state."""
         return [block for block in self._kept if block.position <= self._durable][:-1]
 
-    def _passed(self) -> list[Block]:
-        """Blocks behind which nothing older can come."""
+    def _find_passed(self) -> list[Block]:
+        """Return blocks after which nothing older can arrive."""
         return [one for one in self._movable() if not one.given or one.time_ms < self._floor_ms]
 
     def _to_spill(self) -> list[Block]:
-        """The older ones of the durable blocks, where memory has more than it may."""
+        """Return the older ones of the durable blocks, if memory exceeds its limit."""
         left = [one for one in self._movable() if one.given and one.time_ms >= self._floor_ms]
         key_count = sum(len(one.given) for one in left)
         if key_count <= self._memory_max and len(left) <= BLOCK_COUNT_MAX:
@@ -282,7 +290,9 @@ class Versions:
         return found
 
     def _spill(self, database: sqlite3.Connection, blocks: list[Block]) -> None:
-        """Into the table. It is pruned when it has doubled, or nothing in it is needed."""
+        """Move blocks into the table. It is pruned when it has doubled, or nothing in it is
+        needed.
+        """
         for block in blocks:
             database.executemany(
                 "insert or replace into spilled values (?, ?, ?)",
@@ -297,16 +307,16 @@ class Versions:
             self._spilled_count = self._pruned_count = count
 
     @contextmanager
-    def _typed(self) -> Iterator[sqlite3.Connection]:
-        """The file, with its errors made typed ones."""
+    def _open_typed(self) -> Iterator[sqlite3.Connection]:
+        """Provide the file, with typed errors."""
         assert self._connection is not None, "go_on() comes first"
-        with typed(self._path):
+        with typed_errors(self._path):
             yield self._connection
 
 
 @contextmanager
-def typed(path: Path) -> Iterator[None]:
-    """Make SQLite's errors typed ones. Raises VersionsBroken."""
+def typed_errors(path: Path) -> Iterator[None]:
+    """Convert SQLite's errors to typed ones. Raises VersionsBroken."""
     try:
         yield
     except sqlite3.Error as error:
@@ -314,23 +324,23 @@ def typed(path: Path) -> Iterator[None]:
 
 
 def broken(path: Path, error: sqlite3.Error) -> VersionsBroken:
-    """What is said of the file then."""
+    """Return the error for a broken file."""
     return VersionsBroken(
         f"{path} cannot be used: {error}",
         hint=f"Let this user write {path.parent}, with room on its disk. A damaged file: put "
-        "the whole directory back from one copy, or begin anew with penstock reset.",
+        "the whole directory back from one copy, or start over with penstock reset.",
         path=str(path),
     )
 
 
-def _packed(given: dict[bytes, bytes]) -> bytes:
+def _pack(given: dict[bytes, bytes]) -> bytes:
     parts: list[bytes] = []
     for name, version in given.items():
         parts += (_LENGTH.pack(len(name)), name, version)
     return b"".join(parts)
 
 
-def _unpacked(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _unpack(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     at = 0
     while at < len(data):
         begin = at + _LENGTH.size
