@@ -1,10 +1,9 @@
-"""The change loader's loop: segments in, target batches out, until the log is done.
+"""Loop of the change loader: segments in, target batches out, until the log is done.
 
-While a batch is applied the next one is staged beside it. Obeys wirekite_action, a stop request
-(at a batch's end), and verify's hold: each of them abandons what is staged ahead. What may be tried
-again is: a lost connection, a killed worker, a dead JVM; each time from what the target says is
-applied, so that a COMMIT whose answer was lost counts once. Not here: staging (`prefetch.py`) and
-applying (`sql_target.py`) a batch.
+While a batch is applied, the next one is staged. The loop obeys wirekite_action, a stop request (at
+a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed worker
+or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was lost counts
+once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
 """
 
 from __future__ import annotations
