@@ -1,9 +1,9 @@
 """Loop of the change loader: segments in, target batches out, until the log is done.
 
-While a batch is applied, the next one is staged. The loop obeys wirekite_action, a stop request (at
-a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed worker
-or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was lost counts
-once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
+While a batch is applied, the next one is staged. The loop obeys wirekite_action, a stop request
+(at a batch's end), and verify's hold; each discards the staged batch. A lost connection, a killed
+worker or a dead JVM is retried from the target's applied position, so a COMMIT whose answer was
+lost counts once. Not here: staging (`prefetch.py`) and applying (`sql_target.py`) a batch.
 """
 
 from __future__ import annotations
