@@ -111,7 +111,7 @@ def penstock(
 def replica(
     servers: tuple[Server, Server], workload: MySQLWorkload, made: Made, expected: int, workers: int
 ) -> Measurement:
-    """The server's own applier."""
+    """Measure the server's own applier."""
     source, target = servers
     restore(workload, target)
     with connect(target.url(), application_name="bench") as connection:

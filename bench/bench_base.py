@@ -128,8 +128,8 @@ def wait_for(condition: object) -> None:
 
 
 @contextmanager
-def written(url: str, rows: int) -> Iterator[None]:
-    """Updates at random, and beats, meanwhile."""
+def write_meanwhile(url: str, rows: int) -> Iterator[None]:
+    """Write random updates and beats during a block."""
     ended = threading.Event()
 
     def update() -> None:
@@ -156,8 +156,8 @@ def written(url: str, rows: int) -> Iterator[None]:
             thread.join()
 
 
-def told(what: str, lags: list[float], **more: float) -> None:
-    """A line about lags."""
+def print_lags(what: str, lags: list[float], **more: float) -> None:
+    """Print a line about lags."""
     line = {
         "measure": what,
         "beats": len(lags),
@@ -203,22 +203,22 @@ def measure(pipeline: Pipeline, url: str, rows: int, steps: int) -> None:
     follower = threading.Thread(target=beats.follow, args=("beats",))
     follower.start()
     try:
-        with written(url, rows):
+        with write_meanwhile(url, rows):
             time.sleep(15)
             until = time.time()
-            told("flow alone", [lag for _, lag in beats.found])
+            print_lags("flow alone", [lag for _, lag in beats.found])
             pipeline.start("load")
             wait_for(lambda: pipeline.base() is not None)
             read = time.time()
             lags = [lag for at, lag in beats.found if at > until]
-            told("base is read", lags, seconds=round(read - until, 1))
+            print_lags("base is read", lags, seconds=round(read - until, 1))
             base = pipeline.base()
             assert base is not None
             first = base.number
             wait_for(lambda: (now := pipeline.base()) is not None and now.number >= first + steps)
             lags = [lag for at, lag in beats.found if at > read]
             size = base.size_bytes
-            told(
+            print_lags(
                 "base moves on", lags, steps=steps, seconds=round(time.time() - read, 1), bytes=size
             )
     finally:

@@ -59,7 +59,7 @@ def table_body() -> bytes:
 
 
 def row(dice: random.Random, number: int) -> bytes:
-    """The null bits and the values of one row."""
+    """Return the null bits and the values of one row."""
     label = f"label of row {number}".encode()
     doc = f'{{"a": {number}, "b": [1, 2, 3], "c": "some text of a document"}}'.encode()
     note = b"a note that is there in every other row"

@@ -41,7 +41,7 @@ SAMPLE_INTERVAL_S = 0.5  # all cores are busy: a look takes them milliseconds
 
 
 def fresh_target(server: EmbeddedPostgres, *, table: str = "") -> str:
-    """An empty database; with the table, without its key, when asked for."""
+    """Return an empty database; with the table, without its key, when asked for."""
     name = f"target_{time.monotonic_ns()}"
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         for (old,) in connection.execute(
@@ -112,22 +112,24 @@ def main() -> None:
         def side(
             name: str, run: Callable[[str], Measurement], *, has_table: bool = True
         ) -> Contender:
-            """run: gets the URL of an empty target; has_table: with the table, without its key."""
+            """Return a contender. run: gets the URL of an empty target; has_table: with the
+            table, without key.
+            """
 
-            def measured() -> Measurement:
+            def measure_once() -> Measurement:
                 target = fresh_target(destination, table=table if has_table else "")
                 return beside_servers(lambda: run(target), *servers)
 
-            return Contender(name=name, run=measured, unit_count=flags.rows)
+            return Contender(name=name, run=measure_once, unit_count=flags.rows)
 
-        def piped(*, binary: bool) -> Callable[[str], Measurement]:
+        def pipe(*, binary: bool) -> Callable[[str], Measurement]:
             return lambda target: contenders.copy_pipe(bindir, source, target, table, binary=binary)
 
         Comparison(
             bench="bulk",
             contenders=[
-                side("psql COPY binary pipe", piped(binary=True)),
-                side("psql COPY text pipe", piped(binary=False)),
+                side("psql COPY binary pipe", pipe(binary=True)),
+                side("psql COPY text pipe", pipe(binary=False)),
                 side(
                     "pg_dump | psql",
                     lambda target: contenders.dump_pipe(bindir, source, target, table),

@@ -97,7 +97,7 @@ def fill(url: str, count: int) -> None:
 
 
 def fresh_target(server: EmbeddedPostgres, *, table: bool) -> str:
-    """An empty database; with the table, without its key, when asked for."""
+    """Return an empty database; with the table, without its key, when asked for."""
     name = f"target_{time.monotonic_ns()}"
     with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
         for (old,) in connection.execute(
@@ -114,7 +114,7 @@ def fresh_target(server: EmbeddedPostgres, *, table: bool) -> str:
 
 
 def client(program: str, url: str, *arguments: str) -> list[str]:
-    """A command-line tool with what it needs to log in, and arguments."""
+    """Return a command-line tool with what it needs to log in, and arguments."""
     parts = urlsplit(url)
     found = shutil.which(program)
     if found is None:
@@ -147,7 +147,7 @@ def psql(bindir: Path, url: str, statement: str) -> list[str]:
 
 
 def add_key(target: str) -> None:
-    """What every side ends with."""
+    """Add the key, the last step of every side."""
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute("alter table public.w add primary key (id)")
 
@@ -177,7 +177,7 @@ def load_pipe(bindir: Path, source: str, target: str) -> Measurement:
 def penstock(
     session: Session, source: str, target: str, *, tables: str, servers: Collection[int]
 ) -> Measurement:
-    """The bulk load as the load process runs it, into an empty database."""
+    """Return the bulk load as the load process runs it, into an empty database."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         file = write_config(Path(directory), source, target, mode="data", tables=tables)
         lines = file.read_text().splitlines(keepends=True)
@@ -223,7 +223,7 @@ def fresh_mysql(url: str, *, table: bool) -> None:
 def into_postgres(
     origin: Server, destination: EmbeddedPostgres, session: Session, flags: Namespace
 ) -> Comparison:
-    """From MySQL or MariaDB."""
+    """Return the comparison from MySQL or MariaDB into PostgreSQL."""
     with connect(origin.url(), application_name="bench") as connection:
         run(connection, "create database bench", doing="making a database")
     source, bindir = origin.url("bench"), destination.bindir
@@ -240,13 +240,13 @@ def into_postgres(
             session, source, fresh_target(destination, table=False), tables="bench.*", servers=ours
         ),
     }
-    return compared(f"bulk_{origin.flavour}_postgresql", contestants, flags, ours)
+    return compare(f"bulk_{origin.flavour}_postgresql", contestants, flags, ours)
 
 
 def into_mysql(
     origin: EmbeddedPostgres, destination: Server, session: Session, flags: Namespace
 ) -> Comparison:
-    """From PostgreSQL."""
+    """Return the comparison from PostgreSQL into MySQL or MariaDB."""
     source, bindir = fresh_target(origin, table=False), origin.bindir
     fill_postgres(source, flags.rows)
     ours = [postmaster(origin), destination.pid]
@@ -261,16 +261,16 @@ def into_mysql(
             session, source, empty(False), tables="public.*", servers=ours
         ),
     }
-    return compared(f"bulk_postgresql_{destination.flavour}", contestants, flags, ours)
+    return compare(f"bulk_postgresql_{destination.flavour}", contestants, flags, ours)
 
 
-def compared(
+def compare(
     bench: str,
     contestants: Mapping[str, Callable[[], Measurement]],
     flags: Namespace,
     servers: Collection[int],
 ) -> Comparison:
-    """The rounds of one direction. What servers use includes the making of an empty database."""
+    """Return the rounds of one direction. Servers' figures include creating an empty database."""
     contenders_ = [
         Contender(name=name, run=partial(beside_servers, run_once, *servers), unit_count=flags.rows)
         for name, run_once in contestants.items()

@@ -112,7 +112,7 @@ def libraries(body: bytes) -> dict[str, tuple[Callable[[], object], int]]:
 
 
 def request(dice: random.Random) -> bytes:
-    """The body of one webhook request."""
+    """Return the body of one webhook request."""
     lines = []
     for number in range(LINES_PER_REQUEST):
         row = {

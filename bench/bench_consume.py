@@ -29,14 +29,14 @@ def everything(_: TableName) -> bool:
 
 
 def segments(directory: Path) -> Iterator[Segment]:
-    """The segments of a log, open in turn."""
+    """Yield the segments of a log, open in turn."""
     for file in list_segments(directory):
         with open_segment(file.path) as segment:
             yield segment
 
 
 def events(directory: Path, *, keep_binary: bool) -> Iterator[CdcEvent]:
-    """All events of a log."""
+    """Yield all events of a log."""
     for segment in segments(directory):
         for piece in events_of(segment, takes=everything, gsn_after=0, keep_binary=keep_binary):
             yield from piece.events
@@ -67,7 +67,7 @@ def touch_events(directory: Path, *, keep_binary: bool) -> int:
 
 
 def count_plain(directory: Path) -> int:
-    """The same columns by to_pylist: a dict per row."""
+    """Return the same columns by to_pylist: a dict per row."""
     keys = values = 0
     for segment in segments(directory):
         for rows in segment.rows():
@@ -80,7 +80,7 @@ def count_plain(directory: Path) -> int:
 
 
 def count_batches(directory: Path) -> int:
-    """Rows of record batches."""
+    """Return rows of record batches."""
     count = 0
     for segment in segments(directory):
         for piece in batches_of(segment, takes=everything, gsn_after=0):
@@ -88,7 +88,7 @@ def count_batches(directory: Path) -> int:
     return count
 
 
-def measured(count: Callable[[], int], expected: int) -> Measurement:
+def measure_once(count: Callable[[], int], expected: int) -> Measurement:
     """One reading of the whole log."""
     started, cpu_started = time.perf_counter(), time.process_time()
     assert count() == expected
@@ -112,7 +112,9 @@ def main() -> None:
             "batches": lambda: count_batches(path),
         }
         contenders = [
-            Contender(name=name, run=lambda w=way: measured(w, chosen.rows), unit_count=chosen.rows)
+            Contender(
+                name=name, run=lambda w=way: measure_once(w, chosen.rows), unit_count=chosen.rows
+            )
             for name, way in ways.items()
         ]
         Comparison(bench="consume", contenders=contenders).run(chosen.rounds).print_table()

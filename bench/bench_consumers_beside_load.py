@@ -114,14 +114,14 @@ class Progress(threading.Thread):
         last = 0
         with psycopg.connect(self._target, autocommit=True) as connection:
             while last < self._until and time.monotonic() < deadline:
-                applied = _applied(connection)
+                applied = _read_applied(connection)
                 if applied > last:
                     last = applied
                     self.seen.append((time.monotonic(), applied))
                 time.sleep(LOOK_S)
 
     def rate(self) -> tuple[int, float]:
-        """Rows behind the first batch, and the seconds they took."""
+        """Return rows behind the first batch, and the seconds they took."""
         self.join()
         if len(self.seen) < 2 or self.seen[-1][1] < self._until:
             raise TimeoutError(f"the backlog is not loaded: {self.seen[-1:]} of {self._until}")
@@ -129,8 +129,8 @@ class Progress(threading.Thread):
         return last - first, ended - began
 
 
-def _applied(connection: psycopg.Connection) -> int:
-    """Of the load; 0 before it has begun."""
+def _read_applied(connection: psycopg.Connection) -> int:
+    """Return the gsn that the load has applied; 0 before it has begun."""
     there = connection.execute("select to_regclass('wirekite.wirekite_log')").fetchone()
     if there is None or there[0] is None:
         return 0
@@ -166,7 +166,7 @@ class Side:
         )
 
     def run(self, contender: str) -> Measurement:
-        """A target, a pipeline and, but for the first contender, a consumer of its own."""
+        """Return a target, a pipeline and, but for the first contender, a consumer of its own."""
         target = self._new_target()
         slot = "bench_ours"
         contenders.copy_slot(self._source, SLOT, slot)
@@ -195,7 +195,7 @@ class Side:
                     self._flags.rate,
                     self._flags.seconds,
                 )
-            starts, events = _noted(notes)
+            starts, events = _read_notes(notes)
         shown = quantiles(found)
         return Measurement(
             elapsed_s=elapsed_s * self.row_count / row_count,
@@ -203,7 +203,7 @@ class Side:
         )
 
     def _new_target(self) -> str:
-        """A database with W's rows."""
+        """Return a database with W's rows."""
         name = f"run_{next(self._runs)}"
         self._execute(
             self._destination.url("postgres"),
@@ -237,8 +237,8 @@ def _with_consumer(file: Path, contender: str) -> Path:
     return notes
 
 
-def _noted(notes: Path) -> tuple[int, int]:
-    """How often the consumer was started, and how many events it has read."""
+def _read_notes(notes: Path) -> tuple[int, int]:
+    """Return how often the consumer was started, and how many events it has read."""
     lines = notes.read_text().splitlines() if notes.exists() else []
     return lines.count("start"), sum(int(line) for line in lines if line != "start")
 

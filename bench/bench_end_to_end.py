@@ -47,7 +47,7 @@ SAMPLE_INTERVAL_S = 2.0  # a look costs milliseconds on cores that both sides ne
 
 
 class Live:
-    """A source and a target that hold the same base rows, made anew for every run."""
+    """A source and a target with the same base rows, created for every run."""
 
     def __init__(self, workload: Workload) -> None:
         """workload: W, or a part of it."""
@@ -140,10 +140,10 @@ class Live:
 
 
 class SameWal:
-    """A source whose WAL holds W's changes; every run reads them into a target made anew."""
+    """A source whose WAL holds W's changes; every run reads them into a newly created target."""
 
     def __init__(self, workload: Workload, origin: EmbeddedPostgres, row_count: int) -> None:
-        """origin: prepared by `made`."""
+        """Store the origin, which `prepare` has created."""
         self._workload = workload
         self._origin = origin
         self._source = origin.url("postgres")
@@ -151,8 +151,8 @@ class SameWal:
 
     @classmethod
     @contextmanager
-    def made(cls, workload: Workload) -> Iterator[SameWal]:
-        """The source, for the time of a with block."""
+    def prepare(cls, workload: Workload) -> Iterator[SameWal]:
+        """Provide the source, for the time of a with block."""
         with EmbeddedPostgres(settings=SERVER) as origin:
             source = origin.url("postgres")
             workload.create(source)
@@ -284,7 +284,7 @@ def main() -> None:
     workload = Workload(change_count=flags.changes, narrow=bool(flags.narrow))
     rows = "narrow" if workload.narrow else "w"
     if flags.same_wal:
-        with SameWal.made(workload) as same:
+        with SameWal.prepare(workload) as same:
             compare(f"end_to_end_{rows}_same_wal", same, flags.changes, flags.rounds)
     if flags.live:
         compare(f"end_to_end_{rows}_live", Live(workload), flags.changes, flags.rounds)

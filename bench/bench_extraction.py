@@ -48,11 +48,11 @@ def extract_once(url: str, directory: str, slot: str, end: int, *, streams: bool
         slot=slot, publication=PUBLICATION, catch_up_bytes=0 if streams else BEHIND_BYTES
     )
 
-    def reached() -> bool:
+    def has_reached() -> bool:
         return extractor.progress.row_count >= end
 
     engine = PostgresEngine(url, tables=tables, options=options)
-    extractor = Extractor(engine, Path(directory), options=options, stop=reached)
+    extractor = Extractor(engine, Path(directory), options=options, stop=has_reached)
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.monotonic()
     outcome = extractor.run()

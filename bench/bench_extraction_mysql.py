@@ -67,13 +67,13 @@ def extract_once(url: str, directory: str, begin: str, row_count: int) -> None:
     options = ExtractOptions()
     extractor: Extractor
 
-    def reached() -> bool:
+    def has_reached() -> bool:
         return extractor.progress.row_count >= row_count
 
     engine = MySQLEngine(
         url, tables=beginning.tables, options=options, beginning=beginning, task=directory
     )
-    extractor = Extractor(engine, Path(directory), options=options, stop=reached)
+    extractor = Extractor(engine, Path(directory), options=options, stop=has_reached)
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.monotonic()
     extractor.run()
@@ -111,7 +111,7 @@ def penstock(url: str, made: Made) -> Measurement:
 
 
 def measured_child(arguments: list[str]) -> tuple[dict[str, float], int]:
-    """What a process printed last, as JSON, and the most memory that it had."""
+    """Return the last JSON that a process printed, and its largest memory."""
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     with TreeSampler(process.pid) as sampler:
         output, _ = process.communicate()
@@ -122,7 +122,7 @@ def measured_child(arguments: list[str]) -> tuple[dict[str, float], int]:
 
 
 def mariadb_binlog(url: str, made: Made, *, raw: bool) -> Measurement:
-    """The server's own tool as a reader over the network: copying files, or printing rows."""
+    """Run the server's own tool as a reader over the network: copying files, or printing rows."""
     reading = client("mariadb-binlog", url, "--read-from-remote-server", "--to-last-log")
     if not raw:
         return run_process([*reading, "--base64-output=DECODE-ROWS", "-vv", made.begin.file])
@@ -142,7 +142,7 @@ def mysql_replication(python: str, url: str, made: Made, count: int) -> Measurem
 
 
 def contenders(server: Server, made: Made, flags: argparse.Namespace) -> list[Contender]:
-    """Those that are there, in the order of the table; who is not is printed."""
+    """Return the installed contenders, in the order of the table; print the missing ones."""
     url = server.url(DATABASE)
     count, few = made.row_count, min(READER_ROWS, made.row_count)
     found: list[Contender] = []

@@ -1,18 +1,4 @@
-"""From commit to visible, with the defaults: 1, 10, 100 and 1,000 transactions a second.
-
-A writer commits one row per transaction at a steady rate, and remembers when each COMMIT returned;
-a reader asks the target for its highest row and notes when each was first seen. Both sides run on
-the same servers one after the other, round by round: PostgreSQL's own subscription, and `penstock
-run` with nothing configured. The source commits synchronously (fsync is off), so that the server's
-walwriter is in neither figure. Also printed: 100 changes over 20 tables in one transaction, the
-CPU that each process used, and that of a pipeline to which nothing happens.
-
-Estimate, for a commit that comes alone, in milliseconds: the walsender and the extractor 2, an
-fdatasync 1, the loader's look 5, planning 3, a warm Spark job of one task 15 to 30, COPY into the
-merge table 2, the transaction in the target 5: about 50. At 1,000 a second changes are flushed
-every 100 ms, and a batch takes as long as the one before lasted: 200 to 300. The subscription has a
-backend that waits for each commit: 1 or 2.
-"""
+"""Time from commit to visible, with the defaults: 1, 10, 100 and 1,000 transactions a second."""
 
 from __future__ import annotations
 
@@ -56,7 +42,7 @@ class Session(Protocol):
         ...
 
     def number(self, query: str) -> int:
-        """The one number that a query gives; -1 for NULL."""
+        """Return the one number that a query gives; -1 for NULL."""
         ...
 
 
@@ -212,8 +198,8 @@ def tell(contender: str, what: str, found: Sequence[float], **more: Any) -> None
 
 
 @contextmanager
-def counted(servers: dict[str, str], pid: int | None) -> Iterator[None]:
-    """Print the CPU of each process in a block, as per cent of one core. PostgreSQL alone."""
+def print_cpu(servers: dict[str, str], pid: int | None) -> Iterator[None]:
+    """Print the CPU of each process in a block, as per cent of one core. PostgreSQL only."""
     began = time.monotonic()
     with RoleSampler(servers, *([] if pid is None else [pid])) as roles:
         yield
@@ -239,8 +225,8 @@ class Round:
             self._target.server() as destination,
             tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch,
         ):
-            source = self._opened(self._source, origin)
-            target = self._opened(self._target, destination)
+            source = self._open(self._source, origin)
+            target = self._open(self._target, destination)
             create(self._source, source)
             if contender == SUBSCRIPTION:
                 create(self._target, target)
@@ -257,7 +243,7 @@ class Round:
             with Running(file) as pipeline:
                 self._measure(contender, source, target, pipeline.pid)
 
-    def _opened(self, side: Side, server: Any) -> str:
+    def _open(self, side: Side, server: Any) -> str:
         if side.session is MySQLSession:
             side.session(server.url()).run(f"create database if not exists {side.database}")
         return str(server.url(side.database))
@@ -269,7 +255,7 @@ class Round:
         measure(writer, reader, numbers, 10, 2)  # whatever starts late has started then
         time.sleep(1)
         print(f"{contender}: nothing happens", flush=True)
-        with counted(servers, pid):
+        with print_cpu(servers, pid):
             time.sleep(self._flags.seconds)
         if self._flags.single:
             found = []
@@ -281,7 +267,7 @@ class Round:
             tell(contender, "single commits", found)
         tell(contender, "100 over 20 tables", spread(writer, reader, numbers, 15))
         for rate in RATES:
-            with counted(servers, pid):
+            with print_cpu(servers, pid):
                 found, reached = measure(writer, reader, numbers, rate, self._flags.seconds)
             self._keep(contender, rate, found)
             tell(contender, f"{rate} a second", found, reached=round(reached, 1))

@@ -76,8 +76,8 @@ class Counting(CdcConsumer):
         return True
 
 
-def linked(work: Path, place: Path) -> Path:
-    """A work directory with the same files; segments that are removed there stay here."""
+def link_files(work: Path, place: Path) -> Path:
+    """Return a work directory with links to the same files; segments deleted there stay here."""
     shutil.copytree(work, place, copy_function=os.link)
     return place
 
@@ -85,13 +85,13 @@ def linked(work: Path, place: Path) -> Path:
 def ours(work: Path, place: Path, *, decodes: bool) -> tuple[int, float]:
     """Events, and the seconds of our consumer."""
     consumer = Counting(decodes=decodes)
-    run_consumer(node_pipeline(place, linked(work, place / "work")), "all", consumer)
+    run_consumer(node_pipeline(place, link_files(work, place / "work")), "all", consumer)
     return consumer.count, consumer.ended_s - consumer.begun_s
 
 
 def into_log(work: Path, place: Path, count: int) -> tuple[int, float]:
     """Events, and the seconds until all of them are in a change log on disk."""
-    path = source_pipeline(place, linked(work, place / "work"))
+    path = source_pipeline(place, link_files(work, place / "work"))
     config = load_config(path)
     options = extract_options(config)
     opened = extraction_of(config).opened
@@ -109,7 +109,7 @@ def into_log(work: Path, place: Path, count: int) -> tuple[int, float]:
 
 def utility(ignite: Ignite, work: Path, place: Path) -> tuple[int, float]:
     """Events, and the seconds of Ignite's."""
-    copy = linked(work, place / "work")
+    copy = link_files(work, place / "work")
     ignite.give(place)
     ignite.run("Count", copy, "node-1", place / "count.txt", segment=SEGMENT_BYTES)
     count, seconds = (place / "count.txt").read_text().split()

@@ -41,12 +41,12 @@ COLUMN_ROWS = 8192
 
 
 def text(value: str) -> bytes:
-    """A string."""
+    """Return a string."""
     return b"\x09" + struct.pack("<i", len(value)) + value.encode()
 
 
 def binary(fields: Iterable[bytes], schema: int = 5) -> bytes:
-    """An object with a compact footer of single bytes."""
+    """Return an object with a compact footer of single bytes."""
     body, footer = b"", b""
     for one in fields:
         footer += bytes([24 + len(body)])
@@ -58,7 +58,7 @@ def binary(fields: Iterable[bytes], schema: int = 5) -> bytes:
 
 
 def order(key: int) -> bytes:
-    """An object as `tests/ignite/Node.java` puts many of."""
+    """Return an object as `tests/ignite/Node.java` puts many of."""
     return binary(
         [
             struct.pack("<Bq", 4, key),
@@ -74,7 +74,7 @@ def order(key: int) -> bytes:
 
 
 def shown_order(key: int) -> dict[str, Any]:
-    """The same content in Python's plain types."""
+    """Return the same content in Python's plain types."""
     return dict(
         zip(
             NAMES,
@@ -109,8 +109,8 @@ VALUES: dict[str, tuple[bytes, Any]] = {
 }
 
 
-def timed(called: Callable[..., Any], *given: Iterable[Any]) -> float:
-    """CPU seconds of calls whose results are let go."""
+def time_calls(called: Callable[..., Any], *given: Iterable[Any]) -> float:
+    """Return the CPU seconds of calls whose results are discarded."""
     calls = map(called, *given)
     began_s = time.process_time()
     deque(calls, maxlen=0)
@@ -118,7 +118,7 @@ def timed(called: Callable[..., Any], *given: Iterable[Any]) -> float:
 
 
 def yardstick_of(name: str, plain: Any) -> tuple[Callable[..., Any], Any]:
-    """What CPython makes the same of, and how."""
+    """Return CPython's function for the same value, and its argument."""
     if name == "decimal":
         return Decimal, plain
     return cpython.loads, cpython.dumps(plain)
@@ -132,10 +132,10 @@ def kinds(rounds: int, decoders: dict[str, Callable[..., Any]]) -> None:
             kind = 100 if data[0] == 103 else 1
             for way, decode in decoders.items():
                 calls = CALLS if way == "kernel" else CALLS // 20
-                seconds = timed(decode, repeat(data, calls), repeat(kind)) / calls
+                seconds = time_calls(decode, repeat(data, calls), repeat(kind)) / calls
                 best[name, way] = min(seconds, best.get((name, way), seconds))
             called, given = yardstick_of(name, plain)
-            seconds = timed(called, repeat(given, CALLS)) / CALLS
+            seconds = time_calls(called, repeat(given, CALLS)) / CALLS
             best[name, "cpython"] = min(seconds, best.get((name, "cpython"), seconds))
     for name in VALUES:
         line = {
@@ -173,9 +173,9 @@ def many(rounds: int, count: int, decoders: dict[str, Callable[..., Any]]) -> No
         return kernel(joined, begins[here], lengths[here], columns)
 
     ways: dict[str, tuple[int, Callable[[], float]]] = {
-        "twin": (len(some), lambda: timed(decoders["twin"], some, repeat(100))),
-        "kernel": (count, lambda: timed(decoders["kernel"], data, repeat(100))),
-        "cpython": (count, lambda: timed(cpython.loads, plain)),
+        "twin": (len(some), lambda: time_calls(decoders["twin"], some, repeat(100))),
+        "kernel": (count, lambda: time_calls(decoders["kernel"], data, repeat(100))),
+        "cpython": (count, lambda: time_calls(cpython.loads, plain)),
         "columns, twin": (
             len(some),
             lambda: in_columns(lambda data, cols: cells.read_cells(data, cols, TYPES), some),

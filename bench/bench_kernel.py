@@ -40,7 +40,7 @@ BLOCK_BYTES = 4 * 2**20
 
 
 def relation() -> Relation:
-    """The ten columns."""
+    """Return the ten columns."""
     columns = tuple(
         Column(name=name, source_type=neutral, neutral=neutral)
         for name, neutral in NEUTRALS.items()

@@ -91,7 +91,7 @@ def cell(value: object) -> str:
 
 
 def lines_of(batch: pa.RecordBatch) -> Iterator[str]:
-    """A batch's changes as lines of `staged`."""
+    """Yield a batch's changes as lines of `staged`."""
     for row in batch.to_pylist():
         image = row["after"] or {"id": row["before"]["id"]}
         cells = [cell(image.get(name)) for name in COLUMNS.split(", ")]
@@ -99,7 +99,7 @@ def lines_of(batch: pa.RecordBatch) -> Iterator[str]:
 
 
 def make_script(directory: Path, log: Path) -> Path:
-    """The psql script of the limit, one transaction per segment, and its data files."""
+    """Return the psql script of the limit, one transaction per segment, and its data files."""
     script = ["\\set ON_ERROR_STOP 1", STAGE + ";"]
     for segment_file in list_segments(log):
         path = directory / f"{segment_file.number}.tsv"
@@ -201,11 +201,11 @@ def main() -> None:
         def side(name: str, run: Callable[[str], Measurement]) -> Contender:
             """run: gets the URL of a fresh target."""
 
-            def measured() -> Measurement:
+            def measure_once() -> Measurement:
                 fresh = targets.fresh()
                 return beside_servers(lambda: run(fresh), servers[1])
 
-            return Contender(name=name, run=measured, unit_count=row_count, unit="changes")
+            return Contender(name=name, run=measure_once, unit_count=row_count, unit="changes")
 
         def ours(fresh: str) -> Measurement:
             return penstock(sessions, fresh, log, flags.files_per_batch, servers=servers)

@@ -72,7 +72,7 @@ def after_images(count: int) -> pa.StructArray:
 
 
 def runs(row_count: int, batch_rows: int) -> list[Run]:
-    """All rows of one table, in runs of one transaction each."""
+    """Return all rows of one table, in runs of one transaction each."""
     images = after_images(row_count)
     schema = batch_schema(RELATION)
     made = []
@@ -117,7 +117,7 @@ def measured_write(prepared: list[Run], compression: str | None) -> Measurement:
 
 
 def measured_read(directory: Path) -> Measurement:
-    """All rows of all segments, verified and decompressed."""
+    """Return all rows of all segments, verified and decompressed."""
     started, cpu_started = time.perf_counter(), time.process_time()
     for file in list_segments(directory):
         with open_segment(file.path) as segment:
@@ -129,7 +129,7 @@ def measured_read(directory: Path) -> Measurement:
 
 
 def measured_order(directory: Path) -> Measurement:
-    """All rows again, one by one in strict order."""
+    """Return all rows again, one by one in strict order."""
     started, cpu_started = time.perf_counter(), time.process_time()
     for file in list_segments(directory):
         with open_segment(file.path) as segment:
@@ -141,7 +141,7 @@ def measured_order(directory: Path) -> Measurement:
 
 
 def print_open_cost(directory: Path) -> None:
-    """What a loader pays per batch of segments before it reads a row."""
+    """Print the time that a loader needs per batch of segments before it reads a row."""
     path = list_segments(directory)[0].path
     best = min(_open_all(path) for _ in range(10))
     line = {"bench": "log_open", "segments": OPEN_COUNT, "open_ms_each": round(best, 4)}

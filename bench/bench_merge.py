@@ -31,7 +31,7 @@ BASE_US = 1_767_225_600_000_000
 
 
 def relation(name: str) -> Relation:
-    """A table of eight columns."""
+    """Return a table of eight columns."""
     columns = tuple(
         Column(name=f"c{index}", source_type=neutral, neutral=neutral)
         for index, neutral in enumerate(NEUTRALS)
@@ -40,7 +40,7 @@ def relation(name: str) -> Relation:
 
 
 def write(folder: Path, number: int, rows: int, table: Relation) -> InputPlace:
-    """A log of so many rows."""
+    """Return a log of so many rows."""
     consumer = folder / "cdc" / "merge-all"
     links.enable(consumer)
     options = WriterOptions(consumers=folder / "cdc", removes_linked=True)
@@ -101,10 +101,10 @@ def measure(rows: int, *, shared: bool) -> dict[str, float | str]:
         )
         extractor: Extractor | None = None
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             return extractor is not None and extractor.progress.row_count >= total
 
-        extractor = Extractor(engine, folder / "all", options=ExtractOptions(), stop=ended)
+        extractor = Extractor(engine, folder / "all", options=ExtractOptions(), stop=has_ended)
         began = time.perf_counter()
         extractor.run()
         merge_s = time.perf_counter() - began

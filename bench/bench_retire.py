@@ -67,7 +67,7 @@ def fill(url: str, count: int) -> None:
         session.prepare([TABLE])
     with psycopg.connect(url, autocommit=True) as connection:
         ((index, definition),) = connection.execute(INDEX.encode()).fetchall()
-        connection.execute(f"drop index {index}".encode())  # made anew in one go below
+        connection.execute(f"drop index {index}".encode())  # recreated in one go below
         first_ns = time.time_ns() - AGE_NS
         for low in range(0, count, PART_ROWS):
             high = min(low + PART_ROWS, count) - 1
@@ -88,7 +88,7 @@ def fill(url: str, count: int) -> None:
 
 
 def number(url: str, query: str) -> int:
-    """What a query of one number says."""
+    """Return the number that a query returns."""
     with psycopg.connect(url, autocommit=True) as connection:
         (found,) = connection.execute(query.encode()).fetchone() or (0,)
         return int(found)

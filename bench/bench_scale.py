@@ -1,11 +1,4 @@
-"""What more executors do for one hot table: each phase, and all of it on `local-cluster`.
-
-First in one process, with 1, 2 and 4 buckets of a table: CPU per row of each phase, summed over
-the buckets. It may grow with the buckets only where every bucket reads all frames. Then on Spark
-with 1, 2 and 4 executors of one processor each, which share this machine's processors with the
-target's server: what counts is that CPU per row stays the same. Last a simulation with these costs
-of more executors than there are here.
-"""
+"""Effect of more executors on one hot table: each phase, and all of it on `local-cluster`."""
 
 from __future__ import annotations
 
@@ -65,7 +58,7 @@ class InProcess:
     def run(
         self, partitions: Sequence[Sequence[Work]], _work: object, *, description: str = ""
     ) -> list[TaskOutcome]:
-        """As Session.run."""
+        """See Session.run."""
         del description
         with ServerSampler(self.server) as sampler:
             found = [self._do(work) for works in partitions for work in works]
@@ -73,18 +66,18 @@ class InProcess:
         return found
 
     def tell(self, description: str, found: object) -> None:
-        """As Session.tell: nobody asks."""
+        """See Session.tell: it is never called."""
 
     def _do(self, work: Work) -> TaskOutcome:
         task, writer = work.task, work.writer
         files = {ref.path: FrameReader(open_either(ref.path)) for ref in task.frames}
-        frames: Any = self._timed("read", lambda: list(_Frames(task, files, writer)))
+        frames: Any = self._time("read", lambda: list(_Frames(task, files, writer)))
         unsent = False
         if task.buckets > 1:
             bucket = _bucket(task, frames)
-            frames = self._timed("split", lambda: list(bucket))
+            frames = self._time("split", lambda: list(bucket))
             unsent = bucket.any_unsent
-        net = self._timed("fold", lambda: fold(task.relation, frames))
+        net = self._time("fold", lambda: fold(task.relation, frames))
         rows = FoldedRows(
             net=net,
             layout=writer.layout,
@@ -93,8 +86,8 @@ class InProcess:
             in_key_order=True,
             any_unsent=unsent or bool(net.counts.absent),
         )
-        batches = self._timed("order", lambda: list(chain(rows.deletes(), rows.upserts())))
-        staged = self._timed("send", lambda: writer.write(_Made(rows, batches)))
+        batches = self._time("order", lambda: list(chain(rows.deletes(), rows.upserts())))
+        staged = self._time("send", lambda: writer.write(_Made(rows, batches)))
         for reader in files.values():
             reader.file.close()
         return TaskOutcome(
@@ -106,7 +99,7 @@ class InProcess:
             staged=staged,
         )
 
-    def _timed(self, phase: str, work: Callable[[], Any]) -> Any:
+    def _time(self, phase: str, work: Callable[[], Any]) -> Any:
         began = time.process_time()
         result = work()
         self.cpu_s[phase] += time.process_time() - began
@@ -114,18 +107,18 @@ class InProcess:
 
 
 class _Made:
-    """Rows that are there already; see NetRows."""
+    """Finished rows; see NetRows."""
 
     def __init__(self, rows: FoldedRows, batches: list[Any]) -> None:
         self.counts, self.part, self.any_unsent = rows.counts, rows.part, rows.any_unsent
         self._batches = batches
 
     def deletes(self) -> Iterator[Any]:
-        """All of them."""
+        """Return all of them."""
         return iter(self._batches)
 
     def upserts(self) -> Iterator[Any]:
-        """None are left."""
+        """Return nothing."""
         return iter(())
 
 
@@ -187,7 +180,7 @@ def load(url: str, log: Path, session: Any, *, executors: int, server: int, scra
 
 @contextmanager
 def cluster(executors: int, folder: Path) -> Iterator[Session]:
-    """A session on `local-cluster`, which writes beside its SPARK_HOME: a copy of it."""
+    """Provide a session on `local-cluster`, which writes beside its SPARK_HOME: a copy of it."""
     use_copied_spark(folder)
     sessions.EXECUTOR_WAIT_S = 600.0  # a busy machine takes its time
     session = start_session(
@@ -221,7 +214,7 @@ def nothing(tasks: Iterator[int]) -> Iterable[int]:
 
 
 def job_ms(session: Session, executors: int) -> float:
-    """The median wall time of a job with a task per executor that does nothing."""
+    """Return the median wall time of a job with a task per executor that does nothing."""
     seconds = []
     for _ in range(9):
         began = time.monotonic()
@@ -233,7 +226,7 @@ def job_ms(session: Session, executors: int) -> float:
 def phases(
     fresh: Callable[[], str], log: Path, server: int, scratch: Path, rounds: int
 ) -> dict[int, Phases]:
-    """Each phase in this process, by the number of buckets: the least of the rounds."""
+    """Return each phase in this process, by the number of buckets: the least of the rounds."""
     found: dict[int, Phases] = {}
     for _ in range(rounds):
         for buckets in PHASE_BUCKETS:
@@ -256,7 +249,7 @@ def phases(
 def measure_costs(
     found: dict[int, Phases], small: tuple[InProcess, Ran], *, row_bytes: float, job: float
 ) -> Costs:
-    """What the simulation starts from."""
+    """Return the input of the simulation."""
     one, most = found[1], max(found)
     tables, ran = small
     return Costs(
@@ -273,7 +266,7 @@ def measure_costs(
 
 
 def print_simulation(costs: Costs, rows: int) -> None:
-    """Up to 64 executors and 1,000 tables, of equal size or with half of the rows in one."""
+    """Print up to 64 executors and 1,000 tables, of equal size or with half of the rows in one."""
     processors = 16
     print(f"\nCosts: {costs}")
     print(
@@ -302,7 +295,7 @@ def print_simulation(costs: Costs, rows: int) -> None:
 
 
 def spread(rows: int, tables: int, shape: str) -> list[int]:
-    """Rows per table."""
+    """Return rows per table."""
     if shape == "even":
         return [rows // tables] * tables
     return [rows // 2] + [rows // 2 // (tables - 1)] * (tables - 1)
@@ -362,7 +355,7 @@ def main() -> None:
 def small_tables(
     source: EmbeddedPostgres, target: EmbeddedPostgres, folder: Path, server: int
 ) -> tuple[InProcess, Ran]:
-    """A batch of one row for each of many tables: the second one, whose merge tables are there."""
+    """Measure a batch of one row for each of many tables: the second, when merge tables exist."""
     bench_batch.create_tables(source.url("postgres"), SMALL_TABLES)
     with psycopg.connect(target.url("postgres"), autocommit=True) as connection:
         connection.execute("create database small")

@@ -104,7 +104,7 @@ def run_of(first: int, count: int, trx: int) -> Run:
 
 
 def write_log(directory: Path, first: int, last: int, trx: int) -> int:
-    """Rows first to last in transactions from a number on; the number of the last one."""
+    """Return rows first to last in transactions from a number on; the number of the last one."""
     source = {"engine": "postgresql"}
     with Writer.open(directory, log_id=None, source=source) as writer:
         for at in range(first, last + 1, PER_TRANSACTION):
@@ -144,7 +144,7 @@ class Server:
         return float(times.user + times.system)
 
     def url(self, **more: str) -> str:
-        """For libpq."""
+        """Return the URL for libpq."""
         parts = {"host": "127.0.0.1", "port": str(self.port), "user": "repl", "dbname": "shop"}
         return " ".join(f"{k}={v}" for k, v in {**parts, "password": PASSWORD, **more}.items())
 
@@ -213,8 +213,8 @@ class Drain:
 
 
 @contextmanager
-def served(rows: int) -> Iterator[tuple[Server, int]]:
-    """A server, and the LSN at which all rows are sent; its slots begin before them."""
+def serve(rows: int) -> Iterator[tuple[Server, int]]:
+    """Provide a server, and the LSN at which all rows are sent; its slots begin before them."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_log(root / "log", 1, 1, 1)
@@ -231,15 +231,15 @@ def served(rows: int) -> Iterator[tuple[Server, int]]:
             server.stop()
 
 
-def told(what: str, rows: int, elapsed_s: float, cpu_s: float, **more: float) -> None:
-    """A line."""
+def print_rate(what: str, rows: int, elapsed_s: float, cpu_s: float, **more: float) -> None:
+    """Print a line."""
     rate = round(rows / elapsed_s)
     line = {"measure": what, "rows_per_second": rate, "server_cpu_s": round(cpu_s, 2), **more}
     print(json.dumps(line), flush=True)
 
 
-def drained(server: Server, end: int, clients: int) -> tuple[float, float]:
-    """Seconds and the server's CPU seconds for so many clients at once."""
+def drain(server: Server, end: int, clients: int) -> tuple[float, float]:
+    """Return seconds and the server's CPU seconds for so many clients at once."""
     drains = [Drain(server) for _ in range(clients)]
     threads = [
         threading.Thread(target=one.run, args=(f"s{number}", end))
@@ -253,15 +253,15 @@ def drained(server: Server, end: int, clients: int) -> tuple[float, float]:
     return time.perf_counter() - began, server.cpu_s - cpu
 
 
-def received(command: list[str]) -> float:
-    """Seconds that pg_recvlogical takes."""
+def receive(command: list[str]) -> float:
+    """Return the seconds that pg_recvlogical takes."""
     began = time.perf_counter()
     subprocess.run(command, check=True)
     return time.perf_counter() - began
 
 
 def recvlogical(program: Path, url: str, slot: str, end: str) -> list[str]:
-    """Its command line."""
+    """Return its command line."""
     return [
         *(str(program), "-d", url, f"--slot={slot}", "--start", "-f", "/dev/null"),
         *("-o", "proto_version=1", "-o", "publication_names=p", f"--endpos={end}", "--no-loop"),
@@ -270,7 +270,7 @@ def recvlogical(program: Path, url: str, slot: str, end: str) -> list[str]:
 
 @contextmanager
 def publisher(rows: int) -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """A real server with the same rows behind its slots, and the LSN of their end."""
+    """Provide a real server with the same rows behind its slots, and the LSN of their end."""
     with EmbeddedPostgres() as server:
         with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
             connection.execute(f"create table bulk ({COLUMNS}, primary key (id))")
@@ -327,35 +327,37 @@ def main() -> None:
     print(json.dumps(describe_machine()))
     rates: dict[str, list[float]] = {}
     with (
-        served(rows) as (server, end),
-        served(few) as (short, _),
+        serve(rows) as (server, end),
+        serve(few) as (short, _),
         publisher(few) as (real, real_end),
         EmbeddedPostgres() as subscriber,
     ):
         program = real.bindir / "pg_recvlogical"
         for number in range(1 if given.quick else min(given.rounds, ROUNDS_MAX)):
-            elapsed, cpu = drained(server, end, 1)
-            told("drain", rows, elapsed, cpu)
+            elapsed, cpu = drain(server, end, 1)
+            print_rate("drain", rows, elapsed, cpu)
             rates.setdefault("drain", []).append(rows / elapsed)
             before = server.cpu_s
             lsn = f"{end >> 32:X}/{end & 0xFFFFFFFF:X}"
-            elapsed = received(recvlogical(program, server.url(), f"s{CLIENTS + number}", lsn))
-            told("pg_recvlogical", rows, elapsed, server.cpu_s - before)
+            elapsed = receive(recvlogical(program, server.url(), f"s{CLIENTS + number}", lsn))
+            print_rate("pg_recvlogical", rows, elapsed, server.cpu_s - before)
             rates.setdefault("pg_recvlogical", []).append(rows / elapsed)
             url = real.url("postgres")
-            elapsed = received(recvlogical(program, url, f"s{number}", real_end))
-            told("pg_recvlogical, real publisher", few, elapsed, 0.0)
+            elapsed = receive(recvlogical(program, url, f"s{number}", real_end))
+            print_rate("pg_recvlogical, real publisher", few, elapsed, 0.0)
             rates.setdefault("real publisher", []).append(few / elapsed)
             for what, place, last in (
                 ("subscriber", short.url(), few + 1),
                 ("subscriber of a real publisher", url, few),
             ):
                 elapsed = caught_up(subscriber, place, f"c{number}", last)
-                told(what, few, elapsed, 0.0)
+                print_rate(what, few, elapsed, 0.0)
                 rates.setdefault(what, []).append(few / elapsed)
-            elapsed, one = drained(server, end, 1)
-            elapsed, many = drained(server, end, CLIENTS)
-            told(f"{CLIENTS} drains", CLIENTS * rows, elapsed, many, cpu_of_one_s=round(one, 2))
+            elapsed, one = drain(server, end, 1)
+            elapsed, many = drain(server, end, CLIENTS)
+            print_rate(
+                f"{CLIENTS} drains", CLIENTS * rows, elapsed, many, cpu_of_one_s=round(one, 2)
+            )
             rates.setdefault("cpu of 20 over cpu of 1", []).append(many / max(one, 0.01))
     for name, found in rates.items():
         print(json.dumps({"measure": name, "median": round(statistics.median(found), 2)}))

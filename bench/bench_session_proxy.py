@@ -45,7 +45,7 @@ def proxy(url: str, encrypts: bool, pipe: Connection) -> None:
 
 
 def read(url: str, *, encrypts: bool, server: int, rows: int) -> Measurement:
-    """All rows as lines of COPY, which nobody takes."""
+    """Read all rows as lines of COPY, and discard them."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     lender = context.Process(target=proxy, args=(url, encrypts, theirs))

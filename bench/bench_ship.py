@@ -1,11 +1,4 @@
-"""What `[spark] log = "ship"` costs: W's segments, read by executors or carried to them by Spark.
-
-Both with two executors of `local-cluster`, which share this machine and its disk, so that neither a
-network nor a shared storage is in the figures. Carried with their partitions, as a batch's frames
-are up to 32 MiB, and as broadcasts, as they are above that.
-Estimate: a batch of 150,000 changes of W is some 12 MB; to pickle it, to read it into the JVM, to
-hand it to an executor and on to Python is five copies of it, 20 ms: a twentieth of the batch.
-"""
+"""Cost of `[spark] log = "ship"`: W's segments, read by executors or carried to them by Spark."""
 
 from __future__ import annotations
 
@@ -51,7 +44,7 @@ def main() -> None:
         servers = [contenders.postmaster(server) for server in (source, target)]
 
         def side(name: str, prepare: Callable[[], object], *, ships: bool) -> Contender:
-            def measured() -> Measurement:
+            def measure_once() -> Measurement:
                 fresh = targets.fresh()
                 prepare()
                 return beside_servers(
@@ -66,7 +59,7 @@ def main() -> None:
                     servers[1],
                 )
 
-            return Contender(name=name, run=measured, unit_count=row_count, unit="changes")
+            return Contender(name=name, run=measure_once, unit_count=row_count, unit="changes")
 
         inline = shipping.INLINE_BYTES_MAX
 

@@ -84,7 +84,7 @@ class Running:
             time.sleep(look_s)
 
     def reader(self) -> psycopg.Connection:
-        """A session in the target."""
+        """Return a session in the target."""
         return psycopg.connect(self.urls["target"], autocommit=True, application_name="bench")
 
 
@@ -106,7 +106,7 @@ def fresh_servers(**settings: str) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def running(urls: dict[str, str], more: str = "", rules: str = "") -> Iterator[Running]:
-    """The command. more: lines of [stage]; rules: text of the user's module."""
+    """Provide the command. more: lines of [stage]; rules: text of the user's module."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-")))
         if rules:
@@ -141,7 +141,7 @@ def command(file: Path) -> Iterator[subprocess.Popen[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a run gave: mutations a second, and who used CPU seconds for them."""
+    """Results of a run: mutations a second, and the CPU seconds of each process."""
 
     per_s: float
     cpu_s: dict[str, float]

@@ -1,12 +1,4 @@
-"""What a mutation costs in a staging database: staged, sent again, read, marked applied, retired.
-
-Estimate, CPU of client and server together: staged by COPY into two indexes 5 us, read 2 us, marked
-without touching an index 3 us, retired 2 us: below 10 us for what every mutation needs at once,
-where 40 us are what 50,000 a second leave on two cores. Limit by another tool: the published
-insert with ON CONFLICT of arrays, which the second way of staging is (`again`).
-
-Then the same with as many applied rows below, while they are retired by another session.
-"""
+"""Cost of a mutation in a staging database: staged, sent again, read, marked applied, retired."""
 
 from __future__ import annotations
 
@@ -56,11 +48,11 @@ def requests(first: int, count: int) -> Iterator[pa.RecordBatch]:
 
 
 def time_of(number: int) -> Hlc:
-    """The time of the mutation with a number."""
+    """Return the time of the mutation with a number."""
     return Hlc(BASE_NS + number * 1000)
 
 
-def measured(step: str, postmaster: int, count: int, work: Callable[[], int]) -> None:
+def measure_step(step: str, postmaster: int, count: int, work: Callable[[], int]) -> None:
     """Do it and print what each mutation took."""
     with ServerSampler(postmaster) as sampler:
         began, used = time.perf_counter(), os.times()
@@ -137,7 +129,7 @@ def beside_retiring(
                 stage(session, batches, new=True)
                 return apply(session, first, count)
 
-            measured(step, postmaster, count, work)
+            measure_step(step, postmaster, count, work)
         if retires:
             print(json.dumps({"bench": "staging", "retired_beside": retired}), flush=True)
 
@@ -153,12 +145,12 @@ def main() -> None:
         staging.create()
         batches = list(requests(0, count))
         with staging.opened() as session:
-            measured("stage", postmaster, count, lambda: stage(session, batches, new=True))
-            measured("again", postmaster, count, lambda: stage(session, batches, new=False))
-            measured("read", postmaster, count, lambda: read(session, count))
-            measured("mark", postmaster, count, lambda: mark(session, count))
+            measure_step("stage", postmaster, count, lambda: stage(session, batches, new=True))
+            measure_step("again", postmaster, count, lambda: stage(session, batches, new=False))
+            measure_step("read", postmaster, count, lambda: read(session, count))
+            measure_step("mark", postmaster, count, lambda: mark(session, count))
             beside_retiring(staging, session, postmaster, count)
-            measured("retire", postmaster, count, lambda: _retire_last(session, count))
+            measure_step("retire", postmaster, count, lambda: _retire_last(session, count))
     print(json.dumps({"bench": "staging", "machine": describe_machine()}))
 
 

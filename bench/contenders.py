@@ -38,7 +38,7 @@ def drop_slot(connection: psycopg.Connection, slot: str) -> None:
 
 
 def wal_end(url: str) -> str:
-    """The present end of WAL, as text."""
+    """Return the present end of WAL, as text."""
     with psycopg.connect(url, autocommit=True) as connection:
         row = connection.execute("select pg_current_wal_lsn()").fetchone()
         assert row is not None
@@ -157,5 +157,5 @@ def wait_for_value(url: str, query: str, expected: object, *, timeout_s: float =
 
 
 def postmaster(server: EmbeddedPostgres) -> int:
-    """The process id of a server."""
+    """Return the process id of a server."""
     return int((server.directory / "postmaster.pid").read_text().splitlines()[0])

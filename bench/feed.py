@@ -31,7 +31,7 @@ DDL = (
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is posted between two marks, and the mark. number: as the table `mark` has it."""
+    """Requests between two marks, and the mark. number: as in the table `mark`."""
 
     number: int
     bodies: Sequence[bytes]
@@ -50,7 +50,7 @@ class History:
         self._number = 0
 
     def span(self, row_count: int, rows_per_body: int) -> Span:
-        """The next one; its mark's row is one of its rows."""
+        """Return the next one; its mark's row is one of its rows."""
         self._number += 1
         lines = []
         for place in range(row_count - 1):
@@ -100,7 +100,7 @@ class Sender:
         self._pool = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="feed")
 
     def __enter__(self) -> Sender:
-        """Nothing is connected yet."""
+        """Return the sender; it connects later."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,21 +121,21 @@ class Sender:
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
             self._local.connection = connection
         try:
-            answer = _posted(connection, body)
+            answer = _post(connection, body)
         except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
             connection.close()  # by the receiver, after it was idle; the next request opens it
-            answer = _posted(connection, body)
+            answer = _post(connection, body)
         text = answer.read()
         if answer.status != http.HTTPStatus.OK:
             raise RuntimeError(f"{answer.status}: {text.decode()}")
 
 
-def _posted(connection: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse:
+def _post(connection: http.client.HTTPConnection, body: bytes) -> http.client.HTTPResponse:
     connection.request("POST", PATH, body)
     return connection.getresponse()
 
 
 def spans(history: History, total: int, per_mark: int, rows_per_body: int) -> Iterator[Span]:
-    """As many as make up so many rows."""
+    """Yield spans up to the total number of rows."""
     for low in range(0, total, per_mark):
         yield history.span(min(per_mark, total - low), rows_per_body)

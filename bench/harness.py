@@ -1,8 +1,8 @@
-"""Runs contenders turn by turn and prints what each took: JSON lines, then one table.
+"""Harness that runs contenders in turn and prints their results: JSON lines, then one table.
 
-Every figure in docs/performance.md comes from here. Contenders of one measure are interleaved
-(A B C A B C ...), so that a machine whose speed drifts is unfair to nobody; the minimum of the
-rounds is the figure, the spread stands beside it. Nothing here asserts a time.
+Every figure in docs/performance.md comes from here. Contenders of one measure are interleaved (A
+B C A B C ...), so that a machine whose speed drifts is fair to all; the minimum of the rounds is
+the figure, the spread is printed beside it. Nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ SERVER_SAMPLE_INTERVAL_S = 1.0  # a look costs the servers some milliseconds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What one run of one contender took.
+    """Result of one run of one contender.
 
-    elapsed_s: wall time of the part that counts (set-up excluded). cpu_s: user + system seconds
-    of the client processes, servers excluded. peak_bytes: the largest sum of resident memory of
-    the client processes seen at once. server_cpu_s, server_peak_bytes: the same of all processes of
-    the servers, memory that they share counted once; 0 where nobody looked. extra: further figures
-    to print, with units in their names.
+    Attributes:
+        elapsed_s: wall time of the part that counts (set-up excluded).
+        cpu_s: user + system seconds of the client processes, servers excluded.
+        peak_bytes: the largest sum of resident memory of the client processes at one time.
+        server_cpu_s, server_peak_bytes: the same of all processes of the servers, memory that
+        they share counted once; 0 if they were not sampled.
+        extra: further figures to print, with units in their names.
     """
 
     elapsed_s: float
@@ -101,7 +103,7 @@ class TreeSampler:
             self._sample(self._cpu_s_by_pid)
 
     def _family(self) -> list[psutil.Process]:
-        """The root and what descends from it, but for what is left out."""
+        """Return the root and what descends from it, but for what is left out."""
         parents: dict[int, int] = {}
         found = {self._root.pid: self._root}
         for child in self._root.children(recursive=True):
@@ -258,11 +260,11 @@ class Comparison:
         return self
 
     def best_s(self, name: str) -> float:
-        """The minimum over the rounds, in seconds."""
+        """Return the minimum over the rounds, in seconds."""
         return min(m.elapsed_s for m in self.results[name])
 
     def ratio(self, name: str) -> float:
-        """How many times as fast as the first contender, minimum against minimum."""
+        """Return how many times as fast as the first contender it is, minimum against minimum."""
         return self.best_s(self.contenders[0].name) / self.best_s(name)
 
     def print_table(self) -> None:
@@ -296,7 +298,7 @@ def describe_machine() -> str:
 
 
 def arguments(description: str, **defaults: int) -> argparse.Namespace:
-    """The flags all benches share, plus one integer flag per default."""
+    """Return the flags all benches share, plus one integer flag per default."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--rounds", type=int, default=ROUND_COUNT)
     for name, value in defaults.items():

@@ -70,13 +70,13 @@ def write_config(
 
 
 def read_config(directory: Path, source: str, target: str, *, mode: str = "data+change") -> Config:
-    """The same as `Config`."""
+    """Return the same as `Config`."""
     return load_config(write_config(directory, source, target, mode=mode))
 
 
 @contextlib.contextmanager
 def spark(directory: Path, master: str = "local[2]") -> Iterator[Session]:
-    """A warm session; its start is printed, not counted."""
+    """Provide a warm session; its start is printed, not counted."""
     began = time.monotonic()
     with start_session(SessionOptions(master=master, work_directory=directory)) as session:
         print(f"spark session started in {time.monotonic() - began:.1f} s", flush=True)
@@ -84,7 +84,7 @@ def spark(directory: Path, master: str = "local[2]") -> Iterator[Session]:
 
 
 def since(began: float, **extra: float) -> Measurement:
-    """A measurement of wall time alone."""
+    """Return a measurement of wall time alone."""
     return Measurement(elapsed_s=time.monotonic() - began, extra=extra)
 
 
@@ -120,7 +120,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Of `penstock run`."""
+        """Process id of `penstock run`."""
         assert self._process is not None
         return self._process.pid
 
@@ -166,7 +166,7 @@ class Half:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process id."""
         return self._running.pid
 
     def until_waiting(self) -> None:
@@ -201,10 +201,10 @@ class Half:
 
 
 def _is_warm(run: Path) -> bool:
-    """Whether the loader's Spark has done the jobs that have Java compile it."""
+    """Return whether the loader's Spark has run the jobs that make Java compile it."""
     return "spark is warm" in (run / "load.log").read_text()
 
 
 def _state(file: Path) -> str:
-    """What a half says it is doing; empty before it says anything."""
+    """Return the state in the file of a process; empty before it writes one."""
     return str(json.loads(file.read_text())["state"]) if file.exists() else ""

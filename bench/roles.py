@@ -1,9 +1,4 @@
-"""Who used the CPU, and when: every process of a run, servers' backends by what they are for.
-
-A run's processes share the machine's cores, so the sum over all of them is what a pipeline costs.
-Backends are told apart by their application_name, which pg_stat_activity knows. The timeline shows
-which of them worked at the same time, when cores were idle, and what was not part of the run.
-"""
+"""CPU use over time: every process of a run, servers' backends by their role."""
 
 from __future__ import annotations
 

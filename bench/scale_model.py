@@ -1,10 +1,4 @@
-"""What more executors would do, computed from measured costs. Pure.
-
-A batch is tasks; `plan.py` groups them into partitions as it does for Spark. Executors take the
-partitions in order, each the next one when it is free (list scheduling). The target's server works
-for all of them meanwhile, on its own processors, and then applies the batch in one transaction, on
-one processor; the next batch is staged at the same time.
-"""
+"""Effect of more executors, computed from measured costs. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +14,16 @@ from penstock.model import Column, Relation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What was measured. _us: CPU microseconds per row, _ms: milliseconds.
+    """Measured costs. _us: CPU microseconds per row, _ms: milliseconds.
 
-    read: of a row that a task reads, its own or not; split: to tell whose it is; own: all the rest
-    that the worker does for a row of its own. staged, applied: of the target's server, per row.
-    task, table: per task in the worker, and per table in the server that applies it; job: wall time
-    of a job without work. row_bytes: of the log.
+    Attributes:
+        read: of a row that a task reads, its own or not.
+        split: of deciding whose row it is.
+        own: the rest of the worker's work for a row of its own.
+        staged, applied: of the target's server, per row.
+        task, table: per task in the worker, and per table in the server that applies it.
+        job: wall time of a job without work.
+        row_bytes: bytes of a row in the log.
     """
 
     read_us: float
@@ -41,7 +39,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one batch. seconds: of executors, of the server while it is staged, and of applying it.
+    """Result of one batch. seconds: of executors, of the server while staging, and of applying.
 
     cpu_us: of the executors, per row.
     """
@@ -54,12 +52,12 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """From batch to batch, when the next is staged while one is applied."""
+        """Seconds from batch to batch, when the next is staged while one is applied."""
         return max(self.executors_s, self.staging_s, self.applying_s)
 
     @property
     def limit(self) -> str:
-        """What takes longest."""
+        """Longest step."""
         found = {
             self.executors_s: "executors",
             self.staging_s: "the target, staging",
@@ -76,7 +74,9 @@ def simulate(
     server_processors: int,
     splits: bool = True,
 ) -> Outcome:
-    """A batch of tables with so many rows each. splits: False: no table has more than one task."""
+    """Compute a batch of tables with so many rows each. splits: False: no table has more than
+    one task.
+    """
     tasks = [
         task
         for number, count in enumerate(rows)

@@ -24,7 +24,7 @@ class Curve:
 
 
 def distribution(curves: Sequence[Curve], *, title: str, unit: str) -> str:
-    """How many per cent of the values are below a value, on a logarithmic axis."""
+    """Return a picture: the percentage of values below a value, on a logarithmic axis."""
     values = [max(value, 0.1) for curve in curves for value in curve.values]
     low = math.floor(math.log10(min(values)))
     high = math.ceil(math.log10(max(values)))

@@ -88,7 +88,7 @@ end $$
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much of W to make; the defaults are W itself. narrow: rows of three columns."""
+    """Size of W; the defaults are W itself. narrow: rows of three columns."""
 
     table: str = "public.w"
     base_row_count: int = 500_000

@@ -98,7 +98,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLWorkload:
-    """How much of W to make; the defaults are W itself."""
+    """Size of W; the defaults are W itself."""
 
     base_row_count: int = 500_000
     change_count: int = 1_000_000
@@ -151,6 +151,6 @@ def do(connection: Connection, statement: str) -> None:
 
 
 def row_count(url: str) -> int:
-    """Rows of the table."""
+    """Return rows of the table."""
     with connect(url, application_name="bench") as connection:
         return int(value(connection, f"select count(*) from {DATABASE}.w", doing="counting"))
