@@ -94,7 +94,7 @@ def into_log(work: Path, place: Path, count: int) -> tuple[int, float]:
     path = source_pipeline(place, link_files(work, place / "work"))
     config = load_config(path)
     options = extract_options(config)
-    opened = extraction_of(config).opened
+    opened = extraction_of(config).open_engine
     with opened(pipeline_of(config), options, tables=list, stop=lambda: False) as engine:
         extractor = Extractor(
             engine,

@@ -63,7 +63,7 @@ def fill(url: str, count: int) -> None:
     began = time.monotonic()
     staging = PostgresStaging(url)
     staging.create()
-    with staging.opened() as session:
+    with staging.open_session() as session:
         session.prepare([TABLE])
     with psycopg.connect(url, autocommit=True) as connection:
         ((index, definition),) = connection.execute(INDEX.encode()).fetchall()

@@ -114,7 +114,7 @@ def beside_retiring(
 
         def retire(stop: threading.Event = stop) -> None:
             nonlocal retired
-            with staging.opened() as other:
+            with staging.open_session() as other:
                 while not stop.is_set() and (part := other.retire(TABLE, time_of(2 * count))):
                     retired += part
 
@@ -144,7 +144,7 @@ def main() -> None:
         staging = PostgresStaging(server.url("_replicator"))
         staging.create()
         batches = list(requests(0, count))
-        with staging.opened() as session:
+        with staging.open_session() as session:
             measure_step("stage", postmaster, count, lambda: stage(session, batches, new=True))
             measure_step("again", postmaster, count, lambda: stage(session, batches, new=False))
             measure_step("read", postmaster, count, lambda: read(session, count))

@@ -207,7 +207,7 @@ def server_of(_url: str) -> Server:
     return Server(engine=Engine.POSTGRESQL, version=(18,))
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables."""
     del dropped
     takes = Selection.parse(config.source.tables).takes
@@ -235,7 +235,7 @@ def _definition(relation: Relation) -> TableDefinition:
     )
 
 
-def followed(_config: Config, *, added: Iterable[TableName]) -> None:
+def read_followed(_config: Config, *, added: Iterable[TableName]) -> None:
     """See Tables."""
     del added
 

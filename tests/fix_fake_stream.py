@@ -46,7 +46,7 @@ def has_begun(pipeline: Any) -> bool:
 
 
 @contextmanager
-def opened(pipeline: Any, _options: Any, **_more: Any) -> Iterator[FakeEngine]:
+def open_engine(pipeline: Any, _options: Any, **_more: Any) -> Iterator[FakeEngine]:
     """See Extraction."""
     config: Config = pipeline.config
     selection = Selection.parse(config.source.tables)
@@ -145,7 +145,7 @@ class FakeStream:
         pipeline: str,
     ) -> None:
         self._pipeline = pipeline
-        self.counted = self
+        self.counts = self
         self.known = self.begun = start
         self._fake = fake
         self._takes = takes

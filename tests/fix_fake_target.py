@@ -194,7 +194,7 @@ class FakeLoading:
             raise AppliedByAnother("the target is elsewhere", hint="None.")
         return copy.deepcopy(self.state)
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See Loading."""
         raise AssertionError(doing) from error
 

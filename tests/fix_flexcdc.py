@@ -95,7 +95,7 @@ class Flex:
             if is_postgres(self.source):
                 session.run("set search_path to public", doing="choosing")
             else:
-                session.run(f"use {session.quoted(self.namespace)}", doing="choosing")
+                session.run(f"use {session.quote(self.namespace)}", doing="choosing")
                 session.run("set session sql_log_bin = 1", doing="choosing")
             for statement in statements:
                 session.run(statement, doing="testing")
@@ -179,22 +179,22 @@ class Flex:
     def query(self, sql: str, *tables: str) -> list[dict[str, Any]]:
         """Rows at the destination; {} in order stand for the changelogs of tables."""
         with session_at(self.settings.dest) as session:
-            names = [session.quoted(*self.changelog(table)) for table in tables]
+            names = [session.quote(*self.changelog(table)) for table in tables]
             return session.rows(sql.format(*names), doing="testing")
 
     def state_rows(self, table: str, order: str) -> list[dict[str, Any]]:
         """Rows of a state table."""
         with session_at(self.settings.dest) as session:
-            name = session.quoted(self.settings.database, table)
+            name = session.quote(self.settings.database, table)
             return session.rows(f"select * from {name} order by {order}", doing="testing")
 
     def images(self, table: str, *columns: str) -> list[Row]:
         """(dml_type, uow_id, gsn, ...) of a changelog, by number."""
         with session_at(self.settings.dest) as session:
-            names = [session.quoted(c) for c in ("dml_type", "uow_id", "fv$gsn", *columns)]
+            names = [session.quote(c) for c in ("dml_type", "uow_id", "fv$gsn", *columns)]
             gsn, dml = names[2], names[0]
             found = session.rows(
-                f"select {', '.join(names)} from {session.quoted(*self.changelog(table))}"
+                f"select {', '.join(names)} from {session.quote(*self.changelog(table))}"
                 f" order by {gsn}, {dml}",
                 doing="testing",
             )
@@ -212,7 +212,7 @@ class Flex:
         name = TableName(self.namespace, table)
         net = Counter(self._base[name])
         with session_at(self.settings.dest) as session:
-            own = [session.quoted("fv$gsn"), session.quoted("dml_type")]
+            own = [session.quote("fv$gsn"), session.quote("dml_type")]
             forms = [target for _, _, target in self._forms(table)]
             found = _rows(session, self.changelog(table), [*own, *forms])
         emptied = max((gsn for gsn, dml, *_ in found if dml == 0), default=None)
@@ -243,8 +243,8 @@ class Flex:
                 forms.append(
                     (
                         column.name,
-                        filled(mapping.equal.source, one.quoted(column.name)),
-                        filled(mapping.equal.target, other.quoted(column.name)),
+                        filled(mapping.equal.source, one.quote(column.name)),
+                        filled(mapping.equal.target, other.quote(column.name)),
                     )
                 )
         return forms
@@ -252,7 +252,7 @@ class Flex:
 
 def _rows(session: ChangelogSession, table: TableName, expressions: Sequence[str]) -> list[Row]:
     named = ", ".join(f"{text} as e{place}" for place, text in enumerate(expressions))
-    found = session.rows(f"select {named} from {session.quoted(*table)}", doing="testing")
+    found = session.rows(f"select {named} from {session.quote(*table)}", doing="testing")
     return [tuple(row.values()) for row in found]
 
 

@@ -40,7 +40,7 @@ class MemorySession:
         """See ChangelogSession."""
         return self.driver.execute(sql.replace("%s", "?"), tuple(parameters)).rowcount
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """See ChangelogSession."""
         return '"' + ".".join(names).replace('"', '""') + '"'
 
@@ -76,23 +76,23 @@ class MemorySession:
             (names.mview_uow, "uow_id int, commit_time timestamp, gsn_hwm int"),
             (names.place, "log_id text, segment int, trx int, position text"),
         ):
-            self.driver.execute(f"create table {self.quoted(*names.table(name))} ({columns})")
+            self.driver.execute(f"create table {self.quote(*names.table(name))} ({columns})")
         uow, place = names.table(names.mview_uow), names.table(names.place)
-        self.driver.execute(f"insert into {self.quoted(*uow)} values (1, null, 1)")
-        self.driver.execute(f"insert into {self.quoted(*place)} values ('', -1, 0, '')")
+        self.driver.execute(f"insert into {self.quote(*uow)} values (1, null, 1)")
+        self.driver.execute(f"insert into {self.quote(*place)} values ('', -1, 0, '')")
 
     def drop(self, table: TableName) -> None:
         """See ChangelogSession."""
-        self.driver.execute(f"drop table if exists {self.quoted(*table)}")
+        self.driver.execute(f"drop table if exists {self.quote(*table)}")
 
     def rename(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
-        to = self.quoted(table.schema, name)
-        self.driver.execute(f"alter table {self.quoted(*table)} rename to {to}")
+        to = self.quote(table.schema, name)
+        self.driver.execute(f"alter table {self.quote(*table)} rename to {to}")
 
     def shape(self, table: TableName) -> Mapping[str, str] | None:
         """See ChangelogSession."""
-        found = self.driver.execute(f"pragma table_info({self.quoted(*table)})").fetchall()
+        found = self.driver.execute(f"pragma table_info({self.quote(*table)})").fetchall()
         return {row["name"]: row["type"] for row in found} or None
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
@@ -110,32 +110,32 @@ class MemorySession:
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         every = [(name, "integer") for name in OWN_COLUMNS] + list(columns)
-        made = ", ".join(f"{self.quoted(name)} {kind}" for name, kind in every)
-        self.driver.execute(f"create table {self.quoted(*table)} ({made})")
+        made = ", ".join(f"{self.quote(name)} {kind}" for name, kind in every)
+        self.driver.execute(f"create table {self.quote(*table)} ({made})")
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
         """See ChangelogSession."""
-        added = f"add column {self.quoted(name)} {kind}"
-        self.driver.execute(f"alter table {self.quoted(*table)} {added}")
+        added = f"add column {self.quote(name)} {kind}"
+        self.driver.execute(f"alter table {self.quote(*table)} {added}")
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
         """Do nothing: SQLite's columns hold any value."""
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
         """See ChangelogSession."""
-        renamed = f"rename column {self.quoted(old)} to {self.quoted(new)}"
-        self.driver.execute(f"alter table {self.quoted(*table)} {renamed}")
+        renamed = f"rename column {self.quote(old)} to {self.quote(new)}"
+        self.driver.execute(f"alter table {self.quote(*table)} {renamed}")
 
     def drop_column(self, table: TableName, name: str) -> None:
         """See ChangelogSession."""
-        self.driver.execute(f"alter table {self.quoted(*table)} drop column {self.quoted(name)}")
+        self.driver.execute(f"alter table {self.quote(*table)} drop column {self.quote(name)}")
 
     def append(self, table: TableName, images: RowImages) -> None:
         """See ChangelogSession."""
         names = [*OWN_COLUMNS, *(column.name for column in images.relation.columns)]
         columns = [*images.own.columns, *images.columns]
         marks = ", ".join(["?"] * len(names))
-        into = f"{self.quoted(*table)} ({', '.join(self.quoted(name) for name in names)})"
+        into = f"{self.quote(*table)} ({', '.join(self.quote(name) for name in names)})"
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
         self.driver.executemany(f"insert into {into} values ({marks})", rows)
 
@@ -233,7 +233,7 @@ class MemoryFlex:
 
     def rows(self, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
         """Rows of a table of the destination, in the order of their numbers."""
-        quoted = self.session.quoted(self.settings.database, table)
+        quoted = self.session.quote(self.settings.database, table)
         order = (
             "fv$gsn"
             if "fv$gsn" in (self.session.shape(TableName(self.settings.database, table)) or {})

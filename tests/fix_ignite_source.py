@@ -51,7 +51,7 @@ def extract(
     options = replace(extract_options(config), exit_when_idle=True, idle_wait_s=0.05)
     if flush_rows is not None:
         options = replace(options, events_per_flush=flush_rows, operation_count_max=4 * flush_rows)
-    opened = extraction_of(config).opened
+    opened = extraction_of(config).open_engine
     with opened(pipeline_of(config), options, tables=list, stop=stop) as engine:
         return Extractor(engine, config.directory, options=options, stop=stop).run()
 

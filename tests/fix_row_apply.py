@@ -44,7 +44,7 @@ class Rows:
         self.is_postgres = engine.startswith("pg")
         database = place.url.rpartition("/")[2].partition("?")[0]
         self.group: Group = (database, "public") if self.is_postgres else (database,)
-        self.session: RowSession = stack.enter_context(row_target_at(place.url).opened())
+        self.session: RowSession = stack.enter_context(row_target_at(place.url).open_session())
         if self.is_postgres:
             self.run("set search_path = public")
 

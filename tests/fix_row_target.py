@@ -54,7 +54,7 @@ class FakeRowTarget:
     holders: dict[str, str] = field(default_factory=dict)
 
     @contextmanager
-    def opened(self) -> Iterator[FakeRowTarget]:
+    def open_session(self) -> Iterator[FakeRowTarget]:
         """Itself."""
         yield self
 

@@ -441,7 +441,7 @@ class Follower:
     ) -> AbstractContextManager[SourceEngine]:
         """The engine, with what it needs at the source."""
         config = self.config
-        return extraction_of(config).opened(
+        return extraction_of(config).open_engine(
             pipeline_of(config),
             options or extract_options(config),
             tables=lambda: source_tables(config),

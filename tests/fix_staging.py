@@ -84,7 +84,7 @@ class FakeStaging:
         self.created.append(database)
 
     @contextmanager
-    def opened(self) -> Iterator[FakeStaging]:
+    def open_session(self) -> Iterator[FakeStaging]:
         """Itself."""
         yield self
 

@@ -42,8 +42,8 @@ def sql(one: Flex, statement: str) -> None:
     """Run a statement at the destination; {} is the changelog of t, [state] its database."""
     with one.state() as (state, _):
         session = state.session
-        name = session.quoted(*one.changelog("t"))
-        database = session.quoted(one.settings.database)
+        name = session.quote(*one.changelog("t"))
+        database = session.quote(one.settings.database)
         session.run(statement.format(name, database=database), doing="testing")
 
 

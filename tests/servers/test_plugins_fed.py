@@ -147,7 +147,7 @@ class Fed:
         """The table's rows, values as JSON has them."""
         with session_at(self.url) as reader:
             found = reader.rows(
-                f"select * from {reader.quoted(self.namespace, 'item')} order by id",
+                f"select * from {reader.quote(self.namespace, 'item')} order by id",
                 doing="testing",
             )
         return [

@@ -314,7 +314,7 @@ def test_only_one_applies_at_a_time(target: Rows) -> None:
 
     def second() -> None:
         with ExitStack() as stack:
-            session = stack.enter_context(row_target_at(target.url).opened())
+            session = stack.enter_context(row_target_at(target.url).open_session())
             with session.exclusive([other]):
                 order.append("other")
             begun.set()

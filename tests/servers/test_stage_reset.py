@@ -37,7 +37,7 @@ class Feeds:
         )
         database = staging_at(self.staging)
         database.create()
-        with database.opened() as session:
+        with database.open_session() as session:
             session.stage({self.table: batch(change(3))})
             session.advance(self.table.group, "feed", at(5))
             session.mark_applied_through([self.table], at(5))
@@ -91,7 +91,7 @@ def test_it_begins_with_nothing(feeds: Feeds) -> None:
     done = feeds.reset("--target")
     assert done.code == 0, done.err
     assert (feeds.staged(), feeds.rows("orders"), feeds.rows("others")) == ([], 0, 1)
-    with staging_at(feeds.staging).opened() as session:
+    with staging_at(feeds.staging).open_session() as session:
         assert session.group_names() == ()
 
 

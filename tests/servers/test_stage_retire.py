@@ -69,7 +69,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_rows_and_windows_have_applied_is_retired(url: str) -> None:
     """Staged and marked row by row, never staged at all, or marked by a window; nothing else."""
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         swept = [change(1, key) for key in range(1, 6)]
         window = [change(2, key) for key in range(11, 16)]
         never_staged = [change(1, 21)]
@@ -97,7 +97,7 @@ def test_retiring_outlives_its_session_and_rows_sent_again(
 ) -> None:
     """A new one begins in front; so it finds stubs of rows that were retired before."""
     monkeypatch.setattr(retire, "FROM_START_S", 0.5)
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         old = [change(number, number) for number in range(1, 6)]
         session.stage({ORDERS: batch(*old)})
         session.mark_applied_through([ORDERS], at(5), after=ZERO)
@@ -120,7 +120,7 @@ def test_retiring_outlives_its_session_and_rows_sent_again(
 def test_work_does_not_wait_for_retiring(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are staged and marked while many are deleted; none of them is lost."""
     monkeypatch.setattr(mutations, "RETIRE_ROWS_MAX", 500)
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         old = [change(1, key) for key in range(10_000)]
         session.stage({ORDERS: batch(*old)})
         session.mark_applied(ORDERS, batch(*old))

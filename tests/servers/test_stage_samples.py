@@ -111,7 +111,7 @@ class Site:
         self.group: Group = target.group
         base = PostgresStaging(staging)
         base.create()
-        self.staging = stack.enter_context(base.opened())
+        self.staging = stack.enter_context(base.open_session())
         self._base = base
         path = folder / "cockroach.toml"
         path.write_text(
@@ -173,8 +173,8 @@ class Site:
         """The keys of the rows that the target has, by table."""
         found = {}
         for table, columns in KEYS.items():
-            names = ", ".join(self.target.session.quoted(one) for one in columns)
-            rows = self.target.rows(f"select {names} from {self.target.session.quoted(table)}")
+            names = ", ".join(self.target.session.quote(one) for one in columns)
+            rows = self.target.rows(f"select {names} from {self.target.session.quote(table)}")
             if rows:
                 found[table] = sorted(_key(row) for row in rows)
         return found

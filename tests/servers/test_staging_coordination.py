@@ -62,14 +62,14 @@ def clock() -> SetClock:
 @pytest.fixture
 def session(url: str, clock: SetClock) -> Iterator[PostgresStagingSession]:
     """One session."""
-    with PostgresStaging(url, clock=clock).opened() as opened:
+    with PostgresStaging(url, clock=clock).open_session() as opened:
         yield opened
 
 
 @pytest.fixture
 def other(url: str, clock: SetClock) -> Iterator[PostgresStagingSession]:
     """Another one, as of another instance."""
-    with PostgresStaging(url, clock=clock).opened() as opened:
+    with PostgresStaging(url, clock=clock).open_session() as opened:
         yield opened
 
 
@@ -204,7 +204,7 @@ def test_a_feed_that_resolves_waits_for_rows_that_are_being_staged(
     session: PostgresStagingSession, url: str
 ) -> None:
     """So that they are in the window."""
-    with psycopg.connect(url) as staging, PostgresStaging(url).opened() as other:
+    with psycopg.connect(url) as staging, PostgresStaging(url).open_session() as other:
         Checkpoints().check_unresolved(staging, "shop.public", "p", at(3))
         thread = threading.Thread(target=other.advance, args=(GROUP, "p", at(3)))
         thread.start()
@@ -436,7 +436,7 @@ def test_a_restarted_server_is_an_error_that_may_be_tried_again(own_postgres: Se
     url = own_postgres.make_database("staging")
     staging = PostgresStaging(url)
     staging.create()
-    with staging.opened() as session:
+    with staging.open_session() as session:
         session.stage({ORDERS: batch(change(1))})
         own_postgres.stop()
         with pytest.raises(ConnectionLost) as caught:
@@ -444,7 +444,7 @@ def test_a_restarted_server_is_an_error_that_may_be_tried_again(own_postgres: Se
         assert caught.value.retry == "backoff"
         with pytest.raises(ConnectionLost):
             session.window(GROUP)
-        with pytest.raises(ConnectFailed) as refused, staging.opened():
+        with pytest.raises(ConnectFailed) as refused, staging.open_session():
             pass
         assert refused.value.retry == "backoff"
         (finding,) = staging.examine()
@@ -452,7 +452,7 @@ def test_a_restarted_server_is_an_error_that_may_be_tried_again(own_postgres: Se
         own_postgres.start()
         with pytest.raises(ConnectionLost):
             session.advance(GROUP, "p", at(1))
-    with staging.opened() as session:
+    with staging.open_session() as session:
         session.stage({ORDERS: batch(change(2))})
         (found,) = session.read([ORDERS], ZERO, at(9), limit=10)
         assert found.rows[ORDERS].num_rows == 2
@@ -463,7 +463,7 @@ def test_a_server_that_stops_between_two_slices(own_postgres: Server) -> None:
     url = own_postgres.make_database("staging")
     staging = PostgresStaging(url)
     staging.create()
-    with staging.opened() as session:
+    with staging.open_session() as session:
         session.stage({ORDERS: batch(*(change(number) for number in range(1, 7)))})
         slices = session.read([ORDERS], ZERO, at(9), limit=2)
         next(slices)
@@ -471,6 +471,6 @@ def test_a_server_that_stops_between_two_slices(own_postgres: Server) -> None:
         with pytest.raises(ConnectionLost):
             list(slices)
     own_postgres.start()
-    with staging.opened() as session:
+    with staging.open_session() as session:
         (found,) = session.read([ORDERS], ZERO, at(9), limit=10)
         assert found.rows[ORDERS].num_rows == 6

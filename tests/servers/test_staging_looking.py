@@ -31,7 +31,7 @@ def url(postgres: Server) -> Iterator[str]:
 @pytest.fixture
 def session(url: str) -> Iterator[PostgresStagingSession]:
     """A session of it."""
-    with PostgresStaging(url).opened() as opened:
+    with PostgresStaging(url).open_session() as opened:
         yield opened
 
 

@@ -33,7 +33,7 @@ def url(postgres: Server) -> Iterator[str]:
 @pytest.fixture
 def session(url: str) -> Iterator[PostgresStagingSession]:
     """A session of it."""
-    with PostgresStaging(url).opened() as opened:
+    with PostgresStaging(url).open_session() as opened:
         yield opened
 
 
@@ -297,7 +297,7 @@ def test_consumers_read_what_is_applied_and_hear_of_what_is_retired(
         assert images[-1].after == STUB
     assert session.retired_before(ORDERS) == ZERO
     session.retire(ORDERS, at(4))
-    with PostgresStaging(url).opened() as other:
+    with PostgresStaging(url).open_session() as other:
         assert other.retired_before(ORDERS) == at(4)
         other.retire(ORDERS, at(3))
     assert session.retired_before(ORDERS) == at(4)

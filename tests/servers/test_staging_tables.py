@@ -59,7 +59,7 @@ def table_names(url: str) -> list[str]:
 
 def test_mutation_tables_have_the_published_columns_and_indexes(url: str) -> None:
     """Of document 001, in PostgreSQL's dialect; source_time is derived."""
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1), change(2, after=None))})
     name = "_shop_public_orders"
     assert rows(url, COLUMNS.format(name)) == [
@@ -90,7 +90,7 @@ def test_the_other_tables_are_as_published(url: str) -> None:
     assert table_names(url) == [
         "checkpoints", "jwt_public_keys", "jwt_revoked_ids", "leases", "memo",
     ]  # fmt: skip
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         session.advance(GROUP, "shop.public", Hlc(at(1).nanos, 42))
     ((text, nanos, logical, wall, seen, applied),) = rows(
         url,
@@ -113,7 +113,10 @@ def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
     url = with_database(postgres.url(), f"staging_made_{postgres.version}")
     staging = staging_at(url)
     try:
-        with pytest.raises(StagingMissing, match="does not exist") as caught, staging.opened():
+        with (
+            pytest.raises(StagingMissing, match="does not exist") as caught,
+            staging.open_session(),
+        ):
             pass
         assert "--create" in caught.value.hint
         with pytest.raises(StagingMissing, match="does not exist"):
@@ -135,7 +138,7 @@ def test_the_database_is_made_where_it_is_missing(postgres: Server) -> None:
             thread.join()
         assert failed == []
         assert staging.examine() == []
-        with staging.opened() as session:
+        with staging.open_session() as session:
             assert session.get_memo("version-400") == b'{"state":"applied"}'
     finally:
         postgres.drop_database(url)
@@ -184,13 +187,13 @@ def test_a_database_without_tables_is_named(empty_url: str) -> None:
     """With the command that makes them."""
     with (
         pytest.raises(StagingMissing, match="lacks the table checkpoints"),
-        PostgresStaging(empty_url).opened(),
+        PostgresStaging(empty_url).open_session(),
     ):
         pass
     (finding,) = PostgresStaging(empty_url).examine()
     assert finding.command == "penstock stage FILE"
     PostgresStaging(empty_url).create(database=False)
-    with PostgresStaging(empty_url).opened() as session:
+    with PostgresStaging(empty_url).open_session() as session:
         assert session.group_names() == ()
 
 
@@ -210,7 +213,7 @@ def test_a_missing_version_marker_is_warned_of(url: str) -> None:
     staging = PostgresStaging(url)
     with capture_logs() as logs:
         staging.create()
-        with staging.opened():
+        with staging.open_session():
             pass
     said = [line["reason"] for line in logs if line["log_level"] == "warning"]
     assert len(said) == 1
@@ -237,7 +240,7 @@ def test_an_older_mutation_table_is_upgraded_in_place(
     nanos = at(1).nanos
     rows(url, "insert into public._shop_public_orders (nanos, logical, key, mut)"
          f" values ({nanos}, 0, '[1]', 'null'), ({nanos}, 0, '[2]', '{{}}')")  # fmt: skip
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(2))})
         (found,) = session.read([ORDERS], Hlc(0), at(9), limit=100)
         assert found.rows[ORDERS].column("after").to_pylist() == [None, b"{}", change(2).after]
@@ -260,10 +263,10 @@ def test_names_never_collide(url: str) -> None:
         StagedTable(("long",), "ä" * 40 + "b"),
         StagedTable(("long",), "x" * 50),
     ]
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         for number, table in enumerate(tables):
             session.stage({table: batch(change(1, key=number))})
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         for number, table in enumerate(reversed(tables)):
             (found,) = session.read([table], Hlc(0), at(9), limit=100)
             keys = found.rows[table].column("key").to_pylist()
@@ -282,13 +285,13 @@ def test_names_never_collide(url: str) -> None:
 def test_a_foreign_table_of_the_name_is_left_alone(url: str) -> None:
     """The mutation table gets the hashed name; where that is taken as well, somebody has to act."""
     rows(url, "create table public._shop_public_orders (n int)")
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1))})
     (name,) = (one for one in table_names(url) if one.startswith("_shop_public_orders_"))
     rows(url, f"drop table public.{name}; delete from public.memo where key like 'mutations%'")
     rows(url, f"create table public.{name} (n int)")
     with (
-        PostgresStaging(url).opened() as session,
+        PostgresStaging(url).open_session() as session,
         pytest.raises(StagingUnusable, match="are other relations"),
     ):
         session.stage({ORDERS: batch(change(1))})
@@ -307,7 +310,7 @@ def test_older_checkpoints_are_taken_over_once(empty_url: str) -> None:
     rows(empty_url, add.format(at(2).nanos, 4, "null"))
     for _ in range(2):
         PostgresStaging(empty_url).create()
-    with PostgresStaging(empty_url).opened() as session:
+    with PostgresStaging(empty_url).open_session() as session:
         found = session.window(GROUP)
     assert (found.committed, found.proposed) == (at(1, 3), at(2, 4))
     with pytest.raises(psycopg.errors.CheckViolation, match="resolved_timestamps_is_deprecated"):
@@ -317,14 +320,14 @@ def test_older_checkpoints_are_taken_over_once(empty_url: str) -> None:
 
 def test_the_start_of_one_does_not_wait_for_the_work_of_another(url: str) -> None:
     """A transaction that holds rows of every table: what is there already is not locked."""
-    with PostgresStaging(url).opened() as session:
+    with PostgresStaging(url).open_session() as session:
         session.stage({ORDERS: batch(change(1)), LINES: batch(change(1))})
     with psycopg.connect(url) as working:
         for name in table_names(url):
             working.execute(f"lock table public.{name} in row exclusive mode")  # type: ignore[arg-type]
         limited = f"{url}?options=-c%20lock_timeout%3D3s"
         PostgresStaging(limited).create()
-        with PostgresStaging(limited).opened() as other:
+        with PostgresStaging(limited).open_session() as other:
             other.prepare([ORDERS, LINES])
             other.stage({ORDERS: batch(change(2)), LINES: batch(change(2))})
 

@@ -288,7 +288,7 @@ def test_uncaptured_tables_are_passed_over(small_memory: str, tmp_path: Path) ->
         sql.execute("insert into u values (3)")
         sql.commit()
         got = collect(source, rows(3))
-        assert source.counted.ignored_row_count == 2001
+        assert source.counts.ignored_row_count == 2001
     assert [(c.gsn, c.trx, c.table) for c in got.changes] == [
         (1, 1, "u"),
         (2, 2, "u"),

@@ -216,7 +216,7 @@ def test_known_transactions_are_dropped(source_url: str, tmp_path: Path) -> None
         source._assembler._known_below = got.end.position
         with source:
             again = collect(source, rows(1))
-            assert source.counted.skipped_transaction_count == 3
+            assert source.counts.skipped_transaction_count == 3
     assert [c.after and c.after["id"] for c in again.changes] == [3]
     assert again.markers == []
 

@@ -16,7 +16,7 @@ from penstock.ports.bulk import Chunk, ChunkTask
 from penstock.ports.config import Config
 from penstock.ports.planner import Point, TableRead
 from penstock.ports.server_pair import ReadPlan, ServerPair
-from toy_engine.facts import captured
+from toy_engine.facts import read_captured
 from toy_engine.store import Store, ToyPosition
 from toy_engine.values import line_of
 
@@ -57,7 +57,7 @@ class ToyPlanner:
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
         """See Planner."""
-        return [one for one in captured(self._config, dropped=()) if one.name in set(tables)]
+        return [one for one in read_captured(self._config, dropped=()) if one.name in set(tables)]
 
     def chunks(self, point: Point, wanted: Sequence[TableRead]) -> dict[TableName, list[Chunk]]:
         """See Planner. A row's chunk is told by its key; `copy_out` is for our reader alone."""

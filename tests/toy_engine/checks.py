@@ -10,7 +10,7 @@ from pathlib import Path
 from penstock.model import PenstockError
 from penstock.ports.checks import Check, Checks, Examined, Finding, Looked, Severity, Side
 from penstock.ports.checks import SourceSeen as Seen
-from toy_engine.facts import captured
+from toy_engine.facts import read_captured
 from toy_engine.store import Store
 
 TARGET_CHECKS = Checks(Side.TARGET)
@@ -43,7 +43,7 @@ def writable(path: Path) -> Iterator[Finding]:
 def look_at_source(examined: Examined, looked: Looked) -> Seen:
     """See EngineChecks."""
     try:
-        return Seen(tables=tuple(captured(examined.config, dropped=())))
+        return Seen(tables=tuple(read_captured(examined.config, dropped=())))
     except PenstockError as error:
         looked.away(error, Side.SOURCE)
         return Seen()

@@ -57,7 +57,7 @@ def server_of(url: str) -> Server:
     return SERVER
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables. No table is ever dropped here."""
     del dropped
     takes = Selection.parse(config.source.tables).takes
@@ -65,7 +65,7 @@ def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDef
         return [definition_of(one) for name, one in store.shapes().items() if takes(name)]
 
 
-def followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
+def read_followed(_config: Config, *, added: Iterable[TableName]) -> Followed | None:
     """See Tables: what the patterns take in is followed, whenever it was made."""
     del added
     return None
@@ -94,7 +94,7 @@ def shift(_config: Config) -> int:
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
     """See Planned."""
-    return SourceFacts(server=SERVER, tables=tuple(captured(config, dropped=dropped)))
+    return SourceFacts(server=SERVER, tables=tuple(read_captured(config, dropped=dropped)))
 
 
 def read_target(config: Config) -> tuple[Server, int]:

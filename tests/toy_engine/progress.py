@@ -90,8 +90,6 @@ class ToyProgress:
         found = self.following()
         return found.applied if found is not None else Applied()
 
-    applied = read_applied
-
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Progress."""
         return {row.table: row for row in self.store.all("table_sync", TableSync).values()}
@@ -147,7 +145,7 @@ class ToyProgress:
         """See TargetReader."""
         return self
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         return {name: mark.done for name, mark in self.store.all("bulk table", Mark).items()}
 

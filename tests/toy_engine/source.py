@@ -78,7 +78,7 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 
 @contextmanager
-def opened(
+def open_engine(
     pipeline: Pipeline,
     options: ExtractOptions,
     *,
@@ -213,7 +213,7 @@ class ToyStream:
     start: FlushPoint
     takes: Callable[[Any], bool]
     pipeline: str
-    counted: Counted = field(default_factory=Counted)
+    counts: Counted = field(default_factory=Counted)
     spilled_byte_count: int = 0
 
     def __post_init__(self) -> None:
@@ -282,7 +282,7 @@ class ToyStream:
                 markers.append(self._marker(line, MarkerKind.HEARTBEAT, data=told))
             return
         if not self.takes(line.table):
-            self.counted.ignored_row_count += 1
+            self.counts.ignored_row_count += 1
             return
         relation = relation_of(self.store.shape_at(line.table, line.version))
         if line.op == "shape":

@@ -246,7 +246,7 @@ def test_known_transactions_are_dropped_whole(tmp_path: Path) -> None:
         commit(200, 210),
     )
     assert bench.rows() == [(6, 4, {"id": "new"})]
-    assert bench.assembler.counted.skipped_transaction_count == 2
+    assert bench.assembler.counts.skipped_transaction_count == 2
 
 
 def test_a_transaction_with_an_origin_comes_whole(bench: Bench) -> None:
@@ -501,7 +501,7 @@ def test_idle_position_comes_after_everything_before_it(source: PostgresSource) 
 
 def test_a_position_is_given_only_when_all_before_it_was_taken(source: PostgresSource) -> None:
     """Received is not taken: an extraction that ended then would leave rows behind."""
-    source.counted.received_position = 300
+    source.counts.received_position = 300
     assert not source.has_given(300)
     source._put(Run(), 0)
     source._put(Run(end=FlushPoint(position=300)), 0)
@@ -558,4 +558,4 @@ def test_a_streamed_transaction_that_the_log_has_is_dropped(tmp_path: Path) -> N
     bench.feed(stream(8, relation("id", xid=8), insert("2", xid=8), first=True))
     bench.feed(stream_commit(8, 6000, 6050))
     assert bench.rows() == [(4, 3, {"id": "2"})]
-    assert bench.assembler.counted.skipped_transaction_count == 1
+    assert bench.assembler.counts.skipped_transaction_count == 1

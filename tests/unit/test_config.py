@@ -112,11 +112,11 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     """Neither the printable form nor the repr holds a password."""
     text = WHOLE + '\n[spark.conf]\n"spark.ssl.keyPassword" = "hidden9"\n"spark.x" = "y"\n'
     config = config_of(tmp_path, text)
-    shown = str(config.shown()) + repr(config)
+    shown = str(config.as_shown()) + repr(config)
     assert "geheim1" not in shown
     assert "p@ss" not in shown
     assert "p%40ss" not in shown
-    assert "hidden9" not in str(config.shown())
+    assert "hidden9" not in str(config.as_shown())
     assert "repl:***@localhost:5432" in shown
 
 

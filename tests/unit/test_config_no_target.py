@@ -39,8 +39,8 @@ def test_target_may_be_left_out(tmp_path: Path) -> None:
     assert config.pipeline.mode is Mode.CHANGE
     file = f"{tmp_path}/a%20shop/state/wirekite.db"
     assert config.target.url == f"sqlite://{file}"
-    assert "target" not in config.shown()
-    assert config.shown()["pipeline"]["mode"] == "change"
+    assert "target" not in config.as_shown()
+    assert config.as_shown()["pipeline"]["mode"] == "change"
 
 
 def test_mode_change_may_be_said_and_target_too(tmp_path: Path) -> None:

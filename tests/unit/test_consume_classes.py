@@ -198,7 +198,7 @@ walForceArchiveTimeout = 700
     search = configured(config, "search")
     assert search.options["index"] == "items"
     assert (search.start, search.size_bytes_max) == (Start.BEGINNING, 1_000_000)
-    shown = config.shown()["consumers"]["search"]
+    shown = config.as_shown()["consumers"]["search"]
     assert shown["class"] == "shop_app.search:SearchIndex"
     assert shown["options"] == {"index": "items", "password": "***"}
     with pytest.raises(ConsumerUnknown, match="has no consumer serach") as caught:

@@ -83,14 +83,14 @@ def session() -> Dying:
 def put(session: MemorySession, **values: str) -> None:
     """Write a row into the changelog."""
     listed = ", ".join(f'"{name}"' for name in values)
-    table = session.quoted(SETTINGS.database, "public_item")
+    table = session.quote(SETTINGS.database, "public_item")
     marks = ", ".join("?" * len(values))
     session.driver.execute(f"insert into {table} ({listed}) values ({marks})", [*values.values()])
 
 
 def got(session: MemorySession, listed: str) -> list[tuple[Any, ...]]:
     """Rows of the changelog."""
-    table = session.quoted(SETTINGS.database, "public_item")
+    table = session.quote(SETTINGS.database, "public_item")
     return [tuple(row) for row in session.driver.execute(f"select {listed} from {table}")]
 
 

@@ -30,7 +30,7 @@ class Database:
         self.busy_until: datetime | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[Any]:
+    def open_session(self) -> Iterator[Any]:
         """It is its own session."""
         yield self
 

@@ -296,7 +296,7 @@ def test_another_attempt_begins_at_the_flush_point(tmp_path: Path) -> None:
     config = load_config(world.file)
     options, start = extract_options(config), FlushPoint(position=0)
     place = EnginePlace(state=NoState(), spill=tmp_path, run=tmp_path, log_id=lambda: "log")
-    opened = extraction_of(config).opened
+    opened = extraction_of(config).open_engine
     with opened(pipeline_of(config), options, tables=list, stop=lambda: False) as engine:
         engine.begin(place)
         given = []

@@ -53,7 +53,7 @@ from penstock.engines.ignite.source.position import IgnitePosition
 from penstock.engines.ignite.source.rows import KeyNotUsable, RowMaker
 from penstock.engines.ignite.source.shapes import SCHEMA, Shapes
 from penstock.engines.ignite.state import CdcState, DirectoryOfOtherLog
-from penstock.engines.ignite.tables import captured
+from penstock.engines.ignite.tables import read_captured
 from penstock.log.layout import list_segments as files_in_log
 from penstock.model.position import PositionInvalid
 from penstock.ports.direct import LogPlace
@@ -198,7 +198,7 @@ def test_columns_of_a_table_have_its_names_order_and_types(tmp_path: Path) -> No
     """As CREATE TABLE declared them, with what was added since."""
     work = unpacked("one", tmp_path / "work")
     path = source_pipeline(tmp_path, work, tables='"typed", "SQL_PUBLIC_*"')
-    before = captured(load_config(path), dropped=())
+    before = read_captured(load_config(path), dropped=())
     extract(path)
     relations = {row.table: row.relation for row in rows_of(load_config(path))}
     typed = relations["typed"]

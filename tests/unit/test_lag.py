@@ -150,17 +150,17 @@ def test_bytes_and_rows_are_reported_too() -> None:
 def test_the_watermark_is_the_last_look_that_the_log_has_reached() -> None:
     """A look counts once the log is as far as the source was then."""
     mark = Watermark()
-    assert mark.reached(100) == 0
+    assert mark.note_reached(100) == 0
     mark.look(100, 10)
     mark.look(200, 20)
-    assert mark.reached(99) == 0
-    assert mark.reached(150) == 10
+    assert mark.note_reached(99) == 0
+    assert mark.note_reached(150) == 10
     mark.look(200, 30)  # the source stood still
-    assert mark.reached(200) == 30
+    assert mark.note_reached(200) == 30
     mark.look(300, 40)
-    assert mark.reached(200) == 30
+    assert mark.note_reached(200) == 30
     mark.look(250, 50)  # another server: what was seen of the one before says nothing of it
-    assert mark.reached(260) == 50
+    assert mark.note_reached(260) == 50
 
 
 def test_the_watermark_needs_little_memory_however_far_the_log_is_behind() -> None:
@@ -170,8 +170,8 @@ def test_the_watermark_needs_little_memory_however_far_the_log_is_behind() -> No
         mark.look(number, number)
     assert len(mark._looks) <= LOOKS_MAX
     for reached in (0, 1, 777, 5 * LOOKS_MAX, 20 * LOOKS_MAX):
-        assert mark.reached(reached) <= reached
-    assert mark.reached(20 * LOOKS_MAX) > 19 * LOOKS_MAX
+        assert mark.note_reached(reached) <= reached
+    assert mark.note_reached(20 * LOOKS_MAX) > 19 * LOOKS_MAX
 
 
 # -- from files --------------------------------------------------------------------------------

@@ -462,8 +462,8 @@ def test_a_file_with_merge(tmp_path: Path) -> None:
     assert config.merge.join_seconds == 2.5
     assert config.source.engine.name == "merged"
     assert not config.has_target
-    assert "source" not in config.shown()
-    assert json.dumps(config.shown()["merge"])
+    assert "source" not in config.as_shown()
+    assert json.dumps(config.as_shown()["merge"])
 
 
 @pytest.mark.parametrize(

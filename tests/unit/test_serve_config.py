@@ -48,9 +48,9 @@ def test_the_documented_section(tmp_path: Path) -> None:
     assert found.serve is not None
     assert found.serve.address == ("127.0.0.1", 5434)
     assert found.serve.publications["shop"].tables == ("public.*", "!public.x")
-    assert "s3cret" not in repr(found.shown())
+    assert "s3cret" not in repr(found.as_shown())
     assert "s3cret" not in repr(found)
-    assert found.shown()["serve"]["users"] == {"repl": "***"}
+    assert found.as_shown()["serve"]["users"] == {"repl": "***"}
 
 
 def test_only_verifiers_go_on(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_who_only_looks_makes_nothing(url: str) -> None:
     reader = open_target_reader(url, application_name="test")
     assert reader.present() == (False, False)
     assert reader.action() == "RUN"
-    assert (reader.newest("CE"), reader.log_id(), reader.applied()) == ((), "", Applied())
+    assert (reader.newest("CE"), reader.log_id(), reader.read_applied()) == ((), "", Applied())
     with pytest.raises(StatementFailed, match="no table wirekite_action yet"):
         opened(url).set_action("PAUSE")
     assert not path_of(url).parent.parent.exists()

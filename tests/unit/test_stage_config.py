@@ -56,9 +56,9 @@ def test_the_published_defaults(tmp_path: Path) -> None:
     assert seconds(default.best_effort_window) == 3600
     assert seconds(default.http_response_timeout) == 120
     assert default.partition_format is PartitionFormat.DAILY
-    assert "geheim" not in str(config.shown())
-    assert config.shown()["stage"]["token"] == "***"
-    assert "source" not in config.shown()
+    assert "geheim" not in str(config.as_shown())
+    assert config.as_shown()["stage"]["token"] == "***"
+    assert "source" not in config.as_shown()
 
 
 def test_a_pipeline_with_a_source_may_have_a_staging_database(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Metered:
         self.of_staging = StagingMetrics(self.metrics.registry)
         database: Any = self.staging
         self.database = MeteredStaging(database, self.of_staging)
-        with self.database.opened() as session:
+        with self.database.open_session() as session:
             self.session = session
 
     def value(self, name: str, **labels: str) -> float | None:

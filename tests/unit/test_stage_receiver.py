@@ -449,7 +449,7 @@ def test_a_lost_session_is_replaced() -> None:
     opened, closed = [], []
 
     class Counting(FakeStaging):
-        def opened(self) -> Any:  # type: ignore[override]
+        def open_session(self) -> Any:  # type: ignore[override]
             from contextlib import contextmanager
 
             @contextmanager

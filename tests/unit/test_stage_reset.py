@@ -39,7 +39,7 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
     section = SimpleNamespace(lease_seconds=60.0)
     gone: list[str] = []
 
-    def emptied(_url: str, tables: list[TableName]) -> tuple[Removal, ...]:
+    def plan_emptying(_url: str, tables: list[TableName]) -> tuple[Removal, ...]:
         return (Removal(what=f"rows of {tables[0]}", statements=("truncate t;",)),)
 
     def remove(_url: str, _removal: Removal) -> None:
@@ -53,7 +53,7 @@ def reset(place: Place, site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable
     }
     for name, found in replaced.items():
         monkeypatch.setattr(stage_reset, name, found)
-    monkeypatch.setattr(stage_reset.at_target, "emptied", emptied)
+    monkeypatch.setattr(stage_reset.at_target, "plan_emptying", plan_emptying)
     monkeypatch.setattr(stage_reset.at_target, "remove", remove)
     place.config.directory = "shop"
 

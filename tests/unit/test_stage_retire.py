@@ -139,9 +139,9 @@ def test_now_and_then_everything_is_looked_at() -> None:
     opened = []
 
     class Counting(SlowStaging):
-        def opened(self):  # type: ignore[no-untyped-def]
+        def open_session(self):  # type: ignore[no-untyped-def]
             opened.append(self.time.now_s)
-            return super().opened()
+            return super().open_session()
 
     staging = Counting()
     run(staging, until_s=3 * FROM_START_S)

@@ -345,7 +345,7 @@ class FakeTarget:
         self.letters: int | None = 3
 
     @contextmanager
-    def opened(self) -> Iterator[FakeTarget]:
+    def open_session(self) -> Iterator[FakeTarget]:
         """A session: itself."""
         if self.fail is not None:
             raise self.fail
@@ -360,7 +360,7 @@ class FakeTarget:
         """One, or that of dead letters as well."""
         return {"orders": None} | ({} if self.letters is None else {"replicator_dlq": None})
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """Names."""
         return ".".join(names)
 

@@ -19,7 +19,7 @@ from penstock.ports.table_sync import (
     SyncState,
     TableSync,
     has_met,
-    isolated,
+    isolate,
     left_out,
     moves,
     next_state,
@@ -150,10 +150,10 @@ def test_a_table_is_back_when_it_has_met_the_others() -> None:
 
 def test_a_table_is_left_behind_where_its_changes_end() -> None:
     """With the others it was where they are; on its way to them, where it had come to."""
-    assert isolated(None, T, HERE) == row(SyncState.ISOLATED, applied=HERE)
+    assert isolate(None, T, HERE) == row(SyncState.ISOLATED, applied=HERE)
     back = Applied(segment=3)
     joining = row(SyncState.CATCHING_UP, applied=back, start=5, copy_id=2)
-    assert isolated(joining, T, HERE) == replace(joining, state=SyncState.ISOLATED)
+    assert isolate(joining, T, HERE) == replace(joining, state=SyncState.ISOLATED)
 
 
 def test_what_batches_leave_out() -> None:

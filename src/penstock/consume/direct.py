@@ -164,7 +164,7 @@ class DirectApplication:
         elif not listing.follow_node(segment, self._save):
             return False
         self._report.segment_ended(self._clock.monotonic_s() - began_s)
-        listing.processed(segment)
+        listing.note_processed(segment)
         return True
 
     # -- events ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.control.running import processes
 from penstock.model import PenstockError
-from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import Config
 
 CODE = "PK24"
@@ -48,7 +48,7 @@ def executors(config: Config) -> Iterator[Finding]:
             with start_session(options) as session:
                 found = look_around(config, session)
         except PenstockError as error:
-            yield _found(Severity.ERROR, f"{error.code}: {error.message}", WHY, mend_of(error))
+            yield _found(Severity.ERROR, f"{error.code}: {error.message}", WHY, fix_of(error))
             return
     yield from map(of, lacks_of(found))
     for one in found:

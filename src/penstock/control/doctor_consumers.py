@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from penstock.consume.classes import check_class
 from penstock.consume.plugins import load_plugins
 from penstock.model import PenstockError
-from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import Config
 
 CONSUMER_CHECKS = Checks(Side.HOST)
@@ -25,7 +25,7 @@ def _found(config: Config, code: str, error: PenstockError, why: str, name: str 
         side=Side.HOST,
         what=error.message,
         why=why,
-        command=mend_of(error).replace("FILE NAME", f"{config.path.name} {name}"),
+        command=fix_of(error).replace("FILE NAME", f"{config.path.name} {name}"),
     )
 
 

@@ -9,7 +9,7 @@ from penstock.control.file_edits import find_edited, find_refusal, load_settings
 from penstock.control.followed import followed_tables
 from penstock.control.pipeline import pipeline_of
 from penstock.model import PenstockError
-from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import Config, Mode
 from penstock.ports.extraction import extraction_of
 from penstock.ports.handover import LogWithoutBulkLoad, check_bulk_load, read_handover
@@ -33,7 +33,7 @@ def begun_with(config: Config) -> Iterator[Finding]:
             side=Side.HOST,
             what=error.message,
             why="it is not known which loaded rows its changes continue",
-            command=mend_of(error),
+            command=fix_of(error),
         )
 
 
@@ -55,7 +55,7 @@ def progress_kept(config: Config) -> Iterator[Finding]:
             side=Side.HOST,
             what=error.message,
             why="progress would not be recorded, nor an action obeyed",
-            command=mend_of(error),
+            command=fix_of(error),
         )
 
 
@@ -81,5 +81,5 @@ def _edit(severity: Severity, error: PenstockError, why: str) -> Finding:
         side=Side.HOST,
         what=error.message,
         why=why,
-        command=mend_of(error),
+        command=fix_of(error),
     )

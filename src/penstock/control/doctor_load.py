@@ -17,7 +17,7 @@ from penstock.load.ledger import Step, next_step, read_ledger, refused
 from penstock.log.state import load_state
 from penstock.model import PenstockError, TableDefinition
 from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
-from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, fix_of
 from penstock.ports.config import Config
 from penstock.ports.target import target_name
 from penstock.ports.target_state import open_target_reader
@@ -51,7 +51,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
     try:
         check_names(loading.tables, config.target.map)
     except NamesCollide as error:
-        yield _found("PK15", error.message, "rows of both would be mixed", mend_of(error))
+        yield _found("PK15", error.message, "rows of both would be mixed", fix_of(error))
         return
     copied = read_requests(config).copied()
     targets = {
@@ -76,7 +76,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
         if step is not Step.REFUSE:
             why = found.refusals.get(there) if step is not Step.DONE else None
         if why is not None:
-            yield _found("PK15", why.message, "the bulk load refuses to begin", mend_of(why))
+            yield _found("PK15", why.message, "the bulk load refuses to begin", fix_of(why))
 
 
 @LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)

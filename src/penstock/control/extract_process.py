@@ -107,7 +107,7 @@ def extract_changes(
         register_merge(config)
         options = extract_options(config)
         engine = stack.enter_context(
-            extraction_of(config).opened(
+            extraction_of(config).open_engine(
                 pipeline_of(config),
                 options,
                 tables=lambda: without_new(config, source_tables(config)),

@@ -20,7 +20,7 @@ def followed_tables(config: Config) -> Followed | None:
         for request in read_requests(config).tables
         if request.capture is Capture.ADDED and answers.is_done(request)
     ]
-    return tables_at(config.source.url).followed(config, added=added)
+    return tables_at(config.source.url).read_followed(config, added=added)
 
 
 def is_followed(config: Config, table: TableName) -> bool:

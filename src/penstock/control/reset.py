@@ -132,7 +132,7 @@ def look(config: Config, *, with_tables: bool) -> Reset:
     state = load_state(config.layout.log)
     follows = state.log_id if state is not None else ""
     at_source = reset_of(config)
-    source = tuple(at_source.found(config, read_handover(config)))
+    source = tuple(at_source.find_removals(config, read_handover(config)))
     owner = at_source.owner(config, log_id=follows)
     target = at_target.Leftovers(log_id="", removals=())
     if config.has_target:

@@ -36,4 +36,4 @@ def source_tables(config: Config) -> list[TableDefinition]:
 
     Raises the errors of `captured_tables` of the source's engine.
     """
-    return tables_at(config.source.url).captured(config, dropped=followed_names(config))
+    return tables_at(config.source.url).read_captured(config, dropped=followed_names(config))

@@ -71,7 +71,7 @@ class Checks:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._database.opened() as session:
+                with self._database.open_session() as session:
                     while not self._stop.is_set():
                         self.look(session)
                         self._stop.wait(LOOK_S)

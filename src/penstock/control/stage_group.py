@@ -138,7 +138,7 @@ class GroupWorker:
         holder = cache(self._taken_over)
         retiring = _Beside("retiring", self._retiring(lease).run, StopRequest())
         try:
-            with self._database.opened() as session:
+            with self._database.open_session() as session:
                 while not self._stop():
                     lease.check()
                     if self._goes_through_log(session):

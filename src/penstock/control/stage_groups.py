@@ -47,7 +47,7 @@ class Groups:
     def _run(self) -> None:
         while not self._stop():
             try:
-                with self._database.opened() as session:
+                with self._database.open_session() as session:
                     while not self._stop():
                         self._look(session.group_names())
                         self._stop.wait(LOOK_S)

@@ -55,7 +55,7 @@ def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitSta
     """Windows into the log."""
     options = extract_options(config)
     engine = stack.enter_context(
-        extraction_of(config).opened(pipeline_of(config), options, tables=list, stop=stop)
+        extraction_of(config).open_engine(pipeline_of(config), options, tables=list, stop=stop)
     )
     recorder = CeRecorder(config)
     stack.callback(recorder.close)
@@ -82,7 +82,7 @@ def feed_group(config: Config, target: TargetSection) -> None:
         options = extract_options(config)
         pipeline = pipeline_of(replace(config, target=target))
         engine = stack.enter_context(
-            extraction_of(config).opened(pipeline, options, tables=list, stop=stop)
+            extraction_of(config).open_engine(pipeline, options, tables=list, stop=stop)
         )
         recorder = CeRecorder(config)
         stack.callback(recorder.close)

@@ -105,7 +105,7 @@ class Notes:
         )
         self._mode = ""  # so that the next tenure says in which mode it is
         try:
-            with self._database.opened() as session:
+            with self._database.open_session() as session:
                 known = read_note(session, self._group)
                 self._write(session, msgspec.structs.replace(known, problem=self._problem))
         except PenstockError as failed:

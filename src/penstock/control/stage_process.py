@@ -184,7 +184,7 @@ class _FilesThread:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with self._database.opened() as session:
+                with self._database.open_session() as session:
                     try:
                         self._follow(session)
                     finally:
@@ -246,7 +246,7 @@ class _Keys:
         """Read them now."""
         self._asked.clear()
         self._loaded_s = REAL_CLOCK.monotonic_s()
-        with self._database.opened() as session:
+        with self._database.open_session() as session:
             self.tokens.load(session.read_keys())
         self._metrics.keys_loaded.set(self.tokens.loaded_us / 1e6)
 

@@ -48,7 +48,7 @@ def look(config: Config, *, with_tables: bool) -> StageReset:
     groups: tuple[Group, ...] = ()
     tables: list[TableName] = []
     try:
-        with database.opened() as session:
+        with database.open_session() as session:
             known = {group_name(one) for one in session.staged_groups()}
             groups = tuple(groups_of(config, known.union(session.group_names())).values())
             for group in groups:
@@ -56,7 +56,7 @@ def look(config: Config, *, with_tables: bool) -> StageReset:
     except StagingMissing:
         pass  # nothing was ever staged
     # The progress stays: another pipeline may have its own there. Ours goes back.
-    emptied = at_target.emptied(config.target.url, tables) if with_tables else ()
+    emptied = at_target.plan_emptying(config.target.url, tables) if with_tables else ()
     what = "all staged rows and checkpoints" if with_tables else "all marks of what is applied"
     notes = "everything that is staged is applied again by `penstock stage`"
     if with_tables:
@@ -99,7 +99,7 @@ def carry_out(config: Config, reset: StageReset, *, on_done: Callable[[str], Non
             on_done(removal.what)
         for group, removal in zip(reset.groups, reset.shown.source, strict=True):
             if reset.with_tables:  # last: what is staged says which tables are to be emptied
-                with database.opened() as session:
+                with database.open_session() as session:
                     session.forget(group)
             on_done(removal.what)
     remove_directory(config)

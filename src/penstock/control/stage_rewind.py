@@ -50,7 +50,7 @@ def rewind(config: Config, schema: str, time: Hlc) -> str:
         RewindRefused: There is no such schema, it is in use, or the time is too late.
     """
     section, database = checked_sections(config)
-    with database.opened() as session:
+    with database.open_session() as session:
         group = _group_of(config, session, schema)
     name = group_name(group)
     with held_alone(config, section, database, group):
@@ -63,7 +63,7 @@ def held_alone(
     config: Config, section: StageSection, database: StagingDatabase, group: Group
 ) -> Iterator[None]:
     """Hold the leases of a target schema for a with block. Raises RewindRefused."""
-    with row_target_at(config.target.url).opened() as rows:
+    with row_target_at(config.target.url).open_session() as rows:
         names = leases_of(group, rows.tables(group))
     with held(database, names, section.lease_seconds, socket.gethostname()) as lease:
         if isinstance(lease, datetime):
@@ -99,7 +99,7 @@ def go_back(config: Config, database: StagingDatabase, group: Group, time: Hlc) 
     url = config.target.url
     with closing(open_shared_progress(url, application_name="penstock stage")) as progress:
         there = progress.take_over(log_id, str(uuid.uuid4()))
-    with database.opened() as session:
+    with database.open_session() as session:
         applied = max(session.window(group).committed, time_through(there.position))
         if time > applied:
             raise RewindRefused(
@@ -109,7 +109,7 @@ def go_back(config: Config, database: StagingDatabase, group: Group, time: Hlc) 
             )
         session.rewind(group, time)
     faults.point("stage.rewind.staged")
-    with row_target_at(url).opened() as rows, rows.transaction():
+    with row_target_at(url).open_session() as rows, rows.transaction():
         before = rows.locked_position(log_id)
         check_fence(group, before, TakenOver(log_id, there.segment))
         if before.position > position_behind(time):

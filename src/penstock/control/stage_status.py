@@ -298,7 +298,7 @@ class StageStatusReader:
         found: list[SchemaStatus] | None = None
         try:
             if self._session is None:
-                self._session = self._stacks[STAGING].enter_context(self._database.opened())
+                self._session = self._stacks[STAGING].enter_context(self._database.open_session())
             session = self._session
             found = [self._schema(session, group, now_us) for group in self._groups(session)]
         except PenstockError as error:
@@ -355,7 +355,7 @@ class StageStatusReader:
         stack, url = self._stacks[TARGET], self._config.target.url
         progress = open_shared_progress(url, application_name=NAME)
         stack.callback(progress.close)
-        return progress, stack.enter_context(row_target_at(url).opened())
+        return progress, stack.enter_context(row_target_at(url).open_session())
 
     def _asked(
         self, schema: SchemaStatus, progress: SharedProgress, rows: RowSession
@@ -377,7 +377,7 @@ class StageStatusReader:
             self._tables[group] = now_s, names
         if table not in names:
             return 0
-        place = rows.quoted(group[-1], table)
+        place = rows.quote(group[-1], table)
         some = f"select 1 as one from {place} limit {DEAD_LETTERS_MAX}"
         ((count,),) = rows.query(f"select count(*) from ({some}) as letters", ())
         return int(count)

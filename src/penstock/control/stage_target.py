@@ -39,7 +39,7 @@ class TargetSchemas:
             return {}
         pattern = as_pattern(TableName(group[-1], "x")).removesuffix("x") + "*"
         source = SourceSection(url=self._url, tables=(pattern,))
-        found = self._tables.captured(replace(self._config, source=source), dropped=())
+        found = self._tables.read_captured(replace(self._config, source=source), dropped=())
         return {one.name.name: one.primary_key for one in found if one.name.schema == group[-1]}
 
     def group_of(self, name: str) -> Group | None:

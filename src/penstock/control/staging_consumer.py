@@ -79,7 +79,7 @@ class StagingConsumer(CdcConsumer):
     def start(self, _metrics: MetricRegistry) -> None:
         """Make the staging tables where they are missing, and begin marking."""
         self._database.create()
-        self._session = self._stack.enter_context(self._database.opened())
+        self._session = self._stack.enter_context(self._database.open_session())
         state = load_state(self._config.layout.log)
         assert state is not None, "a log that is consumed"
         self._marks = LogMarks.load(self._session, state.log_id, self._floor)
@@ -239,7 +239,7 @@ class _AppliedThread:
     def _opened(self) -> Iterator[tuple[StagingSession, TargetReader]]:
         url = self._config.target.url
         with (
-            self._database.opened() as session,
+            self._database.open_session() as session,
             closing(open_target_reader(url, application_name="penstock staging")) as target,
         ):
             yield session, target
@@ -252,7 +252,7 @@ class _AppliedThread:
         if not target.present()[0] or target.log_id() != self._marks.log_id:
             return  # it has nothing of this log yet
         syncs = target.table_syncs()
-        self.gsn = target.applied().gsn
+        self.gsn = target.read_applied().gsn
         marks = self._marks.marks
         applied = time_of(marks, self.gsn)
         alone = {

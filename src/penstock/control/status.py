@@ -303,7 +303,7 @@ class StatusReader:
             return None, self._outages.seen("source", error)
         self._outages.answered("source")
         self._watermark.look(state.position, state.now_us)
-        seen_us = self._watermark.reached(log.end.position)
+        seen_us = self._watermark.note_reached(log.end.position)
         if not asked and self._config.has_target:
             return None, None
         return assess_lag(self._config, state, log, target, watermark_us=seen_us), None

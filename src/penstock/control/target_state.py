@@ -43,7 +43,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
         return TargetState(present=False)
     action = reader.action()
     return TargetState(
-        applied=reader.applied(),
+        applied=reader.read_applied(),
         action=action,
         restarts=reader.restarts(),
         extracted=tuple(reader.newest("CE")),

@@ -503,7 +503,7 @@ class Extractor:
             source=self._source,
             background_tasks=self._background_tasks,
             server=self._server,
-            watermark_us=self._watermark.reached(writer.durable.position),
+            watermark_us=self._watermark.note_reached(writer.durable.position),
             action=self._action,
             heartbeats=self._heartbeats,
             now_us=self._clock.now_us(),

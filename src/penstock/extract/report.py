@@ -37,7 +37,7 @@ def facts_of(
     1970.
     """
     position = server.value.position if server is not None else 0
-    counted = source.counted if source is not None else None
+    counted = source.counts if source is not None else None
     return {
         **asdict(progress),
         "pid": os.getpid(),

@@ -347,7 +347,7 @@ class _Load:
         reads = {name: self.read_of(self.definitions[name]) for name in tables}
         found = self.planner.chunks(point, [read for read, _ in reads.values()])
         plans = [
-            self.plan_one(point, *reads[name], found[name]).renamed(self.ledger.plan_of(name))
+            self.plan_one(point, *reads[name], found[name]).with_new_name(self.ledger.plan_of(name))
             for name in tables
             if name in found
         ]

@@ -251,7 +251,7 @@ class Watch:
 
 def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -> BulkProgress:
     """One reading from the target, without rates."""
-    under_way, done = target.under_way(), target.done()
+    under_way, done = target.under_way(), target.read_done()
     tables = tuple(
         table_progress(plan, done.get(str(plan.source), {}), under_way.get(plan.target, 0))
         for plan in plans

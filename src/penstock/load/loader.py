@@ -185,7 +185,7 @@ class Loader:
                 except PenstockError as error:
                     self._failed(error, patience.wait_s(error))
                 except self._loading.errors as error:
-                    typed = self._loading.typed("loading changes", error)
+                    typed = self._loading.convert_error("loading changes", error)
                     self._failed(typed, patience.wait_s(typed))
             self._show("ended", at_once=True)
             return self.state
@@ -401,7 +401,7 @@ class Loader:
     def _isolate(self) -> None:
         """Leave tables behind that cannot be applied; why is on disk before the target says so."""
         self._broken.keep()
-        self._write_table_sync(self._table_syncs.isolated(self._broken.errors, self._applied))
+        self._write_table_sync(self._table_syncs.isolate(self._broken.errors, self._applied))
         for error in self._broken.take():
             self._options.on_note(error)
         if self._is_outdated():

@@ -204,7 +204,7 @@ class SqlLoading:
         """See Loading."""
         return self._engine.errors
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See Loading."""
         return self._engine.typed(doing, error)
 

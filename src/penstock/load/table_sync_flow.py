@@ -32,7 +32,7 @@ from penstock.ports.table_sync import (
     SyncState,
     TableSync,
     has_met,
-    isolated,
+    isolate,
     left_out,
     moves,
     segment_needed,
@@ -138,9 +138,9 @@ class TableSyncFlow:
                     copied[row.table] = position
         return moves(self.rows, requests, self._answers.value, applied, copied=copied)
 
-    def isolated(self, tables: Iterable[TableName], applied: Applied) -> list[TableSync]:
+    def isolate(self, tables: Iterable[TableName], applied: Applied) -> list[TableSync]:
         """The rows of tables that are left behind."""
-        return [isolated(self.rows.get(table), table, applied) for table in tables]
+        return [isolate(self.rows.get(table), table, applied) for table in tables]
 
     def took(self, rows: Iterable[TableSync]) -> None:
         """Note that these rows are in the target."""

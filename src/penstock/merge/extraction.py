@@ -63,7 +63,7 @@ def place_of(config: Config, one: Config) -> InputPlace:
 
 def _followed(one: Config) -> frozenset[TableName]:
     """The tables that a log follows and that are there."""
-    known = tables_at(one.source.url).followed(one, added=())
+    known = tables_at(one.source.url).read_followed(one, added=())
     return known.names - known.missing if known is not None else frozenset()
 
 
@@ -73,7 +73,7 @@ def consumer_name(config: Config) -> str:
 
 
 @contextmanager
-def opened(
+def open_engine(
     pipeline: Pipeline,
     options: ExtractOptions,
     *,

@@ -26,7 +26,7 @@ def _removal(place: Path) -> Removal:
     return Removal(what=f"links of this merge in {place}", statements=())
 
 
-def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
     """See SourceReset."""
     del handover
     yield from map(_removal, _places(config))

@@ -78,7 +78,7 @@ class MergeStream:
         begins_with: states of inputs' bases whose rows come first.
         """
         self.members = tuple(members)
-        self.counted = Counted()
+        self.counts = Counted()
         self._over = over
         self._clock = clock
         self._has_writer = has_writer
@@ -178,7 +178,7 @@ class MergeStream:
             return None
         if run.end is not None:
             self._let_go()
-        self.counted.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+        self.counts.byte_count += sum(rows.batch.nbytes for rows in run.rows)
         if run.end is not None:
             self._note(run.end.trx)
         return run

@@ -1,3 +1,1 @@
-"""What the drivers ask of an engine: Protocols, the nouns they exchange, and the registry of
-engines.
-"""
+"""Ports: the Protocols that drivers ask of an engine, their nouns, and the registry of engines."""

@@ -1,9 +1,9 @@
-"""Rows of a table as the log's base has them, for an engine that puts them into the log again.
+"""Rows of a table from the log's base, for an engine that puts them into the log again.
 
-The base with the segments behind it is the table at the log's end. So who numbers transactions
-asks between two of them, when all before are given out: the rows are of that place, and nothing
-is asked of the source. Where the base does not have the table, or not in the log's shape, the
-engine reads the source.
+The base with the segments after it is the table at the log's end. So the thread that numbers
+transactions asks between two of them, after it has given out all earlier ones: the rows are of
+that place, and the source is not asked. If the base does not have the table, or has it in another
+shape than the log, the engine reads the source.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from penstock.model import Relation, TableName
 
 
 class TableRows(Protocol):
-    """All rows of a table at a place. relation: the shape that they have."""
+    """All rows of a table at a place. relation: their shape."""
 
     @property
     def relation(self) -> Relation:
-        """Their shape."""
+        """Shape of the rows."""
         ...
 
     def inserts(self, *, gsn: int, trx: int) -> Iterator[pa.RecordBatch]:
-        """The rows as inserts of one transaction, in the log's form. gsn: of the first."""
+        """Yield the rows as inserts of one transaction, in the log's form. gsn: the first one's."""
         ...
 
 
 class BaseRows(Protocol):
-    """The base of a log, where it has one."""
+    """Base of a log, if it has one."""
 
     def at(
         self, table: TableName, trx: int, *, gives_up: Callable[[], bool]
     ) -> AbstractContextManager[TableRows | None]:
-        """A table behind a transaction, once that is durable; None: the base does not have it.
+        """Return a table as of a transaction, once that is durable; None if the base lacks it.
 
-        To be called when nothing behind that transaction was given out. gives_up: asked again and
-        again; True raises ConnectionLost.
+        Call it when no later transaction was given out. gives_up: asked repeatedly; if it returns
+        True, ConnectionLost is raised.
         """
         ...
 
 
 class NoBase:
-    """A log without a base."""
+    """Base of a log that has none."""
 
     def at(
         self,
@@ -54,5 +54,5 @@ class NoBase:
         *,
         gives_up: Callable[[], bool],  # noqa: ARG002 - the port's
     ) -> AbstractContextManager[TableRows | None]:
-        """See BaseRows: it has none."""
+        """Return None: there is no base. See BaseRows."""
         return nullcontext()

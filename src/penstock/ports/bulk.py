@@ -1,8 +1,8 @@
-"""What the bulk load needs of a source and a target, whichever engines they are; and its nouns.
+"""The bulk load's port: what it needs of a source and a target of any engine, and its nouns.
 
-Rows: a worker's `BulkReader` gives them, its `BulkWriter` takes them. The driver asks a
-`BulkTarget` for tables, keys and what is loaded. The engines are found by their URLs. Not here:
-consistent points and chunks (`ports/planner.py`), the order of the work (`penstock.load`).
+A worker's `BulkReader` yields rows, its `BulkWriter` writes them. The driver asks a `BulkTarget`
+for tables, keys and loaded chunks. The engines are found by their URLs. Not here: consistent points
+and chunks (`ports/planner.py`), the order of the work (`penstock.load`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ faults.declare("bulk.chunk.copied", "bulk.chunk.committed")
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a source table that is copied at once.
+    """Piece of a source table that is copied at once.
 
-    relation: the storage relation it is read from, a leaf for a partitioned table. copy_out: the
-    COPY TO STDOUT of its rows, with the columns of its plan in order and in the plan's format.
-    size_bytes, row_count: estimates. shape: the table's definition as the source's engine compares
-    it again when it reads the chunk; empty where it need not.
+    Attributes:
+        number: Its number in the plan.
+        relation: The storage relation it is read from, a leaf of a partitioned table.
+        copy_out: The COPY TO STDOUT of its rows, with the columns of its plan in order and in the
+            plan's format.
+        size_bytes: An estimate.
+        row_count: An estimate.
+        shape: The table's definition, which the source's engine compares again when it reads the
+            chunk; empty if that is not needed.
     """
 
     number: int
@@ -47,15 +52,20 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How one table is loaded. Also what bulk.json holds of it.
+    """Plan by which one table is loaded; bulk.json holds it too.
 
-    name: of the plan, random. given_up: names of earlier plans whose rows the target may hold.
-    position: the consistent point as text; the rows are the state before it, unless `settled` is
-    the position up to which changes have to be applied before they are one state. snapshot_id: an
-    exported snapshot of the source at that point; snapshot_text: what it holds. columns: those that
-    are copied, in order; binary: in COPY's binary format; read_plan: how rows are read for another
-    engine. has_keys: its keys, indexes and statistics were made by an earlier load. definition: the
-    definition that the rows are copied by, kept until the keys are made.
+    Attributes:
+        columns: The copied columns, in order.
+        binary: Whether rows are in COPY's binary format.
+        position: The consistent point as text; the rows are the state before it, unless `settled`
+            is the position up to which changes have to be applied before they are one state.
+        snapshot_id: An exported snapshot of the source at that point.
+        snapshot_text: The content of the snapshot.
+        name: Random name of the plan.
+        given_up: Names of earlier plans whose rows the target may hold.
+        read_plan: How rows are read for another engine.
+        has_keys: Whether an earlier load made its keys, indexes and statistics.
+        definition: The definition by which the rows are copied, kept until the keys are made.
     """
 
     source: TableName
@@ -73,32 +83,32 @@ class TablePlan(msgspec.Struct, frozen=True, kw_only=True):
     has_keys: bool = False
     definition: TableDefinition | None = None
 
-    def renamed(self, earlier: TablePlan | None) -> TablePlan:
-        """This plan under a new name, remembering those that it replaces."""
+    def with_new_name(self, earlier: TablePlan | None) -> TablePlan:
+        """Return this plan with a new name; it remembers the plans that it replaces."""
         given_up = () if earlier is None else (*earlier.given_up, earlier.name)
         return msgspec.structs.replace(self, name=secrets.token_hex(8), given_up=given_up)
 
     def at(self, snapshot_id: str, snapshot_text: str, settled: str) -> TablePlan:
-        """The same plan, read from another snapshot of the same point."""
+        """Return the same plan, read from another snapshot of the same point."""
         return msgspec.structs.replace(
             self, snapshot_id=snapshot_id, snapshot_text=snapshot_text, settled=settled
         )
 
     def ordinals(self, kind: PositionKind) -> tuple[int, int]:
-        """Its position and where it is settled, as ordered numbers. kind: of both."""
+        """Return its position and where it is settled, as ordered numbers. kind: that of both."""
         position = kind.parse(self.position).ordinal
         return position, kind.parse(self.settled).ordinal if self.settled else position
 
     @property
     def is_mixed(self) -> bool:
-        """Whether rows of several moments may be in the table, until changes are applied."""
+        """True if the table may hold rows of several moments, until changes are applied."""
         return self.settled not in ("", self.position)
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What the target records of a table: the plan its rows came from, and how far it got.
+    """Record of the target about a table: the plan of its rows, and its progress.
 
-    done: chunk number to rows, of the chunks whose rows are in the table.
+    done: rows by chunk number, for chunks whose rows are in the table.
     """
 
     plan: str
@@ -115,7 +125,7 @@ class ChunksMissing(PenstockError):
 
 
 def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) -> ChunksMissing:
-    """The error for a table that is not complete. is_marked: the target holds this plan of it."""
+    """Return the error for an incomplete table. is_marked: the target holds this plan of it."""
     return ChunksMissing(
         f"{len(missing)} of {len(plan.chunks)} chunks of {plan.source} are not recorded "
         f"in the target{'' if is_marked else ', which holds another plan of it'}",
@@ -127,14 +137,14 @@ def chunks_missing(plan: TablePlan, missing: Sequence[int], *, is_marked: bool) 
 class SnapshotUnreachable(PenstockError):
     """A worker cannot reach the process that has the sessions of a snapshot.
 
-    fields: machine: the worker's; address: where it tried; cause.
+    fields: machine: the worker's; address: the one that it tried; cause.
     """
 
     code = "LD51"
 
 
 class ChunkStatus(StrEnum):
-    """How a chunk's task ended. HELD: not begun, because wirekite_action says PAUSE or STOP."""
+    """Outcome of a chunk's task. HELD: not begun, because wirekite_action says PAUSE or STOP."""
 
     DONE = "done"
     DONE_BEFORE = "done before"
@@ -147,10 +157,13 @@ class ChunkStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkTask:
-    """What a worker needs to copy one chunk. plan: the name that the target's mark must have.
+    """Values that a worker needs to copy one chunk.
 
-    read_plan: how rows are read for another engine. repeated: it was handed out before, by this
-    job or an earlier one; an executor that was lost may have left a transaction open.
+    Attributes:
+        plan: The name that the target's mark must have.
+        read_plan: How rows are read for another engine.
+        repeated: It was handed out before, by this job or an earlier one; a lost executor may have
+            left a transaction open.
     """
 
     source_url: str
@@ -169,19 +182,19 @@ class ChunkTask:
 
     @property
     def doing(self) -> str:
-        """What is done, for errors."""
+        """Name of the work, for errors."""
         return f"copying chunk {self.chunk.number} of {self.table}"
 
     @property
     def claim(self) -> str:
-        """What all attempts at this chunk of this plan have in common: 40 hex digits."""
+        """Key that all attempts at this chunk of this plan share: 40 hex digits."""
         text = f"{self.table}.{self.chunk.number} {self.plan}"
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkOutcome:
-    """How one chunk ended. rows: committed; error: set when FAILED. seconds: all tries."""
+    """Outcome of one chunk. rows: committed; error: set if FAILED. seconds: of all tries."""
 
     table: TableName
     number: int
@@ -192,32 +205,32 @@ class ChunkOutcome:
 
 
 class TargetFires(PenstockError):
-    """A target table that was there already would run triggers or check foreign keys."""
+    """An existing target table would run triggers or check foreign keys."""
 
     code = "LD46"
 
 
 class CopyCountsDiffer(PenstockError):
-    """The target took in another number of rows than the source sent."""
+    """The target received another number of rows than the source sent."""
 
     code = "LD40"
 
 
 class Lines(Protocol):
-    """The rows of a chunk as whole lines of text; they can be read once."""
+    """Rows of a chunk as whole lines of text; they can be read once."""
 
     @property
     def row_count(self) -> int:
-        """Rows so far; final at the end."""
+        """Number of rows so far; final at the end."""
         ...
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines. Errors of the source come out typed."""
+        """Yield blocks of whole lines. Errors of the source are typed."""
         ...
 
 
 class BulkReader(Protocol):
-    """A worker's session at the source, in the snapshot of a plan.
+    """Session of a worker at the source, in the snapshot of a plan.
 
     A writer of the same engine may recognise it and pass the rows on unparsed.
     """
@@ -225,61 +238,65 @@ class BulkReader(Protocol):
     def was_rewritten(self, task: ChunkTask) -> bool:
         """Keep the chunk's relation from being rewritten or altered while the session reads it.
 
-        True when it was, after the snapshot: then the snapshot does not see its rows any more, or
-        not under the names that its columns had.
+        Returns whether it already was, after the snapshot: then the snapshot does not see its rows
+        any more, or not under the old names of its columns.
         """
         ...
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
-        """The chunk's rows as lines that the target's engine reads, by the task's `read_plan`."""
+        """Return the chunk's rows as lines for the target's engine, by the task's `read_plan`."""
         ...
 
     def tells_rewritten(self, error: PenstockError) -> bool:
-        """Whether an error while reading means what `was_rewritten` does."""
+        """Return whether an error while reading has the meaning of `was_rewritten`."""
         ...
 
     def close(self) -> None:
-        """Give the session up."""
+        """Close the session."""
         ...
 
 
 class BulkSource(Protocol):
-    """What an engine has for reading in bulk: its part `bulk_reader`."""
+    """Functions of an engine for reading in bulk: its part `bulk_reader`."""
 
     def open_reader(self, url: str, snapshot_id: str, snapshot_text: str) -> BulkReader | None:
-        """A session that sees this snapshot; None when that is gone.
+        """Return a session that sees this snapshot, or None if the snapshot no longer exists.
 
-        Raises SnapshotUnreachable where it may live, but not for this worker.
+        Raises SnapshotUnreachable if it may exist, but not for this worker.
         """
         ...
 
     def snapshot_alive(self, url: str, snapshot_id: str, snapshot_text: str) -> bool:
-        """Whether the snapshot can still be read, and is the one it was."""
+        """Return whether the snapshot can still be read, and is the same one."""
         ...
 
 
 class BulkWriter(Protocol):
-    """A worker's connection to the target."""
+    """Connection of a worker to the target."""
 
     def read_action(self) -> str:
-        """The word in wirekite_action."""
+        """Return the word in wirekite_action."""
         ...
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
-        """Copy the rows and write the DL row, in one target transaction: how it ended, and rows."""
+        """Copy the rows and write the DL row in one target transaction; return outcome and rows."""
         ...
 
     def close(self) -> None:
-        """Close the connection; what is not committed is rolled back."""
+        """Close the connection; uncommitted work is rolled back."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the target holds before a load. empty: of each table that is there, whether it is.
+    """Content of the target before a load.
 
-    truncates: the SQL that empties each, and no table that inherits from it. refusals: of tables
-    whose triggers or foreign keys would act on our rows, the error to raise.
+    Attributes:
+        empty: Whether each existing table is empty.
+        marks: The marks, by source name.
+        truncates: The SQL that empties each table, but no table that inherits from it.
+        refusals: The error to raise for each table whose triggers or foreign keys would act on our
+            rows.
     """
 
     empty: Mapping[TableName, bool]
@@ -289,54 +306,53 @@ class Found:
 
 
 class ChunkCounts(Protocol):
-    """What the target knows of chunks."""
+    """Counts that the target has of chunks."""
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
-        """Per source table, by its name as text: chunk number to rows, of the chunks that the
-        target records as done.
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
+        """Return the chunks that the target records as done, by source table's name as text.
+
+        For each table: rows by chunk number.
         """
         ...
 
     def under_way(self) -> Mapping[TableName, int]:
-        """Rows of chunks that are not committed yet, by target table; empty where that is not
-        known.
-        """
+        """Return rows of uncommitted chunks, by target table; empty if they are not known."""
         ...
 
 
 class BulkTarget(ChunkCounts, Protocol):
-    """The driver's connection to the target. Errors come out typed."""
+    """Connection of the driver to the target. Errors are typed."""
 
     def read_action(self) -> str:
-        """The word in wirekite_action."""
+        """Return the word in wirekite_action."""
         ...
 
     def look(self, targets: Collection[TableName]) -> Found:
-        """What is there of these tables, by their names in the target; and all marks."""
+        """Return what exists of these tables, by their names in the target; and all marks."""
         ...
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """Make missing tables without keys, check the others; sentences on what they lack."""
+        """Create missing tables without keys, check the others; return their shortcomings."""
         ...
 
     def marks(self) -> dict[TableName, Mark]:
-        """The marks of all tables, by source name."""
+        """Return the marks of all tables, by source name."""
         ...
 
     def takes_binary(self, definition: TableDefinition) -> bool:
-        """Whether the table's rows come in the binary form that both servers have in common."""
+        """Return whether the table's rows are sent in the binary form that both servers share."""
         ...
 
     def begin_afresh(self, plans: Iterable[TablePlan]) -> None:
-        """Empty the target tables of these plans and put them under their new plans."""
+        """Empty the target tables of these plans, and record their new plans."""
         ...
 
     def finish_table(self, plan: TablePlan) -> int:
-        """Record that all rows of a table are there; their number. Raises ChunksMissing."""
+        """Record that all rows of a table are loaded; return their number. Raises ChunksMissing."""
         ...
 
     def drop_if_made(self, target: TableName) -> None:
-        """Drop a table that penstock has made; leave any other."""
+        """Drop a table that penstock has created; leave any other."""
         ...
 
     def add_keys(
@@ -346,19 +362,19 @@ class BulkTarget(ChunkCounts, Protocol):
         threads: int,
         stop: Callable[[], bool],
     ) -> None:
-        """Keys, indexes and statistics of the tables that penstock has made."""
+        """Add keys, indexes and statistics of the tables that penstock has created."""
         ...
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
-        """The unique keys of a table that penstock has made, as they are made later."""
+        """Return the unique keys that are created later, for a table that penstock has created."""
         ...
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
-        """Foreign keys of the tables that penstock has made; what they lack."""
+        """Add foreign keys of the tables that penstock has created; return the shortcomings."""
         ...
 
     def is_replica(self) -> bool:
-        """Whether triggers and foreign keys can be kept from acting on our rows."""
+        """Return whether triggers and foreign keys can be kept from acting on our rows."""
         ...
 
     def close(self) -> None:
@@ -369,14 +385,14 @@ class BulkTarget(ChunkCounts, Protocol):
 def open_bulk_target(
     url: str, namespaces: Mapping[str, str], *, application_name: str, servers: ServerPair | None
 ) -> BulkTarget:
-    """Connect to a target. servers: the two servers, unless they have the same types."""
+    """Connect to a target. servers: the two servers, or None if their types are the same."""
     make = part(url, "bulk_target")
     target: BulkTarget = make(url, namespaces, application_name=application_name, servers=servers)
     return target
 
 
 def bulk_source(url: str) -> BulkSource:
-    """What reads in bulk at a source. Raises EngineUnknown, PartMissing."""
+    """Return the bulk reader of a source. Raises EngineUnknown, PartMissing."""
     source: BulkSource = part(url, "bulk_reader")
     return source
 
@@ -395,7 +411,7 @@ class NamesCollide(PenstockError):
 
 
 def check_names(definitions: Sequence[TableDefinition], namespaces: Mapping[str, str]) -> None:
-    """Refuse tables whose progress rows or target tables would be the same."""
+    """Refuse tables whose progress rows or target tables would have the same name."""
     for what, names in (
         ("in wirekite_progress", [str(d.name) for d in definitions]),
         ("in the target", [str(target_name(d.name, namespaces)) for d in definitions]),

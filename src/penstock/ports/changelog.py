@@ -1,8 +1,8 @@
-"""Changelog tables in a destination: what FlexCDC asks of an engine, as destination and as source.
+"""Changelog tables in a destination: FlexCDC's port to an engine, as destination and as source.
 
 The part `changelog` opens a session on the server that holds state and changelogs; the part
-`changelog_source` says what state tables hold of a source. Not here: what is written and when
-(`penstock.consume.flexcdc`).
+`changelog_source` gives the values of a source that state tables hold. Not here: the content of
+the tables, and when it is written (`penstock.consume.flexcdc`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.ports.registry import part
 
 DML_TYPE, UOW_ID, SERVER_ID, GSN = "dml_type", "uow_id", "fv$server_id", "fv$gsn"
 OWN_COLUMNS = (DML_TYPE, UOW_ID, SERVER_ID, GSN)
-# What comes before a row image's own columns.
+# Columns in front of a row image's own columns.
 OWN_SCHEMA = pa.schema(
     [
         pa.field(DML_TYPE, pa.int32()),
@@ -32,19 +32,19 @@ OWN_SCHEMA = pa.schema(
 
 
 class ChangelogTypeRefused(PenstockError):
-    """A column's type has no way into a changelog, or its losses were not chosen."""
+    """A column's type has no form in a changelog, or its losses were not chosen."""
 
     code = "FX20"
 
 
 class RowImagesLost(PenstockError):
-    """The destination says that it took another number of row images than it was sent."""
+    """The destination reports another number of row images than it was sent."""
 
     code = "FX21"
 
 
 def type_refused(relation: Relation, column: str, mapping: Mapping) -> ChangelogTypeRefused:
-    """The error for a column that may not run."""
+    """Return the error for a column whose mapping is refused or not chosen."""
     fields = {"table": relation.full_name, "column": column}
     place = f"column {column} of {relation.full_name} is {mapping.source_type}"
     if mapping.refused:
@@ -63,7 +63,7 @@ def type_refused(relation: Relation, column: str, mapping: Mapping) -> Changelog
 
 
 def images_lost(table: TableName, sent: int, taken: int) -> RowImagesLost:
-    """The error for a changelog."""
+    """Return the error for a changelog that took another number of row images."""
     return RowImagesLost(
         f"the changelog {table} took {taken} row images, {sent} were sent",
         hint="Nothing of the transaction is kept: start again, and look for triggers and rules on "
@@ -76,9 +76,11 @@ def images_lost(table: TableName, sent: int, taken: int) -> RowImagesLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateNames:
-    """The names of FlexCDC's state tables. namespace: the database, or schema, that they are in.
+    """Names of FlexCDC's state tables.
 
-    place: our own one more, which says where in the change log they are.
+    Attributes:
+        namespace: The database, or schema, of the tables.
+        place: A table of our own: the position of the state tables in the change log.
     """
 
     namespace: str
@@ -88,7 +90,7 @@ class StateNames:
     place: str = "penstock_place"
 
     def table(self, name: str) -> TableName:
-        """A table beside them."""
+        """Return a table beside them."""
         return TableName(self.namespace, name)
 
 
@@ -96,8 +98,10 @@ class StateNames:
 class RowImages:
     """Row images of one table, to be appended to its changelog.
 
-    relation: the shape that they have. own: of OWN_SCHEMA. columns: of each column of the relation
-    the values, as `codec.columns` has its type.
+    Attributes:
+        relation: Their shape.
+        own: Their columns of OWN_SCHEMA.
+        columns: The values of each column of the relation, in its type of `codec.columns`.
     """
 
     relation: Relation
@@ -105,7 +109,7 @@ class RowImages:
     columns: Sequence[pa.Array]
 
     def slice(self, start: int, length: int) -> RowImages:
-        """Some of them."""
+        """Return some of the row images."""
         return RowImages(
             relation=self.relation,
             own=self.own.slice(start, length),
@@ -114,26 +118,26 @@ class RowImages:
 
 
 class ChangelogSession(Protocol):
-    """One session on a destination, in one transaction at a time; used by one thread.
+    """Session on a destination, with one transaction at a time; used by one thread.
 
-    Every error comes out typed. SQL is given with %s for parameters.
+    Every error is typed. SQL is given with %s for parameters.
     """
 
     @property
     def driver(self) -> Any:
-        """The driver's own connection."""
+        """Connection of the driver."""
         ...
 
     def rows(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> list[dict[str, Any]]:
-        """Run a query; its rows by column."""
+        """Run a query and return its rows by column."""
         ...
 
     def run(self, sql: str, parameters: Sequence[Any] = (), *, doing: str) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement and return how many rows it changed."""
         ...
 
-    def quoted(self, *names: str) -> str:
-        """Identifiers, quoted and joined by dots."""
+    def quote(self, *names: str) -> str:
+        """Return identifiers, quoted and joined by dots."""
         ...
 
     def begin(self) -> None:
@@ -141,28 +145,28 @@ class ChangelogSession(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit it. After an error it is not known whether it was: read the state."""
+        """Commit the transaction. After an error the outcome is unknown: read the state."""
         ...
 
     def rollback(self) -> None:
-        """Undo it; harmless where there is none, and where the connection is gone."""
+        """Undo the transaction; harmless without one, and on a lost connection."""
         ...
 
     def close(self) -> None:
-        """Close the connection; harmless when done twice."""
+        """Close the connection; may be called twice."""
         ...
 
     # -- tables: not inside a transaction, since some servers commit at such statements ----------
 
     def create_state(self, names: StateNames) -> None:
-        """Make the namespace if it is missing, and the state tables with their first rows.
+        """Create the namespace if it is missing, and the state tables with their first rows.
 
-        That of `place` says nothing yet: it is there to be locked.
+        The row of `place` is empty at first: it exists to be locked.
         """
         ...
 
     def drop(self, table: TableName) -> None:
-        """Drop a table, if it is there."""
+        """Drop a table, if it exists."""
         ...
 
     def rename(self, table: TableName, name: str) -> None:
@@ -170,40 +174,40 @@ class ChangelogSession(Protocol):
         ...
 
     def shape(self, table: TableName) -> AbstractMapping[str, str] | None:
-        """A table's columns in order, each with its type as printed; None where there is none."""
+        """Return a table's columns in order, each with its printed type; None without the table."""
         ...
 
     def types_of(self, relation: Relation, definition: TableDefinition | None) -> Sequence[str]:
-        """The types in which a changelog holds the columns of a relation.
+        """Return the types in which a changelog holds the columns of a relation.
 
-        definition: the source's, where it is known: character sets are in it alone. Raises
+        definition: the source's, if it is known: only it has character sets. Raises
         ChangelogTypeRefused.
         """
         ...
 
     def same_type(self, left: str, right: str) -> bool:
-        """Whether two types of this server are one, written in two ways."""
+        """Return whether two texts name the same type of this server."""
         ...
 
     def holds(self, wider: str, narrower: str) -> bool:
-        """Whether a type of this server holds every value of another as it is."""
+        """Return whether a type of this server holds every value of another unchanged."""
         ...
 
     @property
     def text_type(self) -> str:
-        """A type that holds the text of any value."""
+        """Type that holds the text of any value."""
         ...
 
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
-        """Make a changelog: OWN_COLUMNS, then these, by name and type, none of them required."""
+        """Create a changelog: OWN_COLUMNS, then these, by name and type, none of them required."""
         ...
 
     def add_column(self, table: TableName, name: str, kind: str, *, after: str) -> None:
-        """Add a column; behind another one where the server lets us choose."""
+        """Add a column; after another one if the server permits a choice."""
         ...
 
     def retype_column(self, table: TableName, name: str, kind: str) -> None:
-        """Give a column another type; its values stay. Raises what the server refuses."""
+        """Give a column another type; its values stay. Raises the server's refusal."""
         ...
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
@@ -219,63 +223,69 @@ class ChangelogSession(Protocol):
     def append(self, table: TableName, images: RowImages) -> None:
         """Append row images to a changelog, which has all of their columns.
 
-        Raises ValueRefused, and RowImagesLost where the server took another number of rows.
+        Raises ValueRefused, and RowImagesLost if the server took another number of rows.
         """
         ...
 
 
 class Origin(Protocol):
-    """What Debezium's connector for a source says in `source` of where a change is from."""
+    """Origin of a change, as Debezium's connector for a source has it in `source`."""
 
     def __call__(
         self, table: TableName, /, *, unit: int, where: tuple[str, int], row: int
     ) -> AbstractMapping[str, Any]:
-        """The connector's name, and the fields that this connector alone has, with db and schema.
+        """Return the connector's name and the fields that only this connector has, with db and
+        schema.
 
-        unit: number of the transaction. where: `ChangelogSource.place` of its end. row: the
-        change's place in the transaction, from 0. What is not known is None.
+        An unknown value is None.
+
+        Args:
+            table: The table.
+            unit: The number of the transaction.
+            where: `ChangelogSource.place` of the transaction's end.
+            row: The change's place in the transaction, from 0.
         """
         ...
 
 
 class ChangelogSource(Protocol):
-    """What is in the state tables of a source; see `penstock.codec` for positions.
+    """Values of a source in the state tables; see `penstock.codec` for positions.
 
-    KNOWS_RENAMES: relations say which names a column had before. Otherwise a column that is gone
-    may be one that has another name now.
+    KNOWS_RENAMES: relations have the previous names of columns. Otherwise a missing column may have
+    been renamed.
     """
 
     @property
     def KNOWS_RENAMES(self) -> bool:  # noqa: N802 - a constant of the module
-        """See the class."""
+        """True if relations have the previous names of columns."""
         ...
 
     def connect(self, url: str) -> Any:
-        """A connection of the driver's, for plugins."""
+        """Return a connection of the driver, for plugins."""
         ...
 
     def origin(self, url: str) -> Origin:
-        """What events say of their origin; asks the server once."""
+        """Return the maker of events' origins; asks the server once."""
         ...
 
     def server_id(self, url: str) -> int:
-        """The server's number; 0 for one that has none."""
+        """Return the server's number; 0 if it has none."""
         ...
 
     def place(self, position: str) -> tuple[str, int]:
-        """A position, as it is printed, as a file and an offset in it."""
+        """Return a printed position as a file and an offset in it."""
         ...
 
     def files(self, url: str) -> Sequence[tuple[str, int]]:
-        """The files of the server's log, with their sizes, oldest first; empty where unknown."""
+        """Return the files of the server's log, with sizes, oldest first; empty if unknown."""
         ...
 
     def end(self, url: str) -> str:
-        """Where the server's log ends now, as positions are printed."""
+        """Return the present end of the server's log, as positions are printed."""
         ...
 
     def definition(self, url: str, table: TableName) -> TableDefinition | None:
-        """A table's definition now; None where there is no such table."""
+        """Return a table's present definition, or None if it does not exist."""
         ...
 
 
@@ -287,10 +297,14 @@ def open_changelogs(
     choices: Choices,
     application_name: str,
 ) -> ChangelogSession:
-    """Connect to a destination, whichever engine its URL names.
+    """Connect to a destination of any engine, by its URL.
 
-    source_types: whose types relations have, as the log says (a name of the table of types).
-    choices: what is done about values that the destination cannot hold.
+    Args:
+        url: The destination.
+        namespace: The database, or schema, of the tables.
+        source_types: The name in the table of types of the engine whose types relations have.
+        choices: How to write values that the destination cannot hold.
+        application_name: Name of the session.
     """
     opened: ChangelogSession = part(url, "changelog")(
         url,
@@ -303,6 +317,6 @@ def open_changelogs(
 
 
 def changelog_source(url: str) -> ChangelogSource:
-    """The part of the engine of a source."""
+    """Return the part `changelog_source` of a source's engine."""
     found: ChangelogSource = part(url, "changelog_source")
     return found

@@ -1,4 +1,4 @@
-"""Doctor's checks: what one is, what they find, how they are counted, and what an engine gives.
+"""Doctor's checks: their form, their findings, their counts, and an engine's part.
 
 A check is one small function that looks at one side and yields findings; it has the code that
 `docs/doctor.md` lists, and is in a list with the others that look at the same: one list for
@@ -22,13 +22,13 @@ from penstock.ports.registry import part
 if TYPE_CHECKING:
     from penstock.ports.server_pair import ServerPair
 
-# Doctor fails with the same error: it needs the same for its first query.
+# Doctor fails with the same error, because its first query needs the same.
 ITSELF = "itself"
 DOING = "a check of doctor"  # the work that an error of a server names
 
 
 class Severity(StrEnum):
-    """How bad: an error stops `penstock run`, a warning does not, an info is good to know."""
+    """Severity: an error stops `penstock run`, a warning does not, an info is good to know."""
 
     ERROR = "E"
     WARNING = "W"
@@ -36,7 +36,7 @@ class Severity(StrEnum):
 
 
 class Side(StrEnum):
-    """Where a check looks."""
+    """Place at which a check looks."""
 
     HOST = "host"
     SOURCE = "source"
@@ -45,10 +45,12 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing doctor found.
+    """Finding of doctor.
 
-    what: the fact, with names and numbers. why: its consequence. command: the exact SQL or shell
-    command that mends it, or "" where there is none.
+    Attributes:
+        what: The fact, with names and numbers.
+        why: Its consequence.
+        command: The exact SQL or shell command that fixes it, or "" if there is none.
     """
 
     code: str
@@ -59,7 +61,7 @@ class Finding:
     command: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The finding as `--json` prints it."""
+        """Return the finding as `--json` prints it."""
         return {
             "code": self.code,
             "severity": str(self.severity),
@@ -70,61 +72,64 @@ class Finding:
         }
 
 
-def mend_of(error: PenstockError, instead: str = "") -> str:
-    """An error's hint, as a finding's command.
+def fix_of(error: PenstockError, instead: str = "") -> str:
+    """Return an error's hint, as a finding's command.
 
-    instead: for errors that say to run doctor, which is what runs.
+    instead: the command for errors whose hint says to run doctor, which is running.
     """
     return instead if "`penstock doctor`" in error.hint else error.hint
 
 
 def unreachable(error: PenstockError, side: Side) -> Finding:
-    """The finding for a server that cannot be connected to."""
+    """Return the finding for a server that cannot be connected to."""
     return Finding(
         code=error.code,
         severity=Severity.ERROR,
         side=side,
         what=f"{side}: {error.message}",
         why="nothing can be asked of this server or done with it",
-        command=mend_of(error),
+        command=fix_of(error),
     )
 
 
 def tables_not_read(error: PenstockError, side: Side) -> Finding:
-    """The finding for a source whose tables cannot be read from its catalogue."""
+    """Return the finding for a source whose tables cannot be read from its catalogue."""
     return Finding(
         code=error.code,
         severity=Severity.ERROR,
         side=side,
         what=error.message,
         why="the tables to replicate are not known",
-        command=mend_of(error),
+        command=fix_of(error),
     )
 
 
 def not_done(check: Check, error: PenstockError) -> Finding:
-    """The finding for a check that failed itself, so that it is never silent."""
+    """Return the finding for a check that failed itself, so that it is never silent."""
     return Finding(
         code=check.code,
         severity=Severity.ERROR,
         side=check.side,
         what=f"the check of {check.title} could not be done: {error.message}",
         why="what it would have found is not known",
-        command=mend_of(error),
+        command=fix_of(error),
     )
 
 
-# Each list has its own subject: a server's connection, the configuration, a load.
+# The subject differs by list: a server's connection, the configuration, a load.
 CheckFunction = Callable[[Any], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A check. change_only: it does not concern pipelines of mode data. load_only: it does not
-    concern those without a target.
+    """A check.
 
-    needs_source: a check of the target that compares it with the source, or looks at the captured
-    tables, which only the source knows: where that cannot be asked, it cannot be done.
+    Attributes:
+        change_only: It does not concern pipelines of mode data.
+        load_only: It does not concern pipelines without a target.
+        needs_source: A check of the target that compares it with the source, or looks at the
+            captured tables, which only the source knows: if that cannot be asked, the check is
+            skipped.
     """
 
     code: str
@@ -137,7 +142,7 @@ class Check:
 
 
 class Checks(list[Check]):
-    """The checks of one subject, in the order in which they are done."""
+    """Checks of one subject, in the order in which they are done."""
 
     def __init__(self, side: Side) -> None:
         super().__init__()
@@ -171,17 +176,20 @@ class Checks(list[Check]):
         return register
 
 
-def _untyped(_doing: str) -> AbstractContextManager[None]:
+def _leave_untyped(_doing: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
 @dataclass(slots=True, kw_only=True)
 class Looked:
-    """What checks found, and how many there were.
+    """Findings and counts of the checks that were done.
 
-    has_change, has_target, only: which of them are wanted: those that concern changes, those that
-    concern a load, and of all codes or of these. done: how many were; skipped: of those that could
-    not ask what they ask.
+    Attributes:
+        has_change: Whether checks that concern changes are wanted.
+        has_target: Whether checks that concern a load are wanted.
+        only: Codes of the wanted checks; empty for all.
+        done: Number of checks done.
+        skipped: Number of checks that could not ask their questions.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -196,16 +204,20 @@ class Looked:
         checks: Iterable[Check],
         subject: object,
         *,
-        typed: Callable[[str], AbstractContextManager[None]] = _untyped,
+        typed: Callable[[str], AbstractContextManager[None]] = _leave_untyped,
         source_known: bool = True,
     ) -> None:
-        """Do those of these checks that are wanted.
+        """Do the wanted checks of these.
 
-        One that fails itself is a finding and counts as skipped, never as done. typed: what makes
-        a driver's errors typed ones; its argument says what was being done. source_known: whether
-        the source could be asked for the captured tables.
+        A check that fails itself is a finding and counts as skipped, never as done.
+
+        Args:
+            checks: The checks.
+            subject: Their argument.
+            typed: Converts a driver's errors to typed ones; its argument names the work.
+            source_known: Whether the source could be asked for the captured tables.
         """
-        for check in self._wanted(checks):
+        for check in self._select(checks):
             if check.needs_source and not source_known:
                 self.skipped += 1
                 continue
@@ -218,15 +230,15 @@ class Looked:
                 self.skipped += 1
 
     def skip(self, *lists: Iterable[Check]) -> None:
-        """Count those that are wanted as skipped: what they ask cannot be asked."""
-        self.skipped += sum(len(self._wanted(checks)) for checks in lists)
+        """Count the wanted checks as skipped: their questions cannot be asked."""
+        self.skipped += sum(len(self._select(checks)) for checks in lists)
 
     def away(self, error: PenstockError, side: Side, *lists: Iterable[Check]) -> None:
-        """A server cannot be reached: one finding, and its checks are skipped."""
+        """Report a server that cannot be reached as one finding, and skip its checks."""
         self.findings.append(unreachable(error, side))
         self.skip(*lists)
 
-    def _wanted(self, checks: Iterable[Check]) -> list[Check]:
+    def _select(self, checks: Iterable[Check]) -> list[Check]:
         return [
             check
             for check in checks
@@ -238,15 +250,19 @@ class Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """A pipeline whose servers are examined: the facts in its directory, read when asked for.
+    """A pipeline whose servers are examined: the facts in its directory, read at each call.
 
-    log_id: of its change log, "" before there is one. log_end: position of the newest flush point,
-    in segments that are being written too; 0 for none. followed: the tables that the log follows,
-    dropped ones too. copied: those that are copied by request, not by the bulk load. known: of the
-    source's tables those that are followed or asked for. judged: those that concern a start, and
-    the findings about new ones. extracts: whether our own extract process runs. servers: the two
-    servers, None where every type is the same at both. Whatever reads the directory raises
-    CheckpointCorrupt.
+    Each function that reads the directory raises CheckpointCorrupt.
+
+    Attributes:
+        log_id: Id of its change log, "" before there is one.
+        log_end: Position of the newest flush point, also in the open segment; 0 for none.
+        followed: The tables that the log follows, dropped ones too.
+        copied: The tables that are copied by request, not by the bulk load.
+        known: The source's tables that are followed or requested.
+        judged: The tables that concern a start, and the findings about new ones.
+        extracts: Whether our own extract process runs.
+        servers: The two servers, None if every type is the same at both.
     """
 
     pipeline: Pipeline
@@ -261,16 +277,17 @@ class Examined:
 
     @property
     def config(self) -> Config:
-        """The pipeline's configuration."""
+        """Configuration of the pipeline."""
         return self.pipeline.config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeen:
-    """What the source's checks saw of it.
+    """Facts that the source's checks found.
 
-    tables: the captured ones, None where the source could not be asked. database: what
-    distinguishes it from every other database of its engine, empty where nothing does.
+    Attributes:
+        tables: The captured ones, None if the source could not be asked.
+        database: Values that distinguish it from every other database of its engine; may be empty.
     """
 
     tables: tuple[TableDefinition, ...] | None = None
@@ -278,14 +295,20 @@ class SourceSeen:
 
 
 class EngineChecks(Protocol):
-    """An engine's part `checks`; an engine that can be only one side has only that side's function.
+    """Part `checks` of an engine; an engine that can be only one side has only that side's
+    function.
 
-    CHECKS: all of them. CHECKS_OF_A_NEW_TABLE: codes of the source's checks that concern a table
-    which a running pipeline takes in; empty for all. DROP_PROGRESS: the statement that takes the
-    progress tables out of a target. CHECKS_OF: codes of errors that need somebody to fix something,
-    each with the codes of the checks that find it. NOT_FOUND_BEFORE: the other such errors, by code
-    or by what codes begin with, and why no check finds them: a test compares both with the engine's
-    error classes.
+    A test compares CHECKS_OF and NOT_FOUND_BEFORE with the engine's error classes.
+
+    Attributes:
+        CHECKS: All checks.
+        CHECKS_OF_A_NEW_TABLE: Codes of the source's checks that concern a new table of a running
+            pipeline; empty for all.
+        DROP_PROGRESS: The statement that removes the progress tables from a target.
+        CHECKS_OF: Codes of errors that need operator action, each with the codes of the checks that
+            find it.
+        NOT_FOUND_BEFORE: The other such errors, by code or prefix of codes, and why no check finds
+            them.
     """
 
     CHECKS: Sequence[Check]
@@ -295,7 +318,7 @@ class EngineChecks(Protocol):
     NOT_FOUND_BEFORE: Mapping[str, str]
 
     def server_errors(self, doing: str, /) -> AbstractContextManager[None]:
-        """Make the driver's errors typed ones. doing: what was being done."""
+        """Convert the driver's errors to typed ones. doing: names the work."""
         ...
 
     def look_at_source(self, examined: Examined, looked: Looked, /) -> SourceSeen:
@@ -303,11 +326,11 @@ class EngineChecks(Protocol):
         ...
 
     def look_at_target(self, examined: Examined, looked: Looked, source: SourceSeen, /) -> bool:
-        """Do the target's checks; whether it could be reached. source: what was seen of it."""
+        """Do the target's checks; return whether it was reached. source: facts found there."""
         ...
 
 
 def checks_of(url: str) -> EngineChecks:
-    """The checks of the engine that a URL names. Raises EngineUnknown, PartMissing."""
+    """Return the checks of the engine that a URL names. Raises EngineUnknown, PartMissing."""
     found: EngineChecks = part(url, "checks")
     return found

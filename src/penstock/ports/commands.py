@@ -1,8 +1,8 @@
 """Commands of one engine: `penstock ENGINE COMMAND FILE`.
 
-An engine that has some gives them as its part `commands`: a module with COMMANDS. Nothing is
-imported for them but when one is shown or run, so the module itself imports little. Not here: how
-they become commands (`cli/engine_commands.py`).
+An engine that has some gives them as its part `commands`: a module with COMMANDS. It is imported
+only when a command is shown or run, so the module itself imports little. Not here: their
+conversion to click's commands (`cli/engine_commands.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UsageWrong(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of a command. name: as it is typed; metavar: of its value."""
+    """Option of a command. name: as it is typed; metavar: of its value."""
 
     name: str
     metavar: str
@@ -34,7 +34,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a command did. message: a line; fields: the same for programs."""
+    """Result of a command. message: a line; fields: the same for programs."""
 
     message: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -42,11 +42,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command. help: what it does; example, exit_codes: of its help.
+    """Command of an engine.
 
-    question: to be answered before anything is changed, or with --yes; empty: nothing is asked.
-    more: what may follow behind `--`, in words; empty: nothing. run: takes the pipeline file's
-    configuration, the values of the options by name and what follows.
+    Attributes:
+        help: Its description, for its help.
+        example: An example of its arguments.
+        exit_codes: Their meanings.
+        run: Gets the pipeline file's configuration, the values of the options by name and the
+            arguments after `--`.
+        options: Its options.
+        question: To be answered before anything is changed, unless --yes is given; may be empty.
+        more: The arguments that may follow `--`, in words; empty if there are none.
     """
 
     name: str
@@ -60,6 +66,6 @@ class Command:
 
 
 class EngineCommands(Protocol):
-    """An engine's part `commands`. COMMANDS: in the order in which they are shown."""
+    """Part `commands` of an engine. COMMANDS: in the order in which they are shown."""
 
     COMMANDS: Sequence[Command]

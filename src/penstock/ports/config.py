@@ -1,4 +1,4 @@
-"""A pipeline's configuration: the sections of its file, as every room reads them.
+"""A pipeline's configuration: the sections of its file, as every package reads them.
 
 Names and defaults are those of document 000 where it has them. Not here: reading and checking the
 file (`penstock.control.config`).
@@ -26,7 +26,7 @@ from penstock.ports.stage_config import STAGE, STAGING, StageSection, StagingSec
 
 
 class Mode(StrEnum):
-    """What a pipeline does: the bulk load, the changes, or both with the handover between."""
+    """Work of a pipeline: the bulk load, the changes, or both with the handover in between."""
 
     DATA = "data"
     CHANGE = "change"
@@ -34,17 +34,17 @@ class Mode(StrEnum):
 
     @property
     def has_data(self) -> bool:
-        """Whether tables are loaded in bulk."""
+        """True if tables are loaded in bulk."""
         return self is not Mode.CHANGE
 
     @property
     def has_change(self) -> bool:
-        """Whether changes are extracted and loaded."""
+        """True if changes are extracted and loaded."""
         return self is not Mode.DATA
 
 
 class HandoverMode(StrEnum):
-    """How the position between bulk load and changes is found."""
+    """Method that finds the position between bulk load and changes."""
 
     SNAPSHOT = "snapshot"
     PAUSE = "pause"
@@ -52,7 +52,7 @@ class HandoverMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSection:
-    """[pipeline]. directory: relative to the file; log, ledger and state live in it."""
+    """[pipeline]. directory: relative to the file; it holds log, ledger and state."""
 
     name: str
     mode: Mode
@@ -61,7 +61,7 @@ class PipelineSection:
 
 
 class NewTables(StrEnum):
-    """What becomes of a table that is made at the source later and that a pattern takes in."""
+    """Action for a new source table that matches a pattern."""
 
     ADD = "add"
     LEAVE = "leave"
@@ -70,10 +70,12 @@ class NewTables(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSection:
-    """[source]. tables: patterns `schema.table` with `*` and `?`; a leading `!` takes out.
+    """[source].
 
-    include_backups: where several nodes have a row, also the changes of their copies. time_zone: of
-    the source's servers, where dates and times of day depend on it.
+    Attributes:
+        tables: Patterns `schema.table` with `*` and `?`; a leading `!` excludes.
+        include_backups: If several nodes have a row, also the changes of their copies.
+        time_zone: The zone of the source's servers, if dates and times of day depend on it.
     """
 
     url: str = field(repr=False)
@@ -84,7 +86,7 @@ class SourceSection:
 
     @property
     def engine(self) -> Descriptor:
-        """The engine that the URL names."""
+        """Engine that the URL names."""
         return engine_at(self.url)
 
 
@@ -104,10 +106,13 @@ class TargetSection:
 class ChangeExtractorSection:
     """[changeExtractor], as document 000 names its parameters; three are our own.
 
-    publication: made with the slot. keep_messages: logical messages become markers in the log.
-    full_before_images: updates and deletes with the whole old row, not only what identifies it.
-    binlog_file, binlog_position: where a new log begins (MySQL, mode change); the present when not
-    given. server_id: ours as a replica, made from the pipeline's name and directory when 0.
+    Attributes:
+        publication: Created with the slot.
+        keep_messages: Logical messages become markers in the log.
+        full_before_images: Updates and deletes have the whole old row, not only its identity.
+        binlog_file: With binlog_position, the begin of a new log (MySQL, mode change); the present
+            position by default.
+        server_id: Our id as a replica; 0: made from the pipeline's name and directory.
     """
 
     exit_when_idle: bool = False
@@ -126,7 +131,7 @@ class ChangeExtractorSection:
 
 
 class OnTableError(StrEnum):
-    """What a table that cannot be applied does to the others."""
+    """Effect of a table that cannot be applied on the others."""
 
     STOP = "stop"
     ISOLATE = "isolate"
@@ -136,10 +141,13 @@ class OnTableError(StrEnum):
 class ChangeLoaderSection:
     """[changeLoader], as document 000 names its parameters; the last six are our own.
 
-    keep_applied_hours, keep_applied_megabytes: limits for segments not removed at once.
-    read_open_segment: changes are applied as soon as they are durable in the log; otherwise when
-    their segment is closed. apply_interval_seconds: how often they are made durable for that, at
-    most, while more come.
+    Attributes:
+        keep_applied_hours: Limit for segments that are not removed at once.
+        keep_applied_megabytes: Limit for segments that are not removed at once.
+        read_open_segment: Changes are applied as soon as they are durable in the log; otherwise
+            when their segment is closed.
+        apply_interval_seconds: The shortest time between two flushes for that, while more changes
+            arrive.
     """
 
     max_files_per_batch: int = 30
@@ -156,7 +164,7 @@ class ChangeLoaderSection:
 
     @property
     def flushed_for_loader_s(self) -> float | None:
-        """How often open segments are flushed for the loader; None where it does not read them."""
+        """Seconds between flushes of open segments for the loader; None if it skips them."""
         return self.apply_interval_seconds if self.read_open_segment else None
 
     @property
@@ -179,9 +187,9 @@ class DataLoaderSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChangesSection:
-    """[schemaChanges]: what becomes of a change of shape. default: of kinds that are not given.
+    """[schemaChanges]: how to apply a change of shape. default: for kinds without a policy.
 
-    Names as `ports.policies.ChangeKind` has them.
+    Names are those of `ports.policies.ChangeKind`.
     """
 
     default: Policy = Policy.EVOLVE
@@ -197,7 +205,7 @@ class SchemaChangesSection:
 
     @property
     def policies(self) -> Policies:
-        """As the loader takes them."""
+        """Policies in the loader's form."""
         given = {kind: getattr(self, snake(kind)) for kind in ChangeKind}
         return Policies(
             default=self.default,
@@ -206,12 +214,12 @@ class SchemaChangesSection:
 
 
 def is_local_master(master: str) -> bool:
-    """Whether a Spark master has its tasks run below the driver."""
+    """Return whether a Spark master runs its tasks below the driver."""
     return master == "local" or master.startswith("local[")
 
 
 class LogPath(StrEnum):
-    """How the changes of a batch get to Spark's workers."""
+    """Path of a batch's changes to Spark's workers."""
 
     SHARED = "shared"
     SHIP = "ship"
@@ -219,13 +227,16 @@ class LogPath(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSection:
-    """[spark]. conf: any Spark property, given to the session as it is.
+    """[spark].
 
-    python: the interpreter on a cluster's machines; the one that runs penstock where it is empty.
-    snapshot_address: HOST or HOST:PORT where executors reach the sessions of a snapshot that cannot
-    be exported; empty for Spark's driver host.
-    log: shared, workers read it in the pipeline's directory; ship, Spark carries what they need.
-    ui: Spark's own web pages, off unless asked for.
+    Attributes:
+        python: The interpreter on a cluster's machines; empty for the one that runs penstock.
+        snapshot_address: HOST or HOST:PORT where executors reach the sessions of a snapshot that
+            cannot be exported; empty for Spark's driver host.
+        log: shared: workers read it in the pipeline's directory; ship: Spark carries what they
+            need.
+        ui: Spark's own web pages.
+        conf: Any Spark property, given to the session unchanged.
     """
 
     master: str = "local[*]"
@@ -237,21 +248,27 @@ class SparkSection:
 
     @property
     def is_local(self) -> bool:
-        """Whether the workers are processes of this machine, started by Spark's driver."""
+        """True if Spark's driver starts the workers as processes of this machine."""
         return is_local_master(self.master)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """One pipeline, as its file says.
+    """Configuration of one pipeline, as in its file.
 
-    path: the file, absolute. consumers: by name. file_tables: [source] tables as written there;
-    those of `source` include the requests since. has_target: whether there is a [target]; else the
-    URL of `target` is that of the file in the pipeline's directory that keeps progress and action.
-    flexcdc: [flexcdc], if there is one; then before images are whole. stage: [stage], if there is
-    one: then changefeeds are posted, and the URL of `source` is empty. staging: the database that
-    keeps what is not applied yet. merge: [merge], if there is one: then `source` names a merge, and
-    inputs are the pipelines of its logs. serve: [serve], if the log is served.
+    Attributes:
+        path: The file, absolute.
+        consumers: By name.
+        file_tables: [source] tables as written there; those of `source` include the requests since.
+        has_target: Whether there is a [target]; if not, the URL of `target` is that of the file in
+            the pipeline's directory that keeps progress and action.
+        flexcdc: [flexcdc], if there is one; then before images are whole.
+        staging: The database that keeps changes that are not applied yet.
+        stage: [stage], if there is one: then changefeeds are posted, and the URL of `source` is
+            empty.
+        merge: [merge], if there is one: then `source` names a merge.
+        inputs: The pipelines of a merge's logs.
+        serve: [serve], if the log is served.
     """
 
     path: Path
@@ -276,23 +293,23 @@ class Config:
 
     @property
     def directory(self) -> Path:
-        """The pipeline's directory, absolute."""
+        """Directory of the pipeline, absolute."""
         return (self.path.parent / self.pipeline.directory).resolve()
 
     @property
     def layout(self) -> PipelineLayout:
-        """The pipeline's directories."""
+        """Layout of the pipeline's directories."""
         return PipelineLayout(root=self.directory)
 
     @property
     def creates_tables(self) -> bool:
-        """Whether tables that the target lacks are created: by the bulk load, or for a merge."""
+        """True if tables that the target lacks are created: by the bulk load, or for a merge."""
         return self.has_target and (
             self.pipeline.mode.has_data or (self.merge is not None and self.has_base)
         )
 
-    def shown(self) -> dict[str, Any]:
-        """The configuration as it may be printed: secrets masked, keys spelled as in the file."""
+    def as_shown(self) -> dict[str, Any]:
+        """Return the configuration for printing: secrets masked, keys spelled as in the file."""
         shown: dict[str, Any] = {}
         for section in SECTIONS:
             if section == "target" and not self.has_target:
@@ -310,19 +327,19 @@ class Config:
             }
         if self.consumers:
             shown[CONSUMERS] = {
-                name: {camel(item.name): _shown(getattr(one, item.name)) for item in fields(one)}
+                name: {camel(item.name): _hide(getattr(one, item.name)) for item in fields(one)}
                 for name, one in self.consumers.items()
             }
         if self.flexcdc is not None:
             shown[FLEXCDC] = {
-                item.name: _shown(getattr(self.flexcdc, item.name))
+                item.name: _hide(getattr(self.flexcdc, item.name))
                 for item in fields(self.flexcdc)
-                if item.name != "sections"  # of plugins: anything may be a secret
+                if item.name != "sections"  # of plugins: any value may be a secret
             }
         return shown
 
 
-FLEXCDC = "flexcdc"  # its keys are FlexCDC's, spelled as there
+FLEXCDC = "flexcdc"  # its keys are FlexCDC's, with the same spelling
 CONSUMERS = "consumers"  # [consumers.NAME], any number of them
 SECTIONS: dict[str, type[Any]] = {
     "pipeline": PipelineSection,
@@ -336,7 +353,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 
-# Of a file for changefeeds, or for a merge: the last two stand in place of [source].
+# Sections of a file for changefeeds, or for a merge: the last two replace [source].
 STAGING_SECTIONS: dict[str, type[Any]] = {
     STAGING: StagingSection,
     STAGE: StageSection,
@@ -345,17 +362,17 @@ STAGING_SECTIONS: dict[str, type[Any]] = {
 
 
 def camel(name: str) -> str:
-    """`exit_when_idle` as the file spells it: `exitWhenIdle`."""
+    """Return `exit_when_idle` as the file spells it: `exitWhenIdle`."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
 
 
 def snake(name: str) -> str:
-    """`exitWhenIdle` as Python spells it: `exit_when_idle`."""
+    """Return `exitWhenIdle` as Python spells it: `exit_when_idle`."""
     return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
 
 
-def _shown(value: Any) -> Any:
+def _hide(value: Any) -> Any:
     if isinstance(value, str) and "://" in value:
         return mask(value)
     if isinstance(value, dict):
@@ -364,36 +381,36 @@ def _shown(value: Any) -> Any:
 
 
 def _shown_serve(name: str, value: Any) -> Any:
-    """A value of [serve]; of users the names alone."""
+    """Return a value of [serve] for printing; of users only the names."""
     if name == "users":
         return dict.fromkeys(value, "***")
     if name == "publications":
         return {key: {"tables": list(one.tables)} for key, one in value.items()}
-    return _shown(value)
+    return _hide(value)
 
 
 def _shown_section(section: Any) -> dict[str, Any]:
-    """Fields that are not in the repr are secret where they are no URL."""
+    """Return a section for printing; fields outside of the repr are secret unless they are URLs."""
     shown = {}
     for item in fields(section):
         value = getattr(section, item.name)
         is_url = item.name.endswith("url")
-        shown[camel(item.name)] = "***" if value and not item.repr and not is_url else _shown(value)
+        shown[camel(item.name)] = "***" if value and not item.repr and not is_url else _hide(value)
     return shown
 
 
 def _shown_property(key: str, value: str) -> str:
     secret = re.search(r"password|secret|token|credential|access\.?key", key, re.IGNORECASE)
-    return "***" if secret else str(_shown(value))
+    return "***" if secret else str(_hide(value))
 
 
 class EngineOptions(Protocol):
-    """What an engine says of the pipeline file: its part `options`."""
+    """Part `options` of an engine: its rules for the pipeline file."""
 
     def check_url(self, url: str, /) -> None:
         """Refuse a URL that cannot be of this engine. Raises UrlInvalid, without the password."""
         ...
 
     def problems(self, section: ChangeExtractorSection, /) -> Iterator[tuple[str, str]]:
-        """What is wrong with this engine's keys in [changeExtractor]: key, and what it must be."""
+        """Yield wrong values of this engine's keys in [changeExtractor]: key and requirement."""
         ...

@@ -10,7 +10,7 @@ TARGET_NAME = "target"  # the load, where consumers are listed
 
 
 class Start(StrEnum):
-    """Where a new consumer begins."""
+    """Position at which a new consumer begins."""
 
     NOW = "now"
     BEGINNING = "beginning"
@@ -21,12 +21,17 @@ class Start(StrEnum):
 class ConsumerSection:
     """[consumers.NAME]. Names, units and defaults are those of document 002 where it has them.
 
-    class_: `module:attribute`, or an entry point's name. options: its keyword arguments. tables:
-    patterns as in [source]; none: all. lock_timeout, check_frequency: milliseconds.
-    cdc_wal_directory_max_size: bytes of its links, 0: no limit. wal_force_archive_timeout: ms from
-    a change to the rotation of its segment, -1: never for that. direct: it reads the directory
-    where the source's node leaves its log, and no change log; None: where that can be, and there is
-    no target.
+    Attributes:
+        class_: `module:attribute`, or an entry point's name.
+        options: Its keyword arguments.
+        tables: Patterns as in [source]; all tables if there are none.
+        lock_timeout: Milliseconds.
+        check_frequency: Milliseconds.
+        cdc_wal_directory_max_size: Bytes of its links, 0: no limit.
+        wal_force_archive_timeout: Milliseconds from a change to the rotation of its segment, -1:
+            never for that reason.
+        direct: It reads the directory to which the source's node writes its log, and no change log;
+            None: if that is possible, and there is no target.
     """
 
     class_: str
@@ -42,5 +47,5 @@ class ConsumerSection:
 
     @property
     def size_bytes_max(self) -> int | None:
-        """Of its links; None: no limit."""
+        """Limit of its links; None: no limit."""
         return self.cdc_wal_directory_max_size or None

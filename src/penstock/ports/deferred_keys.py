@@ -1,6 +1,6 @@
-"""Unique keys that wait until a table's rows are of one moment: which, and who makes them.
+"""Unique keys that wait until a table's rows are of one moment, and their creation.
 
-Not here: the file of those that wait (`penstock.load.deferred_keys`), and the statements
+Not here: the file of the waiting keys (`penstock.load.deferred_keys`), and the statements
 (`deferred_keys` of each engine's target).
 """
 
@@ -18,9 +18,13 @@ APPLICATION_NAME = "penstock late keys"
 
 
 class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A unique key that waits. name, columns: in the target; columns are empty for expressions.
+    """Unique key that waits.
 
-    statement: makes it. plain: makes an index of this name that is not unique.
+    Attributes:
+        name: Its name in the target.
+        columns: Its columns in the target; empty for expressions.
+        statement: The statement that creates it.
+        plain: The statement that creates an index of this name that is not unique.
     """
 
     name: str
@@ -30,9 +34,11 @@ class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table whose keys wait. settled: the position from which on its rows are of one moment.
+    """Table whose keys wait.
 
-    with_foreign_keys: its foreign keys are made with them, and not with those of all tables.
+    Attributes:
+        settled: The position from which on its rows are of one moment.
+        with_foreign_keys: Its foreign keys are created with them, not with those of all tables.
     """
 
     source: TableName
@@ -43,10 +49,10 @@ class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
-    """The table with the keys that hold at any moment and all indexes; and the other keys.
+    """Return the table with the keys that hold at any moment and all indexes; and the other keys.
 
-    The key that identifies its rows is the one by which it is read in chunks, so no value of it
-    comes twice.
+    The key that identifies its rows is the one by which it is read in chunks, so none of its values
+    is read twice.
     """
     early = tuple(key for key in definition.unique_keys if _is_identity(key, definition))
     late = tuple(key for key in definition.unique_keys if key not in early)
@@ -59,7 +65,7 @@ def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableD
 
 
 def is_unique(index: str) -> bool:
-    """Whether an index that is listed among the plain ones is unique: its text says so."""
+    """Return whether an index that is listed among the plain ones is unique: its text says so."""
     return index.startswith("unique ")
 
 
@@ -68,7 +74,7 @@ def _is_identity(key: UniqueKey, definition: TableDefinition) -> bool:
 
 
 def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFailed:
-    """The error for a key that the target refuses to make. said: the server's words, no values."""
+    """Return the error for a key that the target refuses. said: the server's words, no values."""
     return TargetDdlFailed(
         f"adding unique key {key.name} of {table}: {said}",
         hint="Values that differ in the source are equal in the target, or the target has rows of "
@@ -80,19 +86,19 @@ def key_refused(key: DeferredKey, table: TableName, said: str) -> TargetDdlFaile
 
 
 def add_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Make the unique keys of a table that have waited; what is there already is left alone.
+    """Create the waiting unique keys of a table, except existing ones.
 
-    Returns a sentence for each that cannot be made any more. Raises TargetDdlFailed for one that
-    the target refuses, and what a connection does.
+    Returns a sentence for each key that cannot be created any more. Raises TargetDdlFailed for one
+    that the target refuses, and the errors of a connection.
     """
     notes: list[str] = part(url, "deferred_keys").add_deferred_keys(url, table)
     return notes
 
 
 def drop_deferred_keys(url: str, table: DeferredTable) -> list[str]:
-    """Drop unique keys that an earlier load of the table has made.
+    """Drop unique keys that an earlier load of the table has created.
 
-    Returns a sentence for each that has to stay.
+    Returns a sentence for each key that has to stay.
     """
     notes: list[str] = part(url, "deferred_keys").drop_deferred_keys(url, table)
     return notes

@@ -1,4 +1,4 @@
-"""What `penstock demo` needs: servers of our own, and a shop with customers on the source."""
+"""Port of `penstock demo`: servers of our own, and a shop with customers on the source."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from penstock.ports.registry import engines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """How long and how fast. The two big moments come at these shares of the time.
+    """Duration and rate. The two big moments are at these shares of the time.
 
-    transaction_count_max: stop after as many, if before duration_s; None: no such
+    transaction_count_max: stop after as many, if that is before duration_s; None: no such
     bound.
     """
 
@@ -26,7 +26,7 @@ class WorkloadOptions:
 
 @dataclass(slots=True)
 class WorkloadCounts:
-    """What the workload has done so far; read by others while it runs."""
+    """Counts of the workload so far; others read them while it runs."""
 
     transactions: int = 0
     rows: int = 0
@@ -34,7 +34,7 @@ class WorkloadCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoServer:
-    """A server for a with block. url: of an empty database; shown: its version, for people."""
+    """Server for a with block. url: of an empty database; shown: its version, for people."""
 
     url: str = field(repr=False)
     port: int
@@ -46,7 +46,7 @@ class DemoWorkload(Protocol):
 
     @property
     def counts(self) -> WorkloadCounts:
-        """What they have done so far."""
+        """Counts of their work so far."""
         ...
 
     def __enter__(self) -> DemoWorkload:
@@ -62,27 +62,27 @@ class DemoWorkload(Protocol):
         ...
 
     def join(self) -> None:
-        """Wait for the end; raise what the workload failed with, if it did."""
+        """Wait for the end; raise the workload's error, if it failed."""
         ...
 
 
 class Demo(Protocol):
-    """An engine's part `demo`."""
+    """Part `demo` of an engine."""
 
     def demo_server(self) -> AbstractContextManager[DemoServer]:
         """Start a server with an empty database."""
         ...
 
     def open_shop(self, url: str, /) -> None:
-        """Make the shop's tables and fill them."""
+        """Create the shop's tables and fill them."""
         ...
 
     def Workload(self, url: str, options: WorkloadOptions, /) -> DemoWorkload:  # noqa: N802 - a class
-        """The customers."""
+        """Return the customers."""
         ...
 
 
 def demo_engine() -> Demo:
-    """The first engine that brings its own servers and a shop."""
+    """Return the first engine that has its own servers and a shop."""
     found: Demo = next(one for one in engines() if "demo" in one.parts).part("demo")
     return found

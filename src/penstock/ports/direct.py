@@ -1,8 +1,8 @@
-"""What the consumers' application needs of a log that is read where its node leaves it.
+"""Port of the consumers' application to a log that is read where its node writes it.
 
 An engine whose nodes write their log into a directory for consumers has this as its part `direct`:
-a function from the source's URL to a DirectLog. Nothing is extracted then, and there is no change
-log: a consumer reads the directory alone.
+a function from the source's URL to a DirectLog. Then penstock extracts nothing and writes no change
+log: a consumer reads only the directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 
 class LogPlace(NamedTuple):
-    """A place in the log: a segment, the offset of a record in it, an entry of the record."""
+    """Place in the log: a segment, the offset of a record in it, an entry of the record."""
 
     segment: int
     offset: int
@@ -30,9 +30,11 @@ class LogPlace(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Something that a consumer is told of. stamp: another one when it has changed.
+    """Fact that a consumer is told of.
 
-    read: makes what the consumer gets.
+    Attributes:
+        stamp: Differs if the fact has changed.
+        read: Returns the value for the consumer.
     """
 
     key: str
@@ -41,10 +43,12 @@ class Told(NamedTuple):
 
 
 class DirectWalk(Protocol):
-    """The events of one segment, in order; see `codec/<engine>`.
+    """Events of one segment, in order; see `codec/<engine>`.
 
-    count: entries read so far. time_ms: when the node wrote the next one, or the last. unreadable:
-    records so far with changes that cannot be read, as encrypted ones.
+    Attributes:
+        count: Entries read so far.
+        unreadable: Records so far with changes that cannot be read, such as encrypted ones.
+        time_ms: When the node wrote the next entry, or the last.
     """
 
     count: int
@@ -56,25 +60,28 @@ class DirectWalk(Protocol):
     def __next__(self) -> Any: ...
 
     def skip(self, count: int) -> int:
-        """Pass over so many entries; how many there were."""
+        """Skip so many entries; return how many there were."""
         ...
 
     @property
     def is_drained(self) -> bool:
-        """Whether every entry was read."""
+        """True if every entry was read."""
         ...
 
     @property
     def place(self) -> Any:
-        """Of the next entry, to be saved; at the end, behind the last one. None: nowhere."""
+        """Place of the next entry, to be saved; at the end, after the last one. None: nowhere."""
         ...
 
 
 class DirectLog(Protocol):
-    """The directory of one node. directory: where its segments for consumers are.
+    """Directory of one node.
 
-    hole_hint: how to go on where segments are missing. not_alive, stopping: what is logged when a
-    consumer is not alive any more, and when it is stopped.
+    Attributes:
+        directory: The folder of its segments for consumers.
+        hole_hint: How to continue if segments are missing.
+        not_alive: The log line for a consumer that is no longer alive.
+        stopping: The log line for a consumer that is stopped.
     """
 
     directory: Path
@@ -85,11 +92,11 @@ class DirectLog(Protocol):
     def lock(
         self, timeout_ms: int | None, *, stop: Callable[[], bool], clock: Clock
     ) -> Lock | None:
-        """Take the directory's lock; None when asked to stop. timeout_ms: None waits for ever."""
+        """Take the directory's lock; return None if asked to stop. timeout_ms: None: no limit."""
         ...
 
     def load_place(self) -> LogPlace | None:
-        """The saved place."""
+        """Return the saved place."""
         ...
 
     def save_place(self, place: LogPlace) -> None:
@@ -97,47 +104,47 @@ class DirectLog(Protocol):
         ...
 
     def is_active(self) -> bool:
-        """Whether consumers give events; else the node does, and they keep up with its state."""
+        """Return whether consumers emit events; else the node does, and they follow its state."""
         ...
 
     def save_active(self) -> None:
-        """From now on consumers do."""
+        """Save that consumers emit events from now on."""
         ...
 
     def segments(self) -> list[int]:
-        """The numbers of the segments that are there, in order."""
+        """Return the numbers of the existing segments, in order."""
         ...
 
     def check_read(self, segments: Sequence[Path]) -> None:
-        """Check that segments that the saved place is past were read. Raises what is wrong."""
+        """Check that segments before the saved place were read. Raises an error for a gap."""
         ...
 
     def remove(self, segment: int) -> None:
-        """Remove a segment that is done with."""
+        """Remove a segment that is no longer needed."""
         ...
 
     def path(self, segment: int) -> Path:
-        """Of a segment."""
+        """Return the path of a segment."""
         ...
 
     def walk(self, segment: int, begin: int) -> DirectWalk:
-        """The events of a segment from an offset on. Raises what reading it does."""
+        """Return the events of a segment from an offset on. Raises the errors of reading it."""
         ...
 
     def node_states(self, segment: int, begin: int) -> Iterator[LogPlace | None]:
-        """The places that the node saved in a segment while it was active; None: it has stopped."""
+        """Yield the places that the active node saved in a segment; None: it has stopped."""
         ...
 
     def mappings(self) -> list[Told]:
-        """Ids of classes."""
+        """Return the ids of classes."""
         ...
 
     def types(self) -> list[Told]:
-        """Types of objects."""
+        """Return the types of objects."""
         ...
 
     def caches(self) -> list[Told]:
-        """Tables, by their id."""
+        """Return the tables, by their id."""
         ...
 
     def know_tables(self, names: Sequence[str]) -> None:
@@ -145,23 +152,24 @@ class DirectLog(Protocol):
         ...
 
     def give_plain(self) -> None:
-        """Give dates and times as Python's own from now on, where these hold them."""
+        """Emit dates and times as Python's own from now on, if these can hold them."""
         ...
 
     def load_told(self, name: str) -> dict[str, Any]:
-        """What a consumer was told of, by key: its stamp. name: mappings, types or caches."""
+        """Return the stamps of the facts that a consumer knows. name: mappings, types or caches."""
         ...
 
     def save_told(self, name: str, told: dict[str, Any]) -> None:
-        """Replace it, durably."""
+        """Replace these facts, durably."""
         ...
 
 
 class DirectListing:
-    """Which segments of a directory are read next, as document 002's utility finds them.
+    """Listing of a directory that finds the next segments, as document 002's utility does.
 
-    pending: the saved place, until a segment was read from it. is_active: whether the segments'
-    events are ours to give; before, the node gives them.
+    Attributes:
+        pending: The saved place, until a segment was read from it.
+        is_active: Whether penstock emits the segments' events; before, the node emits them.
     """
 
     def __init__(
@@ -171,12 +179,12 @@ class DirectListing:
         *,
         check_past: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
-        """Remember the directory, and what to call.
+        """Remember the directory, and the callbacks.
 
         Args:
-            log: the directory.
-            missed: makes the error for a gap, from its text and the segments around it.
-            check_past: raises unless these segments, which the saved place is past, were read.
+            log: The directory.
+            missed: Makes the error for a gap, from its text and the segments around it.
+            check_past: Raises unless these segments, which the saved place is past, were read.
         """
         self._log = log
         self._missed = missed
@@ -195,14 +203,14 @@ class DirectListing:
 
     @property
     def is_new(self) -> bool:
-        """Whether no segment was ever there."""
+        """True if there never was a segment."""
         return self._order.last is None
 
     def new(self) -> list[int]:
         """Return the segments not returned before, once the whole listing is checked.
 
-        Segments that the saved place is past are removed then. Raises what `missed` and
-        `check_past` say.
+        Segments before the saved place are then removed. Raises the errors of `missed` and
+        `check_past`.
         """
         saved = self.pending
         if saved is None:
@@ -229,13 +237,13 @@ class DirectListing:
         self._log.remove(segment)
 
     def begin_again(self) -> None:
-        """The node has stopped to be active: everything is read again from the saved place on."""
+        """Read everything again from the saved place on: the node is no longer active."""
         self._order.begin_again()
         self._given.clear()
         self.pending = self._log.load_place()
 
     def follow_node(self, segment: int, save: Callable[[LogPlace], None]) -> bool:
-        """Save what the node saved in a segment; False when it says that it has stopped."""
+        """Save the places that the node saved in a segment; return False if it has stopped."""
         begin = self.pending.offset if self.pending is not None else 0
         for place in self._log.node_states(segment, begin):
             if place is None:
@@ -246,12 +254,12 @@ class DirectListing:
             save(place)
         return True
 
-    def processed(self, segment: int) -> None:
-        """A segment was read to its end."""
+    def note_processed(self, segment: int) -> None:
+        """Note that a segment was read to its end."""
         self._processed.add(segment)
 
     def remove_before(self, place: LogPlace) -> None:
-        """The place is saved: remove the segments before it that were read."""
+        """Remove the segments before a saved place that were read."""
         for segment in sorted(one for one in self._processed if one < place.segment):
             self._log.remove(segment)
             self._processed.remove(segment)

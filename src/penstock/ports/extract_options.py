@@ -1,4 +1,4 @@
-"""What an extraction is asked to do, and what it counts."""
+"""Options of an extraction, and its counters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ BEHIND_BYTES = 64 * 1024 * 1024
 
 
 class ControlGate(Protocol):
-    """What the operator wants: the word in the action table."""
+    """Wish of the operator: the word in the action table."""
 
     def word(self) -> str:
-        """RUN, PAUSE or STOP; called about every five seconds, from one thread."""
+        """Return RUN, PAUSE or STOP; called about every five seconds, from one thread."""
         ...
 
 
 class Ended(StrEnum):
-    """Why an extraction ended."""
+    """Reason why an extraction ended."""
 
     IDLE = "idle"
     STOPPED = "stopped"
@@ -31,21 +31,27 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractOptions:
-    """The parameters of document 000, and what belongs to one engine.
+    """Parameters of document 000, and those of one engine.
 
-    events_per_flush: rows after which what was read is made durable and acknowledged.
-    flush_interval_s: the longest that rows wait for that, and the age at which a segment is
-    rotated. apply_interval_s: how often that is done at most while less than events_per_flush rows
-    come, so that a loader can apply them; None: nobody reads the open segment. idle_wait_s: how
-    long nothing must come before exit_when_idle ends the extraction. slot_wait_s: how long to wait
-    for a slot that somebody else reads. table_interval_s: how long at most until the catalogue is
-    looked at again for changes that send no rows; sooner where a look is cheap. catch_up_bytes: how
-    far behind the server, in WAL, ranges of catch_up_range_bytes are read by COPY before streaming;
-    0: never; None: BEHIND_BYTES, and never where the server is near. heartbeat_s: how often one is
-    committed at the source; 0: never. server_id: ours, where the source's readers are replicas; 0:
-    one that is made from the pipeline's name and place. keeping: limits for keeping segments that
-    consumers have linked; None: a loader removes them. full_before_images: updates and deletes with
-    the whole old row, where the source's settings do not decide that.
+    Attributes:
+        flush_interval_s: The longest time until rows are made durable, and the age at which a
+            segment is rotated.
+        apply_interval_s: The shortest time between flushes for a loader, while less than
+            events_per_flush rows arrive; None: no reader reads the open segment.
+        events_per_flush: Number of rows after which they are made durable and acknowledged.
+        idle_wait_s: How long no row must arrive before exit_when_idle ends the extraction.
+        full_before_images: Updates and deletes have the whole old row, if the source's settings do
+            not decide that.
+        keeping: Limits for keeping segments that consumers have linked; None: a loader removes
+            them.
+        slot_wait_s: How long to wait for a slot that another process reads.
+        table_interval_s: The longest time until the catalogue is read again for changes that send
+            no rows; shorter if that is cheap.
+        catch_up_bytes: How far behind the server, in WAL, ranges of catch_up_range_bytes are read
+            by COPY before streaming; 0: never; None: BEHIND_BYTES, and never if the server is near.
+        server_id: Our id, if the source's readers are replicas; 0: one that is made from the
+            pipeline's name and place.
+        heartbeat_s: Seconds between heartbeats that are committed at the source; 0: none.
     """
 
     slot: str = "wirekite_replication_slot"
@@ -74,8 +80,11 @@ class ExtractOptions:
 class ExtractProgress:
     """Counters of one extraction, kept for display.
 
-    problem: why the stream broke, since problem_since_us, to be tried again at next_try_us;
-    empty and 0 once it flows again. last_error: the last of these, also after that.
+    Attributes:
+        last_error: The last problem, also after it is over.
+        problem: Why the stream broke; empty once it flows again.
+        problem_since_us: When it broke; 0 once it flows again.
+        next_try_us: When it is tried again; 0 once it flows again.
     """
 
     state: str = "connecting"
@@ -91,19 +100,19 @@ class ExtractProgress:
     started_us: int = 0
 
     def note_failure(self, problem: str, *, now_us: int, wait_s: float) -> None:
-        """The stream broke, and is tried again after a while."""
+        """Note that the stream broke, and is tried again after a while."""
         self.problem = self.last_error = problem
         self.problem_since_us = self.problem_since_us or now_us
         self.next_try_us = now_us + round(wait_s * 1e6)
 
     def note_progress(self) -> None:
-        """It flows again."""
+        """Note that the stream flows again."""
         self.problem, self.problem_since_us, self.next_try_us = "", 0, 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How it ended. end: the last flush point, all of it in closed segments."""
+    """End of an extraction. end: the last flush point, all of it in closed segments."""
 
     ended: Ended
     end: FlushPoint
@@ -111,7 +120,7 @@ class Outcome:
 
 @dataclass(slots=True, kw_only=True)
 class Pace:
-    """What the loop remembers between two runs; times are monotonic seconds."""
+    """Memory of the loop between two runs; times are monotonic seconds."""
 
     rows_since_flush: int = 0
     flushed_s: float = 0.0

@@ -1,4 +1,4 @@
-"""Makes a source's engine for the extract process, and what it needs at the source.
+"""The engine of a source for the extract process, and its preparations at the source.
 
 Not here: the engine itself (`source.py`), and the loop that drives it (`penstock.extract`).
 """
@@ -19,13 +19,13 @@ from penstock.ports.source import SourceEngine
 
 
 class Extraction(Protocol):
-    """An engine's part `extraction`."""
+    """Part `extraction` of an engine."""
 
     def identity(self, config: Config, /) -> SourceIdentity:
-        """Ask the source for its identity. Raises what connecting does."""
+        """Ask the source for its identity. Raises the errors of connecting."""
         ...
 
-    def opened(
+    def open_engine(
         self,
         pipeline: Pipeline,
         options: ExtractOptions,
@@ -34,21 +34,21 @@ class Extraction(Protocol):
         tables: Callable[[], list[TableDefinition]],
         stop: Callable[[], bool],
     ) -> AbstractContextManager[SourceEngine]:
-        """The engine, for as long as changes are extracted.
+        """Return the engine, for as long as changes are extracted.
 
-        In mode data+change the handover is made around it: entering waits until the position is
-        captured, leaving until the bulk load does not need its snapshot any more, unless stop()
-        says so. tables: those that the pipeline captures, read when called. Raises
+        In mode data+change the handover surrounds it: entering waits until the position is
+        captured, leaving until the bulk load no longer needs its snapshot, unless stop()
+        returns True. tables: returns the tables that the pipeline captures. Raises
         LogWithoutBulkLoad and the engine's refusals.
         """
         ...
 
     def has_begun(self, pipeline: Pipeline, /) -> bool:
-        """Whether the log has a position, from where it goes on whatever else is asked for."""
+        """Return whether the log has a position, from which it continues in any case."""
         ...
 
 
 def extraction_of(config: Config) -> Extraction:
-    """The part of the engine that a pipeline's source URL names."""
+    """Return the part `extraction` of the engine that a pipeline's source URL names."""
     found: Extraction = part(config.source.url, "extraction")
     return found

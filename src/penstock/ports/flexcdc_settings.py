@@ -1,4 +1,4 @@
-"""What `[flexcdc]` says, in consumer.ini and in a pipeline file: names and defaults are FlexCDC's.
+"""Keys of `[flexcdc]`, in consumer.ini and in a pipeline file: names and defaults are FlexCDC's.
 
 Not here: reading consumer.ini (`penstock.consume.flexcdc.ini`).
 """
@@ -16,7 +16,7 @@ LISTS = ("only_databases", "plugin", "plugin_order")
 
 
 class ChangelogNames(StrEnum):
-    """How changelogs are called: `mvlog_` and 32 hex digits, or `<schema>_<table>`."""
+    """Names of changelogs: `mvlog_` and 32 hex digits, or `<schema>_<table>`."""
 
     MD5 = "md5"
     PLAIN = "plain"
@@ -24,13 +24,18 @@ class ChangelogNames(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlexCdcSettings:
-    """The keys of `[flexcdc]`; the last four are our own.
+    """Keys of `[flexcdc]`; the last four are our own.
 
-    dest: the destination's URL. only_databases, plugin, plugin_order: lists, separated by commas
-    where they are written as one text. types: as [target.types], for a destination of another
-    engine; what nobody chose for is an error. mysqlbinlog: FlexCDC reads the binlog by this
-    program; taken and not used. sections: of plugins, by name; in a pipeline file all tables below
-    [flexcdc] but types.
+    Attributes:
+        dest: The destination's URL.
+        mysqlbinlog: FlexCDC reads the binlog by this program; accepted and not used.
+        only_databases: A list, or one text with commas.
+        plugin: A list, or one text with commas.
+        plugin_order: A list, or one text with commas.
+        types: As [target.types], for a destination of another engine; a loss without a choice is an
+            error.
+        sections: Sections of plugins, by name; in a pipeline file all tables below [flexcdc] except
+            types.
     """
 
     dest: str = field(default="", repr=False)
@@ -61,7 +66,7 @@ class FlexCdcSettings:
 
     @property
     def names(self) -> StateNames:
-        """The names of the state tables."""
+        """Names of the state tables."""
         return StateNames(
             namespace=self.database,
             mvlogs=self.mvlogs,

@@ -1,6 +1,6 @@
-"""The handover's state and the decision what to do next: pure, except for reading the file.
+"""The handover's state and the decision about its next step: pure, except for reading the file.
 
-Not here: doing it (`handover.py` of each engine).
+Not here: carrying it out (`handover.py` of each engine).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FORMAT_VERSION = 1
 
 
 class LogWithoutBulkLoad(PenstockError):
-    """A directory of mode change is to go on in mode data+change."""
+    """A directory of mode change would continue in mode data+change."""
 
     code = "CT64"
 
 
 class HandoverPhase(StrEnum):
-    """How far the handover is. Values are kept in the file."""
+    """Progress of the handover. The file keeps these values."""
 
     NEW = "new"
     STOPPED = "stopped"
@@ -40,7 +40,7 @@ class HandoverPhase(StrEnum):
 
 
 class Do(StrEnum):
-    """What is to be done next."""
+    """Next step."""
 
     MAKE_SLOT = "make slot"
     ADOPT_SLOT = "adopt slot"
@@ -58,7 +58,7 @@ STEPS = ("Stop Replication", "Capture Position", "Start Change Processes", "Resu
 
 
 class HandoverStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the four steps, done. at: UTC, ISO 8601. text: what was done, for people."""
+    """One of the four steps, done. at: UTC, ISO 8601. text: the work done, for people."""
 
     number: int
     name: str
@@ -67,13 +67,18 @@ class HandoverStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """What handover.json holds.
+    """Content of handover.json.
 
-    slot_position: where the slot's changes begin. position: of what the bulk load reads;
-    equal to slot_position in mode snapshot. Both as text, empty until captured. snapshot_id: of
-    the exported snapshot, empty when there is none (any more); snapshot_text: what it holds. gtids:
-    the transactions before the position (MySQL and MariaDB). settled: see `Point`, empty where it
-    is the position. stopped: what of a replica is paused. definitions: see `Point`.
+    Attributes:
+        slot_position: Where the slot's changes begin, as text; empty until captured.
+        position: The position that the bulk load reads at, as text; equal to slot_position in mode
+            snapshot; empty until captured.
+        snapshot_id: The exported snapshot, empty if there is none (any more).
+        snapshot_text: The content of the snapshot.
+        gtids: The transactions before the position (MySQL and MariaDB).
+        settled: See `Point`; empty if it is the position.
+        stopped: Parts of a replica that are paused.
+        definitions: See `Point`.
     """
 
     version: int = FORMAT_VERSION
@@ -94,9 +99,9 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     definitions: dict[str, str] | None = None
 
     def point(self, positions: PositionKind) -> Point | None:
-        """The point that the bulk load reads at; None without a snapshot.
+        """Return the point that the bulk load reads at; None without a snapshot.
 
-        positions: how those of the source are parsed.
+        positions: parses those of the source.
         """
         if not self.snapshot_id:
             return None
@@ -109,24 +114,24 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_step(self, number: int, text: str) -> Handover:
-        """With a step done now; one that is done again replaces itself and those behind it."""
+        """Return the state with a step done now, which replaces itself and all later steps."""
         at = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC).isoformat(timespec="seconds")
         step = HandoverStep(number=number, name=STEPS[number - 1], text=text, at=at)
         kept = tuple(done for done in self.steps if done.number < number)
         return msgspec.structs.replace(self, steps=(*kept, step))
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock status --json` prints it."""
+        """Return the state as `penstock status --json` prints it."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 
 
-# What `penstock status` and the live view show of it.
+# The part of it that `penstock status` and the live view show.
 HandoverView = Handover
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is the case now. snapshot_held: by this process. paused: the standby's replay."""
+    """Present facts. snapshot_held: by this process. paused: the standby's replay."""
 
     slot_exists: bool = False
     slot_active: bool = False
@@ -136,7 +141,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(state: Handover, seen: Seen) -> Do:
-    """What to do now; it does nothing. The same state and facts always give the same answer."""
+    """Return the next step; does nothing. The same state and facts always give the same answer."""
     if state.phase is HandoverPhase.STARTED:
         return Do.RESUME
     if state.phase is HandoverPhase.DONE:
@@ -152,7 +157,7 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
     if not state.slot_position:
         if seen.slot_exists:
             return Do.ADOPT_SLOT
-        # A slot is made from what is replayed; a run that was killed may have left a pause.
+        # A slot is made from replayed WAL; a run that was killed may have left a pause.
         return Do.UNPAUSE if seen.paused else Do.MAKE_SLOT
     if state.phase is HandoverPhase.CAPTURED and seen.bulk_finished:
         return Do.NOTE_START if seen.slot_active else Do.LET_EXTRACT
@@ -164,7 +169,7 @@ def _decide_paused(state: Handover, seen: Seen) -> Do:
 
 
 def read_handover(config: Config) -> Handover | None:
-    """The handover's state; None when none was begun. Raises CheckpointCorrupt."""
+    """Return the handover's state; None if none was begun. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / STATE_FILE, Handover)
 
 
@@ -188,7 +193,7 @@ def write_handover(config: Config, state: Handover) -> None:
 
 
 def log_begin(config: Config) -> int:
-    """Where the handover says that the log begins; 0 without one."""
+    """Return the begin of the log according to the handover; 0 without one."""
     handover = read_handover(config)
     if handover is None or not handover.slot_position:
         return 0

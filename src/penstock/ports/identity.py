@@ -1,4 +1,4 @@
-"""Whose directory this is: `state/source.json` binds a pipeline's directory to its source.
+"""The owner of a directory: `state/source.json` binds a pipeline's directory to its source.
 
 The system identifier alone is not enough: a cloned server keeps it, so database and slot are kept
 too. Not here: the lock against two processes at once (`penstock.log.writer`).
@@ -25,14 +25,14 @@ class DirectoryOfOtherPipeline(PenstockError):
 
 
 class DirectoryOfOtherSource(PenstockError):
-    """The directory was filled from another server or database than the one named now."""
+    """The directory was filled from another server or database than the configured one."""
 
     code = "CT11"
     retry = "operator"
 
 
 class StateUnreadable(PenstockError):
-    """A file below state/ is not what penstock wrote."""
+    """A file below state/ has content that penstock did not write."""
 
     code = "CT12"
     retry = "operator"
@@ -40,7 +40,7 @@ class StateUnreadable(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceIdentity:
-    """The server and database a directory belongs to.
+    """Server and database to which a directory belongs.
 
     timeline: of the server when this was written; it grows when a standby is promoted.
     """
@@ -56,12 +56,12 @@ class SourceIdentity:
 
 
 def stored_identity(config: Config) -> SourceIdentity | None:
-    """The source that the directory belongs to; None for a new one. Raises CheckpointCorrupt."""
+    """Return the source of the directory; None for a new one. Raises CheckpointCorrupt."""
     return checkpoint.load(config.layout.state / IDENTITY_FILE, SourceIdentity)
 
 
 def unreadable(path: Path, error: Exception) -> StateUnreadable:
-    """The error for a state file that cannot be read."""
+    """Return the error for a state file that cannot be read."""
     return StateUnreadable(
         f"{path} cannot be read: {error}",
         hint="Put the file back from a copy, or take the pipeline to a new directory.",

@@ -1,6 +1,6 @@
-"""What a source is asked again and again: its position, what we lack, and what it keeps.
+"""Questions that a source is asked repeatedly: its position, what we lack, and what it keeps.
 
-Not here: what follows from the answers (`penstock.control.lag`).
+Not here: the conclusions (`penstock.control.lag`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ LOOKS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """How far the log goes.
+    """End of the log.
 
-    end: the newest durable flush point that is known. number_next: of the segment that is open or
-    opened next. segments: closed ones on disk; size_bytes: all segments' files. done: CHANGE.DONE
-    is there. has_writer: a process extracts into it now. watermark_us: that of an extractor of this
-    log, as noted before the rest of this was read; see `Watermark`.
+    Attributes:
+        end: The newest durable flush point that is known.
+        number_next: The number of the open segment, or of the next one.
+        segments: Number of closed segments on disk.
+        size_bytes: Size of all segments' files.
+        done: Whether CHANGE.DONE exists.
+        has_writer: Whether a process extracts into it now.
+        watermark_us: That of an extractor of this log, as noted before the rest of this was read;
+            see `Watermark`.
     """
 
     log_id: str = ""
@@ -44,21 +49,26 @@ def _difference(first: int, last: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What a source says of its log behind ours. commit_us: of its first transaction, or None."""
+    """Log of the source that we lack. commit_us: of its first transaction, or None."""
 
     commit_us: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """Where the source is. Positions are 0 where there is none; bytes behind the slot with them.
+    """State of the source.
 
-    counts_bytes: whether positions tell how much lies between them, or that nothing does.
-    now_us: the source's clock when it was asked, microseconds since 1970 UTC: commit times are of
-    it. A server without slots does not know this pipeline: there slot_exists says that there is a
-    log, slot_active that an extractor runs, confirmed is the log's end; and unread is set.
-    bytes_between: of the source's log between two positions; also called after the reader is
-    closed.
+    Attributes:
+        position: Its position; 0 if there is none.
+        now_us: The source's clock when it was asked, microseconds since 1970 UTC: commit times are
+            its times too.
+        slot_exists: Whether there is a slot. A server without slots does not know this pipeline:
+            then it says that there is a log, slot_active that an extractor runs, confirmed is the
+            log's end; and unread is set.
+        confirmed: The slot's confirmed position; 0 if there is none.
+        counts_bytes: Whether positions say how many bytes lie between them, or that none do.
+        bytes_between: Returns bytes of the source's log between two positions; also called after
+            the reader is closed.
     """
 
     position: int
@@ -72,36 +82,36 @@ class SourceState:
 
     @property
     def slot_lag_bytes(self) -> int:
-        """What the source has written behind the slot's confirmed position."""
+        """Bytes that the source has written after the slot's confirmed position."""
         return self.bytes_behind(self.confirmed) if self.slot_exists else 0
 
     def bytes_behind(self, position: int) -> int:
-        """What the source has written behind a position."""
+        """Return the bytes that the source has written after a position."""
         return max(self.bytes_between(position, self.position), 0)
 
 
 class Watermark:
-    """A moment of the source's clock before which every commit is in the log.
+    """Moment of the source's clock before which every commit is in the log.
 
     Derived from looks at the source: once the log has reached the position that the source had at a
     moment, it has everything that was committed until then. For one thread.
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Begin without knowledge."""
         self._us = 0
         self._looks: deque[tuple[int, int]] = deque()
 
     def look(self, position: int, now_us: int) -> None:
-        """The source was at a position. now_us: its clock, read before the position."""
+        """Note the source's position. now_us: its clock, read before the position."""
         while self._looks and self._looks[-1][0] >= position:
-            self._looks.pop()  # later at the same place; or another server's positions
+            self._looks.pop()  # a later time at the same position; or another server's positions
         self._looks.append((position, now_us))
         if len(self._looks) > LOOKS_MAX:
-            self._looks = deque(list(self._looks)[::2])  # far behind, it may be coarse
+            self._looks = deque(list(self._looks)[::2])  # far behind, coarse looks will do
 
-    def reached(self, position: int) -> int:
-        """The log has everything before position: the watermark, 0 where it is not known."""
+    def note_reached(self, position: int) -> int:
+        """Note that the log has everything before position; return the watermark, or 0."""
         while self._looks and self._looks[0][0] <= position:
             self._us = max(self._us, self._looks.popleft()[1])
         return self._us
@@ -109,13 +119,18 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What the source keeps because this pipeline has not confirmed it yet.
+    """Log that the source keeps because this pipeline has not confirmed it yet.
 
-    size_bytes: of its log. age_s: since the oldest file of it was last written; None where the
-    role may not ask. left_bytes: what may still be written before the source throws it away; None
-    where it never does. state: the server's own term (reserved, extended, unreserved, lost).
-    Servers of MySQL's family keep nothing for us: there it is all that they keep, and expires_s is
-    the age at which they delete a file; None where they never do.
+    Servers of MySQL's family keep no log for us: there it is all that they keep.
+
+    Attributes:
+        size_bytes: Its size.
+        age_s: Seconds since its oldest file was last written; None if the role may not ask.
+        left_bytes: Bytes that may still be written before the source deletes it; None if it never
+            does.
+        state: The server's own term (reserved, extended, unreserved, lost).
+        expires_s: The age at which a server of MySQL's family deletes a file; None if it never
+            does.
     """
 
     size_bytes: int
@@ -125,7 +140,7 @@ class Retention:
     expires_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """As the web interface's JSON has it."""
+        """Return it as the JSON of the web interface has it."""
         return {
             "size_bytes": self.size_bytes,
             "age_seconds": None if self.age_s is None else round(self.age_s, 1),
@@ -136,19 +151,19 @@ class Retention:
 
 
 class SourceReader(Protocol):
-    """Who asks the source. Used by one thread; every error comes out typed."""
+    """Reader of the source. Used by one thread; every error is typed."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is closed or lost."""
         ...
 
     def state(self, log: LogEnd) -> SourceState:
-        """The source's position, and what it has written behind our log."""
+        """Return the source's position, and what it has written after the end of our log."""
         ...
 
     def retention(self) -> Retention | None:
-        """What the source keeps of its log; None where it keeps nothing for us."""
+        """Return the log that the source keeps; None if it keeps none for us."""
         ...
 
     def close(self) -> None:
@@ -157,6 +172,6 @@ class SourceReader(Protocol):
 
 
 def open_source(config: Config, *, application_name: str) -> SourceReader:
-    """Connect to a pipeline's source, whichever engine its URL names."""
+    """Connect to a pipeline's source of any engine, by its URL."""
     opened: Callable[[Config, str], SourceReader] = part(config.source.url, "lag")
     return opened(config, application_name)

@@ -1,6 +1,6 @@
-"""What a pipeline leaves at its target: schema `wirekite`, and where asked for its tables.
+"""Leftovers of a pipeline at its target: schema `wirekite`, and on request its tables.
 
-Not here: asking whether it may go (`penstock.control.reset`).
+Not here: the decision to remove them (`penstock.control.reset`).
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from penstock.model.removal import Removal
 from penstock.ports.registry import part
 
 APPLICATION_NAME = "penstock reset"
-TABLES_MAX = 12  # that a line names
+TABLES_MAX = 12  # number that a line names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leftovers:
-    """Things that the target holds of a pipeline.
+    """Things of a pipeline that the target holds.
 
     Attributes:
-        log_id: of the log that it follows; empty if it follows none.
-        removals: what goes.
+        log_id: Id of the log that it follows; empty if it follows none.
+        removals: The things to remove.
     """
 
     log_id: str
     removals: tuple[Removal, ...]
 
 
-def named(tables: Collection[TableName]) -> str:
-    """Tables in a line: the first ones by name."""
+def names_of(tables: Collection[TableName]) -> str:
+    """Return tables in a line: the first ones by name."""
     names = sorted(map(str, tables))
     more = f" and {len(names) - TABLES_MAX} more" if len(names) > TABLES_MAX else ""
     return ", ".join(names[:TABLES_MAX]) + more
@@ -40,24 +40,24 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     """Look at the target, and return what it holds of a pipeline.
 
     Args:
-        url: of the target.
-        tables: of the target, to be emptied with those that it remembers. Those that penstock
-            made are dropped: the next load makes them in the source's present shape. None: its
-            tables stay as they are.
+        url: The target.
+        tables: Tables of the target to empty, with those that it remembers. Those that penstock
+            created are dropped: the next load creates them in the source's present shape. None:
+            its tables stay as they are.
     """
     found: Leftovers = part(url, "leftovers").leftovers(url, tables=tables)
     return found
 
 
-def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
-    """Return how these tables of the target are emptied, those that are there; nothing else goes.
+def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+    """Return how the existing ones of these tables are emptied, and remove nothing else.
 
-    Of a target that several pipelines write, `leftovers` would take the others' tables, too.
+    If several pipelines write a target, `leftovers` would also remove the others' tables.
     """
-    found: tuple[Removal, ...] = part(url, "leftovers").emptied(url, tables)
+    found: tuple[Removal, ...] = part(url, "leftovers").plan_emptying(url, tables)
     return found
 
 
 def remove(url: str, removal: Removal) -> None:
-    """Carry one out. Raises PrivilegeMissing and what else `server_errors` does."""
+    """Carry one out. Raises PrivilegeMissing and the other errors of `server_errors`."""
     part(url, "leftovers").remove(url, removal)

@@ -1,8 +1,8 @@
-"""What the change loader asks of a target of any kind: batches, each applied with its progress.
+"""The change loader's port to a target of any kind: batches, each applied with its progress.
 
-Small, so that what is no database can be one: a table format on files needs no more than this. How
-a database is loaded, through merge tables, is behind it (`penstock.load.sql_target`, which asks
-an engine by `ports/target.py`). Not here: which batch and when (`penstock.load.loader`).
+It is small, so that a target need not be a database: a table format on files needs no more. A
+database is loaded through merge tables by `penstock.load.sql_target`, which implements this and
+asks an engine by `ports/target.py`. Not here: the choice of batches (`penstock.load.loader`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from penstock.ports.target import Applied, Counts, ShapeNote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What a batch must know besides its segments.
+    """Facts that a batch must know besides its segments.
 
-    starts, settled, left_out, only, copied: see `load.plan.Window`. choices: of [target.types].
-    policies: of changes of shape. rows_directory: on a disk that the workers and the loader
-    share, for rows that the target need not hold before they are applied; None where there is none.
-    ships_frames: the workers cannot read the log, and get what they need of it with their tasks.
+    Attributes:
+        starts: See `load.plan.Window`; also settled, left_out, only and copied.
+        choices: Of [target.types].
+        policies: For changes of shape.
+        rows_directory: On a disk that the workers and the loader share, for rows that the target
+            need not hold before they are applied; None if there is none.
+        ships_frames: The workers cannot read the log, and get what they need of it with their
+            tasks.
     """
 
     url: str
@@ -49,59 +53,59 @@ class BatchOptions:
 
 
 class Batch(Protocol):
-    """A batch that is staged: it can be applied, or thrown away at any moment.
+    """Staged batch: it can be applied, or thrown away at any moment.
 
-    The rest of it is the target's business.
+    The target decides about everything else.
     """
 
     @property
     def before(self) -> Applied:
-        """Where the target must be."""
+        """Place where the target must be."""
         ...
 
     @property
     def after(self) -> Applied:
-        """Where it will be."""
+        """Place where the target will be."""
         ...
 
     @property
     def place(self) -> int:
-        """0 or 1: two batches may wait at a time, one being applied and one behind it."""
+        """Number 0 or 1: two batches may wait at a time, one being applied and one after it."""
         ...
 
     @property
     def is_cut(self) -> bool:
-        """Whether it ends inside its last file."""
+        """True if it ends inside its last file."""
         ...
 
     @property
     def whole(self) -> tuple[SegmentFile, ...]:
-        """The files that are done with once it is applied."""
+        """Files that are finished once it is applied."""
         ...
 
     @property
     def size_bytes(self) -> int:
-        """Of those files."""
+        """Size of those files."""
         ...
 
     @property
     def counts(self) -> Counts:
-        """Of its rows."""
+        """Counts of its rows."""
         ...
 
     @property
     def tables(self) -> int:
-        """How many tables have rows in it."""
+        """Number of tables with rows in it."""
         ...
 
     @property
     def heartbeats(self) -> tuple[int, ...]:
-        """When the heartbeats in it were sent, microseconds since 1970 by our own clock."""
+        """Times at which its heartbeats were sent, microseconds since 1970 by our own clock."""
         ...
 
 
 class BatchStager(Protocol):
-    """Stages one batch after the other; to be thrown away after an error."""
+    """Stager of one batch after the other; to be thrown away after an error."""
 
     def stage(
         self,
@@ -112,59 +116,68 @@ class BatchStager(Protocol):
         before: int,
         place: int,
     ) -> Batch:
-        """Stage the rows behind `applied` of these files. session: Spark's.
+        """Stage the rows of these files after `applied`. Raises typed errors.
 
-        files: to be opened by a `log.tail.SegmentOpener`; the last may still be written, and is
-        read up to what was durable when it was found. `applied` may lie inside the first: in a
-        transaction's end, so that a marker with its gsn may have been applied already.
-        before: the rows with a smaller position only, or `model.position.POSITION_MAX`. Raises
-        typed errors; then nothing is left that the next batch in this place would not replace.
+        After an error, the next batch in this place replaces everything that is left.
+
+        Args:
+            files: To be opened by a `log.tail.SegmentOpener`; the last may still be written, and is
+                read up to what was durable when it was found.
+            session: Spark's session.
+            applied: May lie inside the first file: in a transaction's end, so that a marker with
+                its gsn may have been applied already.
+            before: Only rows with a smaller position, or `model.position.POSITION_MAX`.
+            place: The place of the batch.
         """
         ...
 
     def empty_ahead(self) -> None:
-        """Make room for the next batch: all that was staged is applied, and nothing is to do.
+        """Make room for the next batch: all that was staged is applied, and the loader is idle.
 
-        Nothing goes wrong where it does nothing.
+        It may do nothing.
         """
         ...
 
     def close(self) -> None:
-        """Let go of what is staged."""
+        """Release what is staged."""
         ...
 
 
 class Target(Protocol):
-    """Where batches are applied. Errors come out typed, or as `Loading.errors`."""
+    """Target to which batches are applied. Errors are typed, or of `Loading.errors`."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is closed or lost."""
         ...
 
     @property
     def replica(self) -> bool:
-        """Whether nothing there acts on what is written, such as foreign keys."""
+        """True if nothing there acts on what is written, such as foreign keys."""
         ...
 
     def bind(self, log_id: str) -> Applied:
-        """Bind the target to this log; how far it is applied. Raises LogOfAnother."""
+        """Bind the target to this log; return how far it is applied. Raises LogOfAnother."""
         ...
 
     def apply(
         self, batch: Batch, *, table_sync: TableSync | None = None, at: Applied | None = None
     ) -> Mapping[str, float]:
-        """Apply a batch with its progress: all of it, or nothing; the seconds of each step.
+        """Apply a batch with its progress: all of it, or nothing; return the seconds of each step.
 
-        The target is then at `batch.after`. table_sync: the batch is of this table alone, which is
-        then behind it; at: where the target is and stays. Raises AppliedByAnother where the target
-        is not where the batch begins. An error may come though all was applied (a lost COMMIT):
-        what `bind` of a new connection says is so.
+        The target is then at `batch.after`. An error may be raised though all was applied (a lost
+        COMMIT): `bind` of a new connection returns the truth. Raises AppliedByAnother if the target
+        is not where the batch begins.
+
+        Args:
+            batch: The batch.
+            table_sync: The batch is of this table alone, which is then at its end.
+            at: Where the target is and stays.
         """
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that have, or had, a table sync."""
+        """Return the tables that have, or had, a table sync."""
         ...
 
     def write_table_sync(self, rows: Sequence[TableSync], *, at: Applied) -> None:
@@ -176,7 +189,7 @@ class Target(Protocol):
         ...
 
     def forget(self) -> None:
-        """Forget what is known of the target's tables: somebody has altered some."""
+        """Forget the known shapes of the target's tables: some were altered from outside."""
         ...
 
     def close(self) -> None:
@@ -185,7 +198,7 @@ class Target(Protocol):
 
 
 def applied_behind(segment: Segment) -> Applied:
-    """Where a target stands that has applied a segment, or what was durable of one still open."""
+    """Return the place of a target that has applied a segment, or an open one's durable part."""
     end = segment.end
     return Applied(
         segment=segment.number if segment.is_closed else segment.number - 1,
@@ -197,18 +210,18 @@ def applied_behind(segment: Segment) -> Applied:
 
 
 class Loading(Protocol):
-    """A kind of target, as the loader opens it: an engine's part `loading`.
+    """Kind of target, as the loader opens it: an engine's part `loading`.
 
     An engine without this part is a database, loaded through merge tables.
     """
 
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
-        """What its driver raises."""
+        """Classes of errors that its driver raises."""
         ...
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
-        """The typed error for one of the driver's; doing names the work."""
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
+        """Return the typed error for one of the driver's; doing names the work."""
         ...
 
     def open_target(
@@ -225,5 +238,5 @@ class Loading(Protocol):
         ...
 
     def open_stager(self, options: BatchOptions, *, clock: Clock) -> BatchStager:
-        """What stages batches for this target."""
+        """Return the stager of batches for this target."""
         ...

@@ -1,4 +1,4 @@
-"""[merge] of a pipeline file: the logs that become one, as every room reads it."""
+"""[merge] of a pipeline file: the logs that become one, as every package reads it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import StrEnum
 
 MERGE = "merge"
 MERGED = "merged"
-"""What the schemes of the URLs begin with that name a merge as a source."""
+"""Prefix of the schemes of URLs that name a merge as a source."""
 
 
 class OfOneLog(StrEnum):
-    """What becomes of a TRUNCATE, DROP or reload of a table that other logs have rows of, too."""
+    """Action for a TRUNCATE, DROP or reload of a table of which other logs have rows too."""
 
     STOP = "stop"
     LEAVE = "leave"
@@ -19,11 +19,14 @@ class OfOneLog(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSection:
-    """[merge]. logs: the pipeline files of the logs, relative to this file.
+    """[merge].
 
-    join_seconds: how far apart the commits of a global transaction's parts may be.
-    clock_skew_seconds: by how much a server's clock may step back, and servers' clocks may differ
-    without an alarm. split: logs that end, each with those that go on in its place.
+    Attributes:
+        logs: The pipeline files of the logs, relative to this file.
+        join_seconds: How far apart the commits of a global transaction's parts may be.
+        clock_skew_seconds: How far a server's clock may step back, and how much servers' clocks may
+            differ without an alarm.
+        split: Logs that end, each with the logs that continue in its place.
     """
 
     logs: tuple[str, ...]

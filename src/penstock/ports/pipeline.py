@@ -1,7 +1,6 @@
 """A configured pipeline as an engine sees it: what it may know of the log and of the bulk load.
 
-Engines know neither the log nor the loader; what they have to know of them, they ask these
-functions.
+Engines know neither the log nor the loader; they ask these functions for what they need of them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,12 @@ from penstock.ports.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkState:
-    """How far the bulk load is.
+    """Progress of the bulk load.
 
-    copied: all rows are there; finished: keys and indexes as well. planned: tables whose copy has
-    been planned, by their names at the source.
+    Attributes:
+        copied: All rows are loaded.
+        finished: Keys and indexes are created as well.
+        planned: Tables whose copy has been planned, by their names at the source.
     """
 
     copied: bool = False
@@ -28,10 +29,13 @@ class BulkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A configured pipeline.
+    """Configured pipeline.
 
-    log_position: of the newest flush point that the log's own state knows; 0 where there is no log
-    yet, or nothing in it. bulk: read anew at each call, for another process writes it.
+    Attributes:
+        log_position: Returns the position of the newest flush point in the log's own state; 0 if
+            there is no log yet, or nothing in it.
+        bulk: Returns the state of the bulk load; read again at each call, because another process
+            writes it.
     """
 
     config: Config

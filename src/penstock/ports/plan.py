@@ -1,4 +1,4 @@
-"""What a plan asks of the two servers. Not here: the plan (`penstock.control.plan`)."""
+"""Questions of a plan to the two servers. Not here: the plan (`penstock.control.plan`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ APPLICATION_NAME = "penstock plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """A source's server and its captured tables.
+    """Server of a source and its captured tables.
 
-    left_out: the tables that a pattern takes in and that are not captured, each with its reason.
-    problems: why the pipeline cannot start, one sentence each, such as tables that are named and
-    are not there.
+    Attributes:
+        left_out: The tables that match a pattern and are not captured, each with its reason.
+        problems: Why the pipeline cannot start, one sentence each, such as named tables that do not
+            exist.
     """
 
     server: Server
@@ -30,16 +31,17 @@ class SourceFacts:
 
 
 class Planned(Protocol):
-    """An engine's part `plan`."""
+    """Part `plan` of an engine."""
 
     def read_source(self, config: Config, /, *, dropped: Collection[TableName]) -> SourceFacts:
-        """The source. dropped: tables that were followed and may be gone. Raises what connecting
-        and the catalogue do.
+        """Return the facts of the source. Raises the errors of connecting and of the catalogue.
+
+        dropped: tables that were followed and may no longer exist.
         """
         ...
 
     def read_target(self, config: Config, /) -> tuple[Server, int]:
-        """The target, and its lower_case_table_names, 0 where names keep their case."""
+        """Return the target, and its lower_case_table_names, 0 if names keep their case."""
         ...
 
     def problems_between(
@@ -50,7 +52,7 @@ class Planned(Protocol):
         *,
         planned: Collection[TableName],
     ) -> list[str]:
-        """What a target of the same engine would refuse that the source holds, one sentence each.
+        """Return what a target of the same engine would refuse of the source, one sentence each.
 
         planned: tables whose bulk load has been planned already: they are not looked at again.
         """
@@ -58,6 +60,6 @@ class Planned(Protocol):
 
 
 def planned_at(url: str) -> Planned:
-    """The part of the engine that a URL names."""
+    """Return the part `plan` of the engine that a URL names."""
     found: Planned = part(url, "plan")
     return found

@@ -1,4 +1,4 @@
-"""What the bulk load asks of a source: consistent points, definitions and chunks.
+"""The bulk load's port to a source: consistent points, definitions and chunks.
 
 Not here: copying them (`penstock.load.bulk`), the handover's own point (`ports/handover.py`).
 """
@@ -26,14 +26,17 @@ class PointUnfit(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A consistent point of the source: an exported snapshot and its position.
+    """Consistent point of the source: an exported snapshot and its position.
 
     Rows of transactions whose commit record starts before `position` are in the snapshot, all
-    others are not. snapshot_text: what the snapshot holds, because ids are used again after a
-    restart. settled: where snapshots are of several moments, the position up to which changes have
-    to be applied before the tables are equal to the source. definitions: digests of the tables'
-    definitions that certainly held at the point, keyed by name; None where the snapshot itself
-    tells them.
+    others are not.
+
+    Attributes:
+        snapshot_text: The content of the snapshot, because ids are used again after a restart.
+        settled: If snapshots are of several moments, the position up to which changes have to be
+            applied before the tables are equal to the source.
+        definitions: Digests of the tables' definitions that certainly held at the point, by name;
+            None if the snapshot itself has them.
     """
 
     position: Position
@@ -45,7 +48,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRead:
-    """A table that is to be read, and what of it, in order. binary: in COPY's binary format."""
+    """Table to be read, and its columns in order. binary: in COPY's binary format."""
 
     definition: TableDefinition
     columns: tuple[str, ...]
@@ -53,12 +56,12 @@ class TableRead:
 
 
 class Planner(Protocol):
-    """What the bulk load needs to know of the source."""
+    """Facts of the source that the bulk load needs."""
 
     positions: PositionKind  # of the source: how they are parsed and printed
 
     def first_point(self) -> Point | None:
-        """The handover's consistent point; None when there is none, or not any more."""
+        """Return the handover's consistent point; None if there is none, or not any more."""
         ...
 
     def fresh_point(self) -> Point:
@@ -66,15 +69,15 @@ class Planner(Protocol):
         ...
 
     def release(self) -> Position | None:
-        """All rows are copied: release the points that were made.
+        """Release the points that were made, because all rows are copied.
 
-        Where rows were read without a snapshot: the position up to which changes have to be applied
-        before the tables are equal to the source; else None.
+        Returns the position up to which changes have to be applied before the tables are equal to
+        the source, if rows were read without a snapshot; else None.
         """
         ...
 
     def define(self, tables: Sequence[TableName]) -> list[TableDefinition]:
-        """The tables' definitions as they are now."""
+        """Return the present definitions of the tables."""
         ...
 
     def chunks(
@@ -82,16 +85,16 @@ class Planner(Protocol):
     ) -> Mapping[TableName, Sequence[Chunk]]:
         """Cut tables into chunks which together hold each of their rows once.
 
-        Each copy_out gives the columns in order; they may be expressions. A table whose
-        rows cannot be read at this point any more, or whose definition is not the one that it had
-        there, is left out. The source is asked for all tables
-        together: how often does not depend on how many they are.
+        Each copy_out yields the columns in order; they may be expressions. A table is left out if
+        its rows cannot be read at this point any more, or if its definition at the point was
+        another one. The source is asked for all tables together: the number of queries does not
+        depend on theirs.
         """
         ...
 
 
 class Planning(Planner, Protocol):
-    """A planner that keeps the points it makes while a with block is open."""
+    """Planner that keeps the points it makes while a with block is open."""
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -103,28 +106,28 @@ class Planning(Planner, Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let the points go."""
+        """Release the points."""
         ...
 
 
 class HeldPoint(Protocol):
-    """A consistent point whose snapshot lives while a with block is open."""
+    """Consistent point whose snapshot lives while a with block is open."""
 
     @property
     def position(self) -> int:
-        """The point, as an ordered number."""
+        """Position of the point, as an ordered number."""
         ...
 
     @property
     def snapshot_id(self) -> str:
-        """The exported snapshot."""
+        """Id of the exported snapshot."""
         ...
 
 
 def open_planner(config: Config, *, first: Callable[[], Point | None] | None = None) -> Planning:
-    """The planner of a pipeline's source, to be used as a context manager.
+    """Return the planner of a pipeline's source, to be used as a context manager.
 
-    first: called when the load wants the handover's point; None where there is no handover.
+    first: called when the load wants the handover's point; None without a handover.
     """
     made: Callable[..., Planning] = part(config.source.url, "planner")
     return made(config, first=first or (lambda: None))

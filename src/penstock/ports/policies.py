@@ -1,6 +1,6 @@
-"""What becomes of a change of shape: a policy for each kind of change, and one for the others.
+"""Policies for changes of shape: one for each kind of change, and a default.
 
-Pure. Not here: which changes there are (`shape_changes.py`), and how an engine carries them out
+Pure. Not here: the kinds of changes (`shape_changes.py`), and how an engine applies them
 (`alter.py` of its target).
 """
 
@@ -15,12 +15,14 @@ from penstock.model import PenstockError
 
 
 class Policy(StrEnum):
-    """What the loader does when a captured table changes its shape at the source.
+    """Action of the loader when a captured table changes its shape at the source.
 
-    EXCEPTION: stop, with nothing of it applied. EVOLVE: change the target as the source was, stop
-    where that cannot be. TRY_EVOLVE: the same, and as LENIENT where it cannot be, with a note.
-    LENIENT: no column and no value of the target is ever lost. IGNORE: the target's shape stays
-    as it is, what it has no column for is not written.
+    Attributes:
+        EXCEPTION: Stop, with nothing of it applied.
+        EVOLVE: Change the target like the source; stop if that is not possible.
+        TRY_EVOLVE: The same; do as LENIENT if that is not possible, with a note.
+        LENIENT: Never lose a column or value of the target.
+        IGNORE: Keep the target's shape; values without a column are not written.
     """
 
     EXCEPTION = "exception"
@@ -31,7 +33,7 @@ class Policy(StrEnum):
 
 
 class ChangeKind(StrEnum):
-    """A kind of change, under the name that it has in [schemaChanges]."""
+    """Kind of change, with its name in [schemaChanges]."""
 
     ADD_COLUMN = "addColumn"
     DROP_COLUMN = "dropColumn"
@@ -47,7 +49,7 @@ class ChangeKind(StrEnum):
 class SchemaChangeRefused(PenstockError):
     """A table changed its shape, and the policy for that kind of change is to stop.
 
-    `fields`: table, kind and change. Nothing of the change, and nothing behind it, is applied.
+    `fields`: table, kind and change. The change and all later ones are not applied.
     """
 
     code = "TG22"
@@ -55,9 +57,9 @@ class SchemaChangeRefused(PenstockError):
 
 
 class SchemaChangeNotApplied(PenstockError):
-    """A change of shape could not be applied, and try_evolve went on as lenient does.
+    """A change of shape could not be applied, and try_evolve continued as lenient does.
 
-    Kept among a pipeline's past errors; nothing has ended.
+    Kept among a pipeline's past errors; no work has ended.
     """
 
     code = "TG23"
@@ -65,7 +67,7 @@ class SchemaChangeNotApplied(PenstockError):
 
     @classmethod
     def of(cls, table: str, note: str) -> Self:
-        """For a table and its note."""
+        """Return the error for a table and its note."""
         return cls(
             f"{table}: {note}; continued as with lenient",
             hint="The target keeps every column and value. To have the source's shape, alter the "
@@ -76,13 +78,13 @@ class SchemaChangeNotApplied(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """The policy of each kind of change; those that have none of their own have the default's."""
+    """Policy of each kind of change; kinds without one of their own have the default's."""
 
     default: Policy = Policy.EVOLVE
     kinds: Mapping[ChangeKind, Policy] = field(default_factory=dict)
 
     def of(self, kind: ChangeKind) -> Policy:
-        """What becomes of a change of this kind."""
+        """Return the policy for a change of this kind."""
         return self.kinds.get(kind, self.default)
 
     def keeps(self, kind: ChangeKind) -> bool:
@@ -91,11 +93,11 @@ class Policies:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether rows that a TRUNCATE empties at the source stay in the target."""
+        """True if rows that a TRUNCATE empties at the source stay in the target."""
         return self.keeps(ChangeKind.TRUNCATE)
 
     def check(self, kind: ChangeKind, what: str, *, table: str) -> None:
-        """Raise SchemaChangeRefused where a change of this kind shall stop the loader.
+        """Raise SchemaChangeRefused if a change of this kind shall stop the loader.
 
         what: the change as a sentence without a stop.
         """

@@ -1,6 +1,6 @@
 """Positions of the change log as a source's users know them, such as LSNs.
 
-Only a position's own engine prints and reads it. Not here: the positions themselves
+Only a position's own engine prints and parses it. Not here: the positions themselves
 (`penstock.model.position`).
 """
 
@@ -15,23 +15,23 @@ from penstock.ports.registry import part, schemes
 
 
 class Positions(Protocol):
-    """How a pipeline's positions are written."""
+    """Printer and parser of a pipeline's positions."""
 
     def text(self, position: int) -> str:
-        """A position, as the source writes it."""
+        """Return a position as the source writes it."""
         ...
 
     def origin(self, position: int) -> str:
-        """Where a segment that begins at position comes from: the slot, or the binlog's file."""
+        """Return the origin of a segment that begins at position: slot, or the binlog's file."""
         ...
 
     def parse(self, text: str) -> int:
-        """What `text` printed of a position of the source itself. Raises PositionInvalid."""
+        """Parse the `text` of a position of the source itself. Raises PositionInvalid."""
         ...
 
 
 class PlainPositions:
-    """Ordered numbers as they are: for what is not read from a source."""
+    """Ordered numbers as they are, for logs that are not read from a source."""
 
     def text(self, position: int) -> str:
         """See Positions."""
@@ -47,13 +47,13 @@ class PlainPositions:
 
 
 def kind_of(config: Config) -> PositionKind:
-    """How the positions of this pipeline's source itself are parsed and printed."""
+    """Return the kind of this pipeline's source positions, which parses and prints them."""
     found: PositionKind = part(config.source.url, "position")
     return found
 
 
 def kind_in_log(engine: str) -> PositionKind:
-    """How the positions of a log are printed, whoever reads it.
+    """Return the kind of the positions of a log, for every reader of it.
 
     engine: as the identity of the log's source names it, a scheme of the engine's URLs. Raises
     PositionInvalid for an engine that this penstock does not have.
@@ -70,11 +70,11 @@ def kind_in_log(engine: str) -> PositionKind:
 
 
 def has_wide_positions(engine: str) -> bool:
-    """Whether positions of an engine may need more than 64 bits; so with one that is not known."""
+    """Return whether positions of an engine may need over 64 bits; True for an unknown engine."""
     return engine not in schemes() or kind_in_log(engine).BITS > 64
 
 
 def positions_of(config: Config) -> Positions:
-    """How this pipeline's positions are written."""
+    """Return the printer and parser of this pipeline's positions."""
     made: Callable[[Config], Positions] = part(config.source.url, "positions")
     return made(config)

@@ -1,6 +1,6 @@
 """The tables of database or schema `wirekite` of any target, for the other processes.
 
-The loader itself goes through `ports/target.py`. Not here: the tables (`target/progress.py`
+The loader itself uses `ports/target.py`. Not here: the tables (`target/progress.py`
 of each engine).
 """
 
@@ -16,19 +16,19 @@ from penstock.ports.target import Applied
 
 
 class Progress(Protocol):
-    """A session that reads and writes progress; every error comes out typed."""
+    """Session that reads and writes progress; every error is typed."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is closed or lost."""
         ...
 
     def ensure_tables(self) -> None:
-        """Make what is missing. Raises ProgressUnwritable."""
+        """Create missing tables. Raises ProgressUnwritable."""
         ...
 
     def read_action(self) -> str:
-        """RUN, PAUSE or STOP; RUN when there is no row or no table. Raises ActionUnknown."""
+        """Return RUN, PAUSE or STOP; RUN without a row or table. Raises ActionUnknown."""
         ...
 
     def set_action(self, action: str) -> None:
@@ -36,15 +36,15 @@ class Progress(Protocol):
         ...
 
     def read_applied(self) -> Applied:
-        """How far the log is applied; all zero when nothing is, or there is no table yet."""
+        """Return how far the log is applied; all zero if nothing is applied or no table exists."""
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that have, or had, a table sync; see `ports/table_sync.py`."""
+        """Return the tables that have, or had, a table sync; see `ports/table_sync.py`."""
         ...
 
     def read_left_out(self) -> dict[TableName, frozenset[str]]:
-        """By source table the columns that the target does not have, by [schemaChanges]."""
+        """Return by source table the columns that the target lacks, by [schemaChanges]."""
         ...
 
     def begin_segment(self, *, slot: str, file: str, mark: str) -> None:
@@ -52,11 +52,11 @@ class Progress(Protocol):
         ...
 
     def end_segment(self, *, slot: str, file: str, mark: str) -> None:
-        """Close the CE row of a segment; mark: the position behind its last COMMIT."""
+        """Close the CE row of a segment; mark: the position after its last COMMIT."""
         ...
 
     def finished_segments(self, slot: str) -> set[str]:
-        """The files whose CE row is closed."""
+        """Return the files whose CE row is closed."""
         ...
 
     def close(self) -> None:
@@ -65,22 +65,22 @@ class Progress(Protocol):
 
 
 class SharedProgress(Protocol):
-    """A session that reads and moves the applied positions of shared logs (`SHARED_LOG`)."""
+    """Session that reads and moves the applied positions of shared logs (`SHARED_LOG`)."""
 
     def take_over(self, log_id: str, holder: str) -> Applied:
-        """Let nobody commit who has read the position before: where the log begins again.
+        """Take a log over and return where it begins again: no earlier holder can commit any more.
 
-        The number of the segment behind which it does is raised, and with it what a loader must
-        find there. holder: who takes it over. Makes tables and row where they are missing.
+        Increments the segment number after which the log begins, and with it the number that a
+        loader must find there. Creates tables and row if they are missing. holder: the new holder.
         """
         ...
 
     def holder(self, log_id: str) -> str:
-        """Who has taken a shared log over last; empty for nobody."""
+        """Return the last holder of a shared log; empty if there is none."""
         ...
 
     def read_shared(self, log_id: str) -> Applied:
-        """How far a shared log is applied; all zero where there is no row yet."""
+        """Return how far a shared log is applied; all zero without a row."""
         ...
 
     def close(self) -> None:
@@ -89,19 +89,19 @@ class SharedProgress(Protocol):
 
 
 def open_shared_progress(url: str, *, application_name: str) -> SharedProgress:
-    """Connect to a target for its shared logs. Raises what connecting does, PartMissing."""
+    """Connect to a target for its shared logs. Raises the errors of connecting, PartMissing."""
     progress: SharedProgress = part(url, "progress")(url, application_name)
     return progress
 
 
 def progress_beside(directory: Path) -> str:
-    """The URL of the file in this directory that keeps progress where there is no target."""
+    """Return the URL of the file in this directory that keeps progress without a target."""
     engine = next(one for one in engines() if "progress_url" in one.parts)
     url: str = engine.part("progress_url")(directory)
     return url
 
 
 def open_progress(url: str, *, application_name: str) -> Progress:
-    """Connect to a target, whichever engine its URL names."""
+    """Connect to a target of any engine, by its URL."""
     progress: Progress = part(url, "progress")(url, application_name)
     return progress

@@ -1,4 +1,4 @@
-"""What a process needs so that it can connect to a database, whatever machine it is on."""
+"""Requirements of a connection to a database, from any machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from penstock.ports.registry import engine_at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """addresses: host and port, one of which must answer. socket: a socket file, else empty.
+    """Requirements of a connection.
 
-    files: paths of certificates and keys that the URL names.
+    Attributes:
+        addresses: Host and port, one of which must answer.
+        socket: A socket file, or empty.
+        files: Paths of certificates and keys that the URL names.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()
@@ -20,7 +23,7 @@ class Reach:
 
 
 def reach_of(url: str) -> Reach:
-    """What the engine of a URL says, nothing where it does not. Raises EngineUnknown."""
+    """Return the requirements of a URL, empty if its engine names none. Raises EngineUnknown."""
     engine = engine_at(url)
     found: Reach = engine.part("reach")(url) if "reach" in engine.parts else Reach()
     return found

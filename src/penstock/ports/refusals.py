@@ -1,4 +1,4 @@
-"""What a target may refuse, whichever engine it is: one class for each condition.
+"""Refusals of a target of any engine: one class for each condition.
 
 The modules of an engine raise them, with the server's own words and statements in message and hint.
 """
@@ -25,7 +25,7 @@ class StagingLost(PenstockError):
 
 
 class StagingChanged(PenstockError):
-    """A merge table does not hold what this batch staged: lost in a crash, or a late worker's."""
+    """A merge table does not hold the rows of this batch: lost in a crash, or a late worker's."""
 
     code = "LD13"
     retry: ClassVar[Retry] = "backoff"
@@ -38,7 +38,7 @@ class TargetTableMissing(PenstockError):
 
 
 class ProgressUnwritable(PenstockError):
-    """The schema wirekite or its tables cannot be made or written in the target."""
+    """The schema wirekite or its tables cannot be created or written in the target."""
 
     code = "TG02"
 
@@ -50,7 +50,7 @@ class TargetFollowsAnotherLog(PenstockError):
 
 
 class AppliedByAnother(PenstockError):
-    """Somebody else moved the applied position: two loaders are at work on one target."""
+    """Another process moved the applied position: two loaders are at work on one target."""
 
     code = "TG04"
 
@@ -68,13 +68,13 @@ class TargetTypeMissing(PenstockError):
 
 
 class TargetDdlFailed(PenstockError):
-    """The target refused to make a schema, type, table, key or index."""
+    """The target refused to create a schema, type, table, key or index."""
 
     code = "TG12"
 
 
 class TargetSchemaMissing(PenstockError):
-    """A schema is missing in the target and may not be made."""
+    """A schema is missing in the target and may not be created."""
 
     code = "TG13"
 
@@ -110,7 +110,7 @@ class ValueRefused(PenstockError):
 
 
 class TargetRowMissing(PenstockError):
-    """The target lacks rows that the log changes: somebody else writes there, or it drifted."""
+    """The target lacks rows that the log changes: another client writes there, or it drifted."""
 
     code = "TG33"
 
@@ -128,7 +128,7 @@ class TruncateBlocked(PenstockError):
 
 
 class ActionUnknown(PenstockError):
-    """wirekite_action holds a word that is none of RUN, PAUSE and STOP."""
+    """wirekite_action holds another word than RUN, PAUSE and STOP."""
 
     code = "CT40"
 

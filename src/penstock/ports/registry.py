@@ -1,9 +1,9 @@
-"""The engines that there are, by the schemes of their URLs: the one place where they are looked up.
+"""The registry of engines, by the schemes of their URLs: the one place for looking them up.
 
 An engine is a folder of `penstock.engines` or a package that is installed beside us and has an
-entry point in the group `penstock.engines`; either gives a `Descriptor`. A descriptor imports
+entry point in the group `penstock.engines`; either has a `Descriptor`. A descriptor imports
 nothing: it names where each part is, and a part is imported when it is first used, so that no
-driver is needed for an engine that a pipeline does not have.
+driver is needed for an engine that a pipeline does not use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PartMissing(PenstockError):
 
 
 class DriverMissing(PenstockError):
-    """What an engine's part is written with is not installed."""
+    """A package that an engine's part needs is not installed."""
 
     code = "HS34"
     retry = "operator"
@@ -56,25 +56,36 @@ class DriverMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What an engine is, without importing anything of it.
+    """Description of an engine, without importing anything of it.
 
-    name: of its folder. shown: its name for people. schemes: of its URLs, each with the engine's
-    name in the table of types (`codec.types`). parts: by name, as `module` or `module:attribute`;
-    an engine cannot be what it has no part for. options: keys of a section of the pipeline file
-    that are this engine's alone. start_keys: those of them that say where a new log begins, which a
-    handover finds automatically. begins: where a new change log of it begins, in words, and what to
-    do in place of another engine's parameter. example: a URL. has_same_types: every type is the
-    same in every version, so that between two of its servers nothing is translated or chosen.
-    has_schemas: its tables are named by database, schema and name. names_alone: by a name alone.
-    logs_computed: its log has the values that the server computes. worker_modules: what its tasks
-    need in Spark's workers, imported before these are forked where its driver is installed.
-    lends_snapshots: executors read a snapshot of it through the process that took it.
-    has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
-    has_table_requests: a log of it takes tables in, leaves them out and copies them again.
-    sends_heartbeats: its extractor writes them, with heartbeatSeconds.
-    has_later_points: its rows can be read at other moments than the log's beginning.
-    extra: of our package, which installs the engine's driver; empty where there is none. libraries:
-    names for `import` of what the extra installs.
+    An engine cannot have a role for which it has no part.
+
+    Attributes:
+        name: Name of its folder.
+        shown: Its name for people.
+        schemes: Schemes of its URLs, each with the engine's name in the table of types
+            (`codec.types`).
+        parts: By name, as `module` or `module:attribute`.
+        options: Keys of a section of the pipeline file that only this engine has.
+        start_keys: The options that say where a new log begins, which a handover finds
+            automatically.
+        begins: Where a new change log of it begins, in words, and what to do in place of another
+            engine's parameter.
+        example: A URL.
+        has_same_types: Every type is the same in every version, so that between two of its servers
+            nothing is translated or chosen.
+        has_schemas: Its tables are named by database, schema and name.
+        names_alone: Its tables are named by a name alone.
+        logs_computed: Its log has the values that the server computes.
+        worker_modules: Modules that its tasks need in Spark's workers, imported before these are
+            forked if its driver is installed.
+        has_nodes: [source] url may be a list, which parts get as one text (`split_urls`).
+        lends_snapshots: Executors read a snapshot of it through the process that took it.
+        has_table_requests: A log of it can add, leave out and copy tables by request.
+        sends_heartbeats: Its extractor writes them, with heartbeatSeconds.
+        has_later_points: Its rows can be read at other moments than the log's beginning.
+        extra: The extra of our package that installs the engine's driver; empty if there is none.
+        libraries: Names for `import` of the packages that the extra installs.
     """
 
     name: str
@@ -99,7 +110,7 @@ class Descriptor:
     libraries: tuple[str, ...] = ()
 
     def part(self, name: str) -> Any:
-        """Import a part. Raises PartMissing where the engine does not have it, DriverMissing."""
+        """Import a part. Raises PartMissing if the engine does not have it, DriverMissing."""
         where = self.parts.get(name)
         if where is None:
             raise PartMissing(
@@ -125,34 +136,34 @@ class Descriptor:
 
 @cache
 def engines() -> tuple[Descriptor, ...]:
-    """All engines: ours, then those that are installed beside us."""
+    """Return all engines: ours, then those that are installed beside us."""
     ours = [import_module(f"{ENTRY_POINTS}.{name}").DESCRIPTOR for name in BUILT_IN]
     others = [point.load() for point in entry_points(group=ENTRY_POINTS)]
     return (*ours, *others)
 
 
 def schemes() -> dict[str, Descriptor]:
-    """The engine of each URL scheme."""
+    """Return the engine of each URL scheme."""
     return {scheme: engine for engine in engines() for scheme in engine.schemes}
 
 
 def joined_urls(urls: Iterable[str]) -> str:
-    """A list of nodes' URLs as one text: with a space behind each."""
+    """Return a list of nodes' URLs as one text: with a space after each."""
     return "".join(f"{one} " for one in urls)
 
 
 def is_list(text: str) -> bool:
-    """Whether it is of joined_urls(), of one URL perhaps."""
+    """Return whether a text is from joined_urls(), perhaps of one URL."""
     return text.endswith(" ")
 
 
 def split_urls(text: str) -> list[str]:
-    """The URLs of such a text; of one that is none, itself."""
+    """Return the URLs of such a text, or another text itself."""
     return re.split(r" (?=[a-z]+://)", text.removesuffix(" "))
 
 
 def engine_at(url: str) -> Descriptor:
-    """The engine that a URL names. Raises EngineUnknown."""
+    """Return the engine that a URL names. Raises EngineUnknown."""
     scheme, separator, _ = url.partition("://")
     found = schemes().get(scheme.lower()) if separator else None
     if found is not None:
@@ -167,9 +178,9 @@ def engine_at(url: str) -> Descriptor:
 
 
 def _shown_schemes() -> Iterator[str]:
-    """One scheme for each name of the table of types: postgres:// is postgresql:// once more.
+    """Yield one scheme for each name of the table of types: postgres:// is postgresql:// again.
 
-    Of engines that a pipeline file may name.
+    Only engines that a pipeline file may name are listed.
     """
     seen: set[str] = set()
     for engine in (one for one in engines() if "options" in one.parts):
@@ -180,22 +191,22 @@ def _shown_schemes() -> Iterator[str]:
 
 
 def part(url: str, name: str) -> Any:
-    """A part of the engine that a URL names. Raises EngineUnknown, PartMissing."""
+    """Return a part of the engine that a URL names. Raises EngineUnknown, PartMissing."""
     return engine_at(url).part(name)
 
 
 def engine_with_types(types: str) -> Descriptor:
-    """The engine that has this name in the table of types."""
+    """Return the engine that has this name in the table of types."""
     return next(engine for engine in engines() if types in engine.schemes.values())
 
 
 def types_at(url: str) -> str:
-    """The name that the table of types has for the engine of a URL. Raises EngineUnknown."""
+    """Return the name of a URL's engine in the table of types. Raises EngineUnknown."""
     scheme = url.partition("://")[0].lower()
     return engine_at(url).schemes[scheme]
 
 
 def same_types(first: str, second: str) -> bool:
-    """Whether two URLs name servers that have the same types."""
+    """Return whether two URLs name servers that have the same types."""
     alike = engine_at(first).has_same_types and engine_at(second).has_same_types
     return alike and types_at(first) == types_at(second)

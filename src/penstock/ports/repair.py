@@ -1,8 +1,8 @@
-"""Writing rows anew in the target where they differ from the source's: the port.
+"""The port of a repair: rows of the target that differ from the source's are written again.
 
 All of it is one target transaction: a row with the applied position is locked first, so that no
 loader commits meanwhile; rows that differ are deleted, and copied from the source as in the bulk
-load. Not here: which rows differ, and when it may be done (`control`).
+load. Not here: the rows that differ, and when a repair is permitted (`control`).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class TargetMoved(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairTable:
-    """A table to repair. definition: the source's; target: its name in the target."""
+    """Table to repair. definition: the source's; target: its name in the target."""
 
     definition: TableDefinition
     target: TableName
 
 
 class RepairTarget(Protocol):
-    """A connection that repairs. Errors come out typed, and then nothing is changed."""
+    """Connection that repairs. Errors are typed, and after one nothing is changed."""
 
     @property
     def replica(self) -> bool:
-        """Whether foreign keys do not act on what it writes."""
+        """True if foreign keys do not act on its writes."""
         ...
 
     def transaction(self) -> AbstractContextManager[object]:
-        """The one transaction."""
+        """Return the one transaction."""
         ...
 
     def hold(self, expected: Applied) -> None:
@@ -60,40 +60,40 @@ class RepairTarget(Protocol):
         ...
 
     def delete(self, table: TableName, condition: str) -> int:
-        """Delete rows; how many."""
+        """Delete rows; return how many."""
         ...
 
     def copy(self, task: ChunkTask, reader: BulkReader) -> int:
-        """Copy rows; how many."""
+        """Copy rows; return how many."""
         ...
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """The rows of a query, inside the transaction."""
+        """Return the rows of a query, inside the transaction."""
         ...
 
     def close(self) -> None:
-        """Close the connection; what is not committed is rolled back."""
+        """Close the connection; uncommitted work is rolled back."""
         ...
 
 
 def open_repair(url: str, servers: ServerPair | None, namespaces: dict[str, str]) -> RepairTarget:
-    """Connect to a target, whichever engine its URL names. servers: None: same types."""
+    """Connect to a target of any engine, by its URL. servers: None: same types."""
     target: RepairTarget = part(url, "repair")(url, servers, namespaces)
     return target
 
 
 def own_columns(table: TableName, own: list[str]) -> RepairRefused:
-    """The error for a table that would lose the values of columns that the source does not have."""
+    """Return the error for a table that would lose values of columns that the source lacks."""
     return RepairRefused(
         f"target table {table} has columns that the source does not have: {', '.join(own)}",
-        hint="Their values would be lost with the rows that are written anew: write the rows that "
+        hint="Their values would be lost with the rows that are written again: write the rows that "
         "differ by hand, or drop these columns first.",
         table=str(table),
     )
 
 
-def moved(expected: Applied, found: int) -> TargetMoved:
-    """The error for a target that a loader has written meanwhile."""
+def target_moved(expected: Applied, found: int) -> TargetMoved:
+    """Return the error for a target that a loader has written meanwhile."""
     return TargetMoved(
         f"the target was compared at gsn {expected.gsn} and is at gsn {found} now",
         hint="Run `penstock verify --repair` again.",

@@ -22,7 +22,7 @@ logger = structlog.get_logger()
 
 
 class ResendRefused(PenstockError):
-    """Rows of a table cannot be put into the log again: it is not there, or not captured."""
+    """Rows of a table cannot be put into the log again: it does not exist, or is not captured."""
 
     code = "PS20"
     retry = "never"
@@ -36,14 +36,14 @@ class ResendCancelled(PenstockError):
 
 
 class RequestFiles:
-    """The two state files. Used by the extractor's thread."""
+    """The two state files of requests and answers. The extractor's thread uses them."""
 
     def __init__(self, state: StateFiles) -> None:
-        """Nothing is read yet."""
+        """Keep the state's folder; read nothing yet."""
         self._state = state
 
     def read(self) -> tuple[TableRequests, CaptureAnswers]:
-        """The requests, and the answers to them. Raises CheckpointCorrupt."""
+        """Return the requests, and the answers to them. Raises CheckpointCorrupt."""
         requests = self._state.load(REQUESTS_FILE, TableRequests) or TableRequests()
         return requests, self._state.load(CAPTURED_FILE, CaptureAnswers) or CaptureAnswers()
 
@@ -79,7 +79,7 @@ class RequestFiles:
 
 
 def resend_cancelled(table: TableName, start: int, current: int) -> ResendCancelled:
-    """The error for a table that changed its shape or its place meanwhile. Numbers: versions."""
+    """Return the error for a table that changed its shape or place meanwhile. Numbers: versions."""
     return ResendCancelled(
         f"the resend was cancelled: {table} changed its shape or its place while its rows were "
         f"read, from version {start} to {current}",
@@ -89,7 +89,7 @@ def resend_cancelled(table: TableName, start: int, current: int) -> ResendCancel
 
 
 def table_unknown(table: TableName) -> ResendRefused:
-    """The error for a table that is not there."""
+    """Return the error for a table that does not exist."""
     return ResendRefused(
         f"there is no table {table}",
         hint="Write names as schema.table, as the catalogue has them; penstock plan FILE lists "
@@ -99,7 +99,7 @@ def table_unknown(table: TableName) -> ResendRefused:
 
 
 def table_not_captured(table: TableName, reader: str) -> ResendRefused:
-    """Return the error for a table that is not captured. reader: what the pipeline reads with."""
+    """Return the error for a table that is not captured. reader: the pipeline's way of reading."""
     return ResendRefused(
         f"{table} is not captured by {reader}: the change log has none of its changes",
         hint=f"Have it captured first: penstock table add FILE {table}",

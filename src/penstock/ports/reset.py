@@ -1,6 +1,6 @@
-"""What a pipeline has made at its source, and taking it back.
+"""Things that a pipeline has made at its source, and their removal.
 
-Not here: asking whether it may go (`penstock.control.reset`).
+Not here: the decision to remove them (`penstock.control.reset`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from penstock.ports.registry import part
 
 
 class SourceReset(Protocol):
-    """An engine's part `reset`."""
+    """Part `reset` of an engine."""
 
-    def found(self, config: Config, handover: Handover | None, /) -> Iterator[Removal]:
-        """What there is to take back. Raises DirectoryOfOtherSource where the source is another."""
+    def find_removals(self, config: Config, handover: Handover | None, /) -> Iterator[Removal]:
+        """Yield the removals. Raises DirectoryOfOtherSource if the source is another one."""
         ...
 
     def owner(self, config: Config, /, *, log_id: str) -> str:
-        """The owner of what is found, in words; empty where that is not known, or nobody's.
+        """Return the owner of the findings, in words; empty if it is unknown or there is none.
 
-        log_id: of our log, or empty. Raises a typed error where it is certainly another pipeline's.
+        log_id: of our log, or empty. Raises a typed error if another pipeline is certainly the
+        owner.
         """
         ...
 
     def remove(self, config: Config, handover: Handover | None, removal: Removal, /) -> None:
-        """Carry one out. Raises PrivilegeMissing and what a connection does."""
+        """Carry one out. Raises PrivilegeMissing and the errors of a connection."""
         ...
 
 
 def reset_of(config: Config) -> SourceReset:
-    """The part of the engine that a pipeline's source URL names."""
+    """Return the part `reset` of the engine that a pipeline's source URL names."""
     found: SourceReset = part(config.source.url, "reset")
     return found

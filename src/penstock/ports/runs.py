@@ -1,6 +1,6 @@
 """Runs between the thread that decodes and the extractor's: a queue with bounds.
 
-Besides runs it carries the place where nothing is pending, for an idle source whose position moves.
+Besides runs it carries the place with nothing pending, for an idle source whose position moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BYTE_COUNT_MAX = 128 * 1024 * 1024
 
 
 class RunQueue:
-    """One stream's runs, in order. `put` and `idle` belong to one thread, the rest to another."""
+    """Runs of one stream, in order. `put` and `idle` belong to one thread, the rest to another."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class RunQueue:
         byte_count_max: int = BYTE_COUNT_MAX,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Begin behind position. idle_flush_s: how often an idle stream gives an empty run."""
+        """Begin after position. idle_flush_s: how often an idle stream emits an empty run."""
         self.closing = threading.Event()
         self._idle_flush_s = idle_flush_s
         self._run_count_max = run_count_max
@@ -48,7 +48,7 @@ class RunQueue:
     # -- the thread that decodes -------------------------------------------------------------
 
     def put(self, run: Run, byte_count: int) -> None:
-        """Add a run, waiting for room; when the queue is being closed it takes all."""
+        """Add a run, waiting for room; while the queue is being closed it takes every run."""
         with self._changed:
             while not self._has_room(byte_count) and not self.closing.is_set():
                 self._changed.wait(WAIT_S)
@@ -67,20 +67,20 @@ class RunQueue:
         )
 
     def idle(self, end: FlushPoint) -> None:
-        """Nothing is pending, and the source is at end."""
+        """Note that nothing is pending, and the source is at end."""
         with self._changed:
             self._idle = end
             self._known_end = end.position
             self._changed.notify_all()
 
     def hurry(self) -> None:
-        """The source waits for its position: give the place of `idle` at once."""
+        """Emit the place of `idle` at once: the source waits for its position."""
         with self._changed:
             self._urgent = True
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """What broke the stream: raised by `next` after the runs that are there."""
+        """Keep the error that broke the stream: `next` raises it after the runs in the queue."""
         with self._changed:
             self._error = self._error or error
             self._changed.notify_all()
@@ -89,32 +89,32 @@ class RunQueue:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether runs wait to be taken."""
+        """True if runs wait to be taken."""
         return bool(self._queue)
 
     @property
     def is_broken(self) -> bool:
-        """Whether the stream has failed."""
+        """True if the stream has failed."""
         return self._error is not None
 
     @property
     def known_end(self) -> int:
-        """Up to where the stream has come."""
+        """Position up to which the stream has arrived."""
         return self._known_end
 
     def close(self) -> None:
-        """Let a thread that waits for room go on."""
+        """Let a thread that waits for room continue."""
         self.closing.set()
         with self._changed:
             self._changed.notify_all()
 
     def has_given(self, position: int) -> bool:
-        """Whether the stream is past position and all before it was taken."""
+        """Return whether the stream is past position and all before it was taken."""
         with self._changed:
             return not self._queue and not self._mid_transaction and self._known_end >= position
 
     def next(self, timeout_s: float) -> Run | None:
-        """The next run, or None when there is none in time; raises what broke the stream."""
+        """Return the next run, or None if there is none in time; raises the stream's error."""
         deadline = self._clock.monotonic_s() + timeout_s
         with self._changed:
             while True:

@@ -16,7 +16,7 @@ TLS_OFF = "off"
 
 
 class Dialect(StrEnum):
-    """Which server's behaviour clients find where servers of the protocol differ."""
+    """Server whose behaviour clients find, in details in which servers of the protocol differ."""
 
     POSTGRES = "postgres"
     YUGABYTE = "yugabyte"
@@ -31,12 +31,17 @@ class PublicationSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSection:
-    """[serve]. listen: host:port. users: name to password, from the environment.
+    """[serve].
 
-    tls: certificate and key, files relative to the pipeline file; TLS_OFF: clients anywhere may
-    come without; None: clients of this machine alone. server_version: what is claimed.
-    max_slot_wal_keep_size: bytes of the log that one slot may hold, -1: no limit. sync_slot_age:
-    after so long a slot of a table's copy that no client has asked for is dropped.
+    Attributes:
+        listen: host:port.
+        users: Password by name, from the environment.
+        tls: Certificate and key, files relative to the pipeline file; TLS_OFF: clients of any
+            machine may connect without TLS; None: only clients of this machine may.
+        server_version: The claimed version.
+        max_slot_wal_keep_size: Bytes of the log that one slot may hold, -1: no limit.
+        sync_slot_age: The age at which a slot of a table's copy is dropped if no client has asked
+            for it.
     """
 
     listen: str = "127.0.0.1:5434"

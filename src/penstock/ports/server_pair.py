@@ -12,12 +12,15 @@ from penstock.model import TableDefinition
 
 
 class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a table's rows are read for another engine. Also what bulk.json holds of it. columns:
-    their names, in order.
+    """Reading plan of a table's rows for another engine; bulk.json holds it too.
 
-    expressions: what the source's SELECT lists. cells: how those are written; lines: how columns of
-    its COPY are. templates: what LOAD DATA computes of each value, `{}` for the value itself.
-    enums: columns in which an empty text is the value 0 of an ENUM, not a label.
+    Attributes:
+        columns: Their names, in order.
+        expressions: The list of the source's SELECT.
+        cells: The form in which the expressions are written.
+        lines: The form of the columns of its COPY.
+        templates: What LOAD DATA computes of each value, `{}` for the value itself.
+        enums: Columns in which an empty text is the value 0 of an ENUM, not a label.
     """
 
     columns: tuple[str, ...]
@@ -30,12 +33,12 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPair:
-    """The two servers of a load, and the user's choices for what may get lost."""
+    """The two servers of a load, and the user's choices for values that may get lost."""
 
     source: Server
     target: Server
     choices: Choices = NO_CHOICES
 
     def mappings(self, definition: TableDefinition) -> dict[str, Mapping]:
-        """How each column is held in the target."""
+        """Return how each column is held in the target."""
         return map_table(definition, self.source, self.target, choices=self.choices)

@@ -1,6 +1,7 @@
-"""Where workers reach the process that passes a snapshot's sessions on: a point of the bulk load.
+"""Address at which workers reach the process that lends a snapshot's sessions.
 
-For engines whose servers export no snapshots. Not here: who listens there (the engine).
+For engines whose servers export no snapshots; such a point is of the bulk load. Not here: the
+listener (the engine).
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from penstock.host.listen import ListenFailed, PortTaken, listening_from, own_ad
 from penstock.ports.config import SparkSection
 
 LOOPBACK = "127.0.0.1"
-PORTS = 16  # as many as Spark tries from a port that is given
+PORTS = 16  # as many as Spark tries from a given port
 ADDRESS_HINT = (
     "Set [spark] snapshotAddress to HOST:PORT of the machine that runs penstock, as executors "
     "reach it, and let its firewall pass that port and the 15 behind it."
 )
-# A network that there is nowhere: it leads to the address of the default route.
+# A network that does not exist: it leads to the address of the default route.
 ANYWHERE = "192.0.2.1"
 _BRACKETED = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::(\d+))?\Z")
 _PLAIN = re.compile(r"([^\s:/\[\]]+)(?::(\d+))?\Z")
@@ -28,7 +29,13 @@ _BARE_V6 = re.compile(r"([0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotAddress:
-    """host: as workers reach it. bind: where to listen. port: the first to try; 0: any free one."""
+    """Address of this process for workers.
+
+    Attributes:
+        host: The address at which workers reach it.
+        bind: The address to listen at.
+        port: The first port to try; 0: any free one.
+    """
 
     host: str = LOOPBACK
     bind: str = LOOPBACK
@@ -36,10 +43,10 @@ class SnapshotAddress:
 
 
 def snapshot_address(spark: SparkSection) -> SnapshotAddress:
-    """Where this pipeline's workers reach this process; loopback where they share its machine.
+    """Return where this pipeline's workers reach this process; loopback on the same machine.
 
-    As [spark] snapshotAddress says; else Spark's own driver host, or this machine's address as the
-    cluster's master sees it.
+    The value of [spark] snapshotAddress; else Spark's own driver host, or this machine's address as
+    the cluster's master sees it.
     """
     if spark.is_local:
         return SnapshotAddress()
@@ -53,7 +60,7 @@ def snapshot_address(spark: SparkSection) -> SnapshotAddress:
 
 
 def listen_at(at: SnapshotAddress) -> socket.socket:
-    """Listen there. Raises ListenFailed."""
+    """Listen at this address. Raises ListenFailed."""
     try:
         return listening_from(at.bind, at.port, PORTS if at.port else 1)
     except (ListenFailed, PortTaken) as error:
@@ -64,7 +71,7 @@ def listen_at(at: SnapshotAddress) -> socket.socket:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """HOST, HOST:PORT or [V6]:PORT as host and port; 0 where there is none. Raises ValueError."""
+    """Split HOST, HOST:PORT or [V6]:PORT into host and port, or 0. Raises ValueError."""
     found = _BRACKETED.match(text) or _PLAIN.match(text)
     if found is None:
         if bare := _BARE_V6.match(text):
@@ -77,11 +84,11 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def _host_of_spark(master: str) -> str:
-    """What Spark takes where spark.driver.host is not set, as far as it can be known."""
+    """Return the host that Spark uses without spark.driver.host, as far as it can be known."""
     for name in ("SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"):
         if given := os.environ.get(name):
             return given
-    if master.startswith("local"):  # executors of their own, on this machine
+    if master.startswith("local"):  # separate executors, on this machine
         return LOOPBACK
     first = master.rpartition("//")[2].partition(",")[0]
     return own_address(first.rpartition(":")[0] or ANYWHERE)

@@ -1,4 +1,4 @@
-"""What the extractor asks of a database engine, and what it gives it in return.
+"""The extractor's port to a database engine, and what the engine gets in return.
 
 One class per engine implements `SourceEngine` (`source/source_engine.py` of each); the loop of
 document 000 in `penstock.extract` knows nothing else of them. Engines do not know the log: they
@@ -26,7 +26,7 @@ class StateFiles(Protocol):
     """Small files of a pipeline, by name, replaced whole and durably."""
 
     def load(self, name: str, kind: type[State]) -> State | None:
-        """What was saved under this name; None for nothing. Raises CheckpointCorrupt."""
+        """Return what was saved under this name, or None. Raises CheckpointCorrupt."""
         ...
 
     def save(self, name: str, state: Any) -> None:
@@ -36,9 +36,13 @@ class StateFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlace:
-    """Where an engine works. spill: directory of side files. run: directory of what is for show.
+    """Place where an engine works.
 
-    log_id: returns the log's, from the first attempt on. base: the tables as the log has them.
+    Attributes:
+        spill: The directory of side files.
+        run: The directory of files for display.
+        log_id: Returns the log's id, from the first attempt on.
+        base: The tables as the log has them.
     """
 
     state: StateFiles
@@ -52,11 +56,13 @@ class EnginePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What the log has to know of a source.
+    """Facts about a source that the log has to know.
 
-    identity: what must never change in the life of a log. resend_from: the position from which on
-    the source certainly sends again; None: not known, or it has lost what we have not saved. begin:
-    where an empty log begins, 0 where the source decides.
+    Attributes:
+        identity: Values that must never change in the life of a log.
+        resend_from: The position from which on the source certainly sends again; None: not known,
+            or it has lost changes that we have not saved.
+        begin: Where an empty log begins, 0 if the source decides.
     """
 
     identity: Mapping[str, str]
@@ -66,32 +72,32 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEnd:
-    """How far the server's log reaches, 0: not known. now_us: its clock, read before that."""
+    """End of the server's log, 0: not known. now_us: its clock, read before that."""
 
     position: int = 0
     now_us: int = 0
 
 
 class StreamCounted(Protocol):
-    """What has come over a stream, for display."""
+    """Counts of what a stream has received, for display."""
 
     @property
     def byte_count(self) -> int:
-        """Bytes received."""
+        """Number of bytes received."""
         ...
 
     @property
     def ignored_row_count(self) -> int:
-        """Rows of tables that are not captured, where the source reports them."""
+        """Rows of tables that are not captured, if the source reports them."""
         ...
 
 
 class SourceStream(Protocol):
-    """One connection's stream. All methods belong to the extractor's thread."""
+    """Stream of one connection. All methods belong to the extractor's thread."""
 
     @property
-    def counted(self) -> StreamCounted:
-        """What has come so far."""
+    def counts(self) -> StreamCounted:
+        """Counts of what was received so far."""
         ...
 
     @property
@@ -100,44 +106,44 @@ class SourceStream(Protocol):
         ...
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """The next run, None when there is none in time; raises what broke the stream."""
+        """Return the next run, None if there is none in time; raises the stream's error."""
         ...
 
     def has_given(self, position: int) -> bool:
-        """Whether everything before position was given out by `next_run`."""
+        """Return whether `next_run` has returned everything before position."""
         ...
 
     def ask_for_position(self) -> None:
-        """Have a silent server say how far it is."""
+        """Ask a silent server for its position."""
         ...
 
     def acknowledge(self, position: int) -> None:
-        """Everything before position is durable in the log."""
+        """Confirm that everything before position is durable in the log."""
         ...
 
 
 class Ranges(Protocol):
-    """Reading in large pieces while far behind."""
+    """Reader of large pieces while far behind."""
 
     def is_worth_it(self) -> bool:
-        """Whether another range should be read, rather than streamed."""
+        """Return whether another range should be read, rather than streamed."""
         ...
 
     def read_range(self) -> Iterator[Run]:
-        """One range's transactions."""
+        """Yield one range's transactions."""
         ...
 
     def advance(self) -> None:
-        """The range is durable in the log."""
+        """Note that the range is durable in the log."""
         ...
 
 
 class LogAccess(Protocol):
-    """The log as an engine may use it between two transactions."""
+    """Log as an engine may use it between two transactions."""
 
     @property
     def durable(self) -> FlushPoint:
-        """The last flush point."""
+        """Last flush point."""
         ...
 
     def write(self, run: Run) -> None:
@@ -145,74 +151,74 @@ class LogAccess(Protocol):
         ...
 
     def flush(self) -> None:
-        """Make it durable, and acknowledge."""
+        """Make the log durable, and acknowledge."""
         ...
 
     def close_segment(self) -> None:
-        """Close the open segment: what is in it without a transaction is read from then on."""
+        """Close the open segment: readers then see what it holds outside of a transaction."""
         ...
 
 
 class SourceEngine(Protocol):
-    """One source of one pipeline, over all its connections."""
+    """Source of one pipeline, over all its connections."""
 
     @property
     def name(self) -> str:
-        """What reads the source, as its server knows it: the slot, the replica's id."""
+        """Name of our reader at the server: the slot, the replica's id."""
         ...
 
     def begin(self, place: EnginePlace) -> Origin:
-        """Called once, before the log is opened: the source's identity."""
+        """Return the source's identity; called once, before the log is opened."""
         ...
 
     def server_end(self) -> ServerEnd:
-        """How far the server's log reaches, on a connection of its own."""
+        """Return the end of the server's log, on a connection of its own."""
         ...
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """Who commits heartbeats at the source, for a with block; connects with the first one.
+        """Return the sender of heartbeats, for a with block; connects with the first one.
 
-        Called with the time that it comes back with, as `sent_us` of a HEARTBEAT marker, in this
-        pipeline's stream and in no other. Raises typed errors.
+        Each call commits a heartbeat at the source. The time that it is called with is `sent_us` of
+        a HEARTBEAT marker in this pipeline's stream and in no other. Raises typed errors.
         """
         ...
 
     def text(self, position: int) -> str:
-        """A position as the source writes it."""
+        """Return a position as the source writes it."""
         ...
 
     def bytes_between(self, first: int, last: int, /) -> int:
-        """How much log of the source lies between two positions."""
+        """Return the bytes of the source's log between two positions."""
         ...
 
     def attempt(self) -> AbstractContextManager[None]:
-        """What one attempt to stream needs beside the stream itself, for a with block."""
+        """Return what one attempt to stream needs beside the stream itself, for a with block."""
         ...
 
     def ranges(self, durable: FlushPoint, /) -> AbstractContextManager[Ranges] | None:
-        """What reads ranges while far behind; None where that is not done."""
+        """Return the reader of ranges while far behind; None if ranges are not read."""
         ...
 
     def stream(self, durable: FlushPoint) -> AbstractContextManager[SourceStream]:
-        """A stream that goes on behind a flush point; entering it connects."""
+        """Return a stream that continues after a flush point; entering it connects."""
         ...
 
     def saw(self, run: Run, /) -> None:
-        """A run was written to the log."""
+        """Note that a run was written to the log."""
         ...
 
     def before_flush(self, end: FlushPoint, /) -> None:
-        """What was written up to end is about to become durable."""
+        """Prepare for what was written up to end to become durable."""
         ...
 
     def has_outstanding(self) -> bool:
-        """Whether something has to be done about tables before the source counts as idle."""
+        """Return whether work on tables remains before the source counts as idle."""
         ...
 
     def tend(self, log_access: LogAccess, /) -> None:
-        """Between transactions: do what has to be done about tables."""
+        """Do the outstanding work on tables; called between transactions."""
         ...
 
     def is_loss(self, error: PenstockError) -> bool:
-        """Whether an error says that the source no longer has what the log does not hold."""
+        """Return whether an error says that the source has lost changes that the log lacks."""
         ...

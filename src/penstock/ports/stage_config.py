@@ -16,7 +16,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|m|s)", re.ASCII)
 
 
 def seconds(duration: Duration) -> float:
-    """A duration of the file in seconds. Raises ValueError."""
+    """Return a duration of the file in seconds. Raises ValueError."""
     if isinstance(duration, int | float):
         if not 0 <= duration < 2**31:
             raise ValueError(duration)
@@ -30,7 +30,7 @@ def seconds(duration: Duration) -> float:
 
 
 class StageMode(StrEnum):
-    """How staged mutations are applied."""
+    """Method by which staged mutations are applied."""
 
     AUTO = "auto"
     CONSISTENT = "consistent"
@@ -39,7 +39,7 @@ class StageMode(StrEnum):
 
 
 class Authentication(StrEnum):
-    """Who may post."""
+    """Check of senders."""
 
     JWT = "jwt"
     TOKEN = "token"  # noqa: S105 - a word of the file
@@ -47,7 +47,7 @@ class Authentication(StrEnum):
 
 
 class PartitionFormat(StrEnum):
-    """How a changefeed lays its files out: a folder a day or an hour, or none."""
+    """Layout of a changefeed's files: a folder a day or an hour, or none."""
 
     DAILY = "daily"
     FLAT = "flat"
@@ -58,7 +58,7 @@ class PartitionFormat(StrEnum):
 class StagingSection:
     """[staging]. url: of the staging database. retire_offset: how long applied rows stay there.
 
-    Where there is [stage], that has the key retireOffset.
+    With [stage], the key retireOffset is in that section.
     """
 
     url: str = field(repr=False)
@@ -67,18 +67,25 @@ class StagingSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSection:
-    """[stage]. listen: host:port. Windows and delays: see `Duration`.
+    """[stage]. Windows and delays: see `Duration`.
 
-    best_effort_window: in mode auto, the lag from which on rows are not applied consistently; 0:
-    always consistent. split_windows: a target transaction may end between two source timestamps,
-    not at resolved marks alone. retire_offset: how long applied rows stay staged. token: for
-    authentication = "token". http_response_timeout: after which a request is answered; its work
-    goes on. tls_certificate, tls_private_key: files (PEM),
-    relative to the pipeline file. storage_url: a folder (`file:///path`) or bucket
-    (`s3://bucket/path?AWS_ACCESS_KEY_ID=...`) of files to read besides; target_schema: where their
-    rows go, as `database.schema`. user_module: a Python module beside the pipeline file that says
-    how tables are written (`stage.script`). dlq_table_name: the table of dead letters in a target
-    schema.
+    Attributes:
+        listen: host:port.
+        best_effort_window: In mode auto, the lag from which on rows are not applied consistently;
+            0: always consistent.
+        split_windows: A target transaction may end between two source timestamps, not only at
+            resolved marks.
+        retire_offset: How long applied rows stay staged.
+        token: For authentication = "token".
+        http_response_timeout: The time after which a request is answered; its work continues.
+        tls_certificate: A file (PEM), relative to the pipeline file.
+        tls_private_key: A file (PEM), relative to the pipeline file.
+        storage_url: A folder (`file:///path`) or bucket (`s3://bucket/path?AWS_ACCESS_KEY_ID=...`)
+            of files to read besides.
+        target_schema: The schema for the rows of these files, as `database.schema`.
+        user_module: A Python module beside the pipeline file that says how tables are written
+            (`stage.script`).
+        dlq_table_name: The table of dead letters in a target schema.
     """
 
     listen: str = "127.0.0.1:26258"
@@ -105,7 +112,7 @@ class StageSection:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port to listen at; no host: every address. Raises ValueError."""
+        """Host and port to listen at; without a host every address. Raises ValueError."""
         host, colon, port = self.listen.rpartition(":")
         if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise ValueError(self.listen)
@@ -113,4 +120,4 @@ class StageSection:
             host = host[1:-1]
         elif ":" in host:
             raise ValueError(self.listen)
-        return host or "0.0.0.0", int(port)  # noqa: S104 - what `:26258` means
+        return host or "0.0.0.0", int(port)  # noqa: S104 - the meaning of `:26258`

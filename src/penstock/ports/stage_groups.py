@@ -1,8 +1,8 @@
 """A target schema that changefeeds are applied to, as a pipeline of its own: a group.
 
 It has a directory below that of its pipeline, a log there, and a URL by which the staging database
-is its source. What instances of one pipeline share is named by `log_id_of`: the row that says how
-far the target is. Not here: who works on a group (`penstock.control.stage_groups`).
+is its source. `log_id_of` names the row that all instances of a pipeline share: how far the target
+is. Not here: the choice of the instance (`penstock.control.stage_groups`).
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from penstock.ports.registry import types_at
 from penstock.ports.staging import Group, StagedTable, group_name
 from penstock.ports.target import SHARED_LOG
 
-_SCHEME = "staged-"  # and whose types the rows have: those of the target
+_SCHEME = "staged-"  # followed by the name of the target's types, which the rows have
 DIRECTORY = "groups"
-"""Where the groups' directories are, below the pipeline's."""
+"""Folder of the groups' directories, below the pipeline's."""
 FEEDS = "feeds"
-"""Where those of their consumers are: what instances do in turn does not concern them."""
+"""Folder of their consumers' directories: it is independent of the instances' turns."""
 
 
 def source_url(target_url: str, group: Group) -> str:
-    """What names a group as the source of its log."""
+    """Return the URL that names a group as the source of its log."""
     return f"{_SCHEME}{types_at(target_url)}:///" + "/".join(quote(one, safe="") for one in group)
 
 
 def group_at(url: str) -> Group:
-    """The inverse of `source_url`."""
+    """Return the group of a `source_url`."""
     return tuple(unquote(one) for one in url.partition(":///")[2].split("/"))
 
 
 def log_id_of(config: Config, group: Group) -> str:
-    """What a group's log is called by all instances of a pipeline."""
+    """Return the id of a group's log, the same for all instances of a pipeline."""
     return f"{SHARED_LOG}{config.pipeline.name}/{group_name(group)}"
 
 
@@ -55,7 +55,7 @@ def leases_of(group: Group, tables: Iterable[str]) -> list[str]:
 
 
 def source_identity(url: str) -> dict[str, str]:
-    """What never changes in the life of a group's log; see `ports.source.Origin`."""
+    """Return the constants of a group's log; see `ports.source.Origin`."""
     return {
         "engine": url.partition(":")[0],
         "flavour": types_at(url),
@@ -64,25 +64,25 @@ def source_identity(url: str) -> dict[str, str]:
 
 
 def position_behind(time: Hlc) -> int:
-    """The position of a flush point: everything at or before this time is in front of it."""
+    """Return the position of a flush point after everything at or before this time."""
     return time.number + 1
 
 
 def time_through(position: int) -> Hlc:
-    """The inverse of `position_behind`; the earliest time for the beginning of a log."""
+    """Return the time of a `position_behind`; the earliest time for the beginning of a log."""
     return Hlc.from_number(position - 1) if position else ZERO
 
 
 def group_config(config: Config, group: Group) -> Config:
-    """The pipeline of a group: its directory is below that of the whole pipeline.
+    """Return the pipeline of a group: its directory is below that of the whole pipeline.
 
-    Its log is for the load alone: it begins anew wherever the target is.
+    Its log is for the load alone: it begins again at the target's position.
     """
     return replace(_below(config, DIRECTORY, group), consumers={})
 
 
 def feed_config(config: Config, group: Group) -> Config:
-    """The pipeline of a group's consumers: a log of their own, which no load removes.
+    """Return the pipeline of a group's consumers: a log of their own, which no load removes.
 
     Its progress is beside it. Not here: the target.
     """
@@ -98,7 +98,7 @@ def _directory_name(group: Group) -> str:
 
 
 def feeds(config: Config) -> tuple[str, ...]:
-    """The names of the groups that have a log for consumers, in order."""
+    """Return the names of the groups that have a log for consumers, in order."""
     folder = config.directory / FEEDS
     found = [one for one in folder.iterdir() if one.is_dir()] if folder.exists() else []
     return tuple(sorted(unquote(one.name) for one in found))

@@ -1,9 +1,9 @@
-"""What the stage room asks of a staging database: document 001's tables, behind one Protocol.
+"""The stage package's port to a staging database: document 001's tables, as one Protocol.
 
 An engine's part `staging` makes a `StagingDatabase`. Sessions belong to one thread at a time; every
-error comes out typed. Mutations travel as Arrow columns (`MUTATIONS`), because a feed has tens of
-thousands of them a second; `Mutation` is one of them as an object, for what looks at single rows.
-Not here: HTTP, the order of application (`penstock.stage`).
+error is typed. Mutations are passed as Arrow columns (`MUTATIONS`), because a feed has tens of
+thousands of them a second; `Mutation` is one of them as an object, for code that looks at single
+rows. Not here: HTTP, the order of application (`penstock.stage`).
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ MUTATIONS = pa.schema(
 """Columns of a batch of mutations of one table.
 
 nanos, logical: the time (`Hlc`). key: the raw JSON text of the key's array, as it was sent. after:
-the raw JSON of the row, null for a removal. before: the raw JSON of the row before, null where it
-was not sent or there was none. Never compressed: that is between the session and its tables.
+the raw JSON of the row, null for a removal. before: the raw JSON of the row before, null if it was
+not sent or there was none. Never compressed: compression is between the session and its tables.
 """
 
 STUB = b'{"__stub__":true}'
-"""`after` of what was marked applied without having been staged: nobody knows what it was."""
+"""`after` of a row that was marked applied without having been staged: its content is unknown."""
 
 Group = tuple[str, ...]
-"""A target schema, unquoted: database and schema, or the database alone where it has no schemas.
+"""Target schema, unquoted: database and schema, or only the database if it has no schemas.
 
-`group_name` in the table checkpoints is its parts with dots between them (`group_name`).
+The table checkpoints has its parts with dots between them (`group_name`).
 """
 
 
 def group_name(group: Group) -> str:
-    """The raw name of a target schema: as in checkpoints, and the partition of an HTTP feed."""
+    """Return the raw name of a target schema: in checkpoints, and as partition of an HTTP feed."""
     return ".".join(group)
 
 
 class StagedTable(NamedTuple):
-    """A table of the target whose mutations are staged: its schema and its name, unquoted."""
+    """Table of the target whose mutations are staged: its schema and its name, unquoted."""
 
     group: Group
     name: str
 
     def __str__(self) -> str:
-        """With dots, for messages; not quoted."""
+        """Return the name with dots, for messages; not quoted."""
         return ".".join((*self.group, self.name))
 
     @property
     def target(self) -> TableName:
-        """As the target's other parts name it: without the database, where that has schemas."""
+        """Name in the target's other parts: without the database, if that has schemas."""
         return TableName(self.group[-1], self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One row's change as a changefeed sends it: the fields of `MUTATIONS`."""
+    """Change of one row as a changefeed sends it: the fields of `MUTATIONS`."""
 
     time: Hlc
     key: str
@@ -102,13 +102,13 @@ def has_other_key_order(columns: Sequence[str], key: str, image: bytes | None) -
         sent = [bytes(one) for one in _KEY.decode(key)]
         row = _IMAGE.decode(image)
     except (msgspec.DecodeError, RecursionError):
-        return False  # it is refused where it is read
+        return False  # the reader of the row refuses it
     expected = [bytes(row.get(name, msgspec.Raw())) for name in columns]
     return sent != expected and sorted(sent) == sorted(expected)
 
 
 def batch_of(mutations: Iterable[Mutation]) -> pa.RecordBatch:
-    """The columns of mutations."""
+    """Return the columns of mutations."""
     rows = [(one.time.nanos, one.time.logical, one.key, one.after, one.before) for one in mutations]
     columns = zip(*rows, strict=True) if rows else [[] for _ in MUTATIONS]
     return pa.record_batch(
@@ -118,7 +118,7 @@ def batch_of(mutations: Iterable[Mutation]) -> pa.RecordBatch:
 
 
 def mutations_of(batch: pa.RecordBatch) -> Iterator[Mutation]:
-    """Each mutation of a batch."""
+    """Yield each mutation of a batch."""
     columns = [column.to_pylist() for column in batch.columns]
     for nanos, logical, key, after, before in zip(*columns, strict=True):
         yield Mutation(time=Hlc(nanos, logical), key=key, after=after, before=before)
@@ -126,7 +126,7 @@ def mutations_of(batch: pa.RecordBatch) -> Iterator[Mutation]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What became of proposed mutations. duplicates: staged before, or repeated in the call."""
+    """Outcome of proposed mutations. duplicates: staged before, or repeated in the call."""
 
     added: int
     duplicates: int
@@ -134,9 +134,10 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What may be applied of a group. Equal where nothing waits.
+    """Times of a group between which mutations may be applied. They are equal if none waits.
 
-    committed: everything at or before it is applied. proposed: everything at or before it is here.
+    committed: everything at or before it is applied. proposed: everything at or before it is
+    staged.
     """
 
     committed: Hlc
@@ -150,8 +151,8 @@ class FeedState:
     Attributes:
         resolved: Time up to which the feed has sent everything.
         is_joining: Whether the feed has resolved nothing later than the schema's other feeds yet.
-            `resolved` is then theirs: of now, or of when this one first resolved anything. Rows up
-            to there are still to come.
+            `resolved` is then theirs: of now, or of the time when this one first resolved anything.
+            Rows up to there will still arrive.
         window: Window of the schema, over all of its feeds.
     """
 
@@ -178,7 +179,7 @@ class RowState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Names that this holder alone works under until expires (UTC)."""
+    """Lease: names under which only this holder works until expires (UTC)."""
 
     names: tuple[str, ...]
     nonce: UUID
@@ -195,7 +196,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who has a lease, and until when (UTC); it may have expired."""
+    """Holder of a lease, and its end (UTC); it may have expired."""
 
     hostname: str
     expires: datetime
@@ -203,12 +204,14 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRows:
-    """What a mutation table holds, for people to look at; None: not known.
+    """Content of a mutation table, for people to look at; None: not known.
 
-    rows: all, with those that are applied and not retired yet. waiting: unapplied ones that are
-    later than what is committed. oldest: the time of the first of these; None also where none
-    waits. is_estimate: the table is large, and rows, waiting or both are from a sample of it.
-    size_bytes: with its indexes.
+    Attributes:
+        rows: All rows, with those that are applied and not retired yet.
+        waiting: Unapplied rows that are later than the committed time.
+        oldest: The time of the first waiting row; None also if none waits.
+        is_estimate: The table is large, and rows, waiting or both are from a sample of it.
+        size_bytes: Its size with indexes.
     """
 
     rows: int | None
@@ -220,10 +223,11 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What a staging database says of a target schema at one moment.
+    """State of a target schema in a staging database at one moment.
 
-    applied_at: when the last committed checkpoint was marked (UTC); None where nothing is. now:
-    the staging server's clock (UTC).
+    Attributes:
+        applied_at: When the last committed checkpoint was marked (UTC); None if none is.
+        now: The staging server's clock (UTC).
     """
 
     window: Window
@@ -237,7 +241,9 @@ class GroupState:
 class Slice:
     """Mutations of whole times: a time is never split over two slices.
 
-    through: the last time that it may have. rows: per table those it has, in order of time and key.
+    Attributes:
+        through: The last time that it may have.
+        rows: The rows of each table, in order of time and key.
     """
 
     through: Hlc
@@ -245,13 +251,13 @@ class Slice:
 
 
 class KeyEmpty(PenstockError):
-    """A mutation without a key: no row could be found by it."""
+    """A mutation has no key: no row could be found by it."""
 
     code = "ST07"
 
 
 def key_empty(table: StagedTable) -> KeyEmpty:
-    """The error for a line without key."""
+    """Return the error for a line without key."""
     return KeyEmpty(
         f"empty key: a line for {table} has none",
         hint="Give the table a primary key; make a feed with a query WITH diff.",
@@ -260,52 +266,52 @@ def key_empty(table: StagedTable) -> KeyEmpty:
 
 
 class TargetCatalog(Protocol):
-    """What the receiver asks of the target."""
+    """Catalogue of the target, for the receiver."""
 
     @property
     def group_parts(self) -> int:
-        """How many names a target schema has: 2, database and schema, or 1, the database."""
+        """Number of names of a target schema: 2, database and schema, or 1, the database."""
         ...
 
     def keys(self, group: Group, /) -> Mapping[str, tuple[str, ...]]:
-        """The tables of a schema, each with the columns of its primary key, in their order.
+        """Return the tables of a schema, each with the columns of its primary key, in their order.
 
-        Empty where there is no such schema. Asks the server each time; raises what that does.
+        Empty if there is no such schema. Asks the server each time; raises the errors of that.
         """
         ...
 
     def check(self) -> None:
-        """Ask the server anything; raises what that does."""
+        """Ask the server anything; raises the errors of that."""
         ...
 
 
 class StagingSession(Protocol):
-    """One connection to a staging database. Each method is one transaction, but for `read`.
+    """Connection to a staging database. Each method except `read` is one transaction.
 
-    Batches have the columns `MUTATIONS`. A table that was never prepared is made by the first call
-    that names it.
+    Batches have the columns `MUTATIONS`. A table that was never prepared is created by the first
+    call that names it.
     """
 
     # -- mutations ---------------------------------------------------------------------------
 
     def prepare(self, tables: Collection[StagedTable]) -> None:
-        """Make the mutation tables of these target tables, or upgrade them.
+        """Create the mutation tables of these target tables, or upgrade them.
 
         A second table of one lower-cased name gets a hash, which memo remembers.
         """
         ...
 
     def staged_tables(self, group: Group) -> tuple[StagedTable, ...]:
-        """The tables of a target schema that mutation tables were made for, in order."""
+        """Return the tables of a target schema that have mutation tables, in order."""
         ...
 
     def stage(
         self, batches: Mapping[StagedTable, pa.RecordBatch], *, partition: str = ""
     ) -> dict[StagedTable, Staged]:
-        """Insert them all or none; redelivered ones change nothing.
+        """Insert all mutations or none; redelivered ones change nothing.
 
-        Of rows with one time and key in a batch the last one counts. When it returns, they are
-        durable.
+        If a batch has several rows with one time and key, the last one counts. When it returns,
+        they are durable.
 
         Args:
             batches: Mutations of tables of one target schema.
@@ -314,14 +320,14 @@ class StagingSession(Protocol):
 
         Raises:
             KeyEmpty: A mutation has no key.
-            CheckpointMoved: A mutation is not later than what the feed has resolved.
+            CheckpointMoved: A mutation is not later than the time that the feed has resolved.
         """
         ...
 
     def stage_if_exists(
         self, table: StagedTable, batch: pa.RecordBatch, *, partition: str = ""
     ) -> pa.RecordBatch:
-        """Stage those whose key has an unapplied row; returns the others, in their order.
+        """Stage mutations whose key has an unapplied row; return the others, in their order.
 
         partition: see `stage`. Raises CheckpointMoved.
         """
@@ -330,12 +336,12 @@ class StagingSession(Protocol):
     def states_of(self, table: StagedTable, batch: pa.RecordBatch) -> list[RowState]:
         """Return the state of each mutation, in their order.
 
-        It may read all staged rows of a key, so it is for the few mutations that come late.
+        It may read all staged rows of a key, so it is for the few mutations that arrive late.
         """
         ...
 
     def unapplied_of(self, table: StagedTable, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those that are not marked applied, in their order."""
+        """Return the mutations that are not marked applied, in their order."""
         ...
 
     def mark_applied(
@@ -347,9 +353,9 @@ class StagingSession(Protocol):
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> Mapping[StagedTable, int]:
-        """Mark every unapplied row later than after and up to time applied now; how many.
+        """Mark every unapplied row later than after and up to time applied now; return how many.
 
-        Give after, such as what a window has committed: without it the whole table is read.
+        Give after, such as the committed time of a window: without it the whole table is read.
         """
         ...
 
@@ -362,58 +368,59 @@ class StagingSession(Protocol):
         limit: int,
         with_applied: bool = False,
     ) -> Iterator[Slice]:
-        """Unapplied rows with after < time <= through, as slices in order of time.
+        """Yield unapplied rows with after < time <= through, as slices in order of time.
 
         with_applied: also those that are marked applied, stubs among them. The last slice has
-        `through` as its end, also where it is empty. Streams: about `limit` rows of a table are in
-        memory, more only where one time has more.
+        `through` as its end, even if it is empty. Streams: about `limit` rows of a table are in
+        memory, more only if one time has more.
         """
         ...
 
     def retire(self, table: StagedTable, before: Hlc) -> int:
-        """Delete the oldest applied rows older than this, at most 10,000; how many.
+        """Delete the oldest applied rows older than this, at most 10,000; return how many.
 
-        0: there are none any more. `retired_before` says so from before the first one goes.
+        0: there are none any more. `retired_before` returns the new time before the first is
+        deleted.
         """
         ...
 
     def retired_before(self, table: StagedTable) -> Hlc:
-        """Applied rows older than this may have been deleted, whoever did it."""
+        """Return the time up to which any instance may have deleted applied rows."""
         ...
 
     def stale_count(self, table: StagedTable, before: Hlc) -> int | None:
-        """Unapplied rows older than this, such as what is retired: should be 0.
+        """Return the unapplied rows older than this, such as the retired time: should be 0.
 
-        None while applied ones are there, too: then it is not known, as retiring is behind.
+        None while applied ones exist, too: then it is not known, because retiring is late.
         """
         ...
 
     def inconsistent_count(
         self, table: StagedTable, *, after: Hlc = ZERO, limit: int | None = None
     ) -> int:
-        """Keys whose rows were not applied in the order of their times: should be 0.
+        """Return the keys whose rows were not applied in the order of their times: should be 0.
 
-        It sorts the rows that are later than after, of these the first `limit` if that is given.
+        It sorts the rows that are later than after, or the first `limit` of these.
         """
         ...
 
     # -- looking -----------------------------------------------------------------------------
 
     def staged_groups(self) -> tuple[Group, ...]:
-        """The target schemas that mutation tables were made for, in order."""
+        """Return the target schemas that have mutation tables, in order."""
         ...
 
     def look(self, group: Group, lease: str) -> GroupState:
-        """Everything about a target schema; changes nothing. lease: the name of its lease.
+        """Return everything about a target schema; changes nothing. lease: the name of its lease.
 
-        Cheap, however large the tables are: of each it reads a bounded number of rows.
+        Cheap, however large the tables are: it reads a bounded number of rows of each.
         """
         ...
 
     # -- checkpoints -------------------------------------------------------------------------
 
     def group_names(self) -> tuple[str, ...]:
-        """The names of all groups that have a checkpoint, in order."""
+        """Return the names of all groups that have a checkpoint, in order."""
         ...
 
     def feed_state(self, group: Group, partition: str) -> FeedState:
@@ -431,11 +438,11 @@ class StagingSession(Protocol):
         ...
 
     def window(self, group: Group) -> Window:
-        """Return the window over all partitions: no partition may outrun another."""
+        """Return the window over all partitions: no partition may overtake another."""
         ...
 
     def commit(self, group: Group, through: Hlc) -> None:
-        """Mark the checkpoints at or before a time applied: all of it is in the target."""
+        """Mark the checkpoints at or before a time applied: the target has everything up to it."""
         ...
 
     def forget_checkpoints(self, group: Group, before: Hlc) -> int:
@@ -446,9 +453,9 @@ class StagingSession(Protocol):
         ...
 
     def rewind(self, group: Group, time: Hlc) -> None:
-        """Have everything later than a time applied again, in one transaction.
+        """Apply everything later than a time again; changes are made in one transaction.
 
-        Later checkpoints are deleted, later mutations are unapplied again, and later stubs are
+        Later checkpoints are deleted, later mutations become unapplied, and later stubs are
         deleted: the feed sends them again. Every partition gets an applied checkpoint of this time.
         """
         ...
@@ -460,53 +467,53 @@ class StagingSession(Protocol):
     # -- leases ------------------------------------------------------------------------------
 
     def acquire(self, names: Sequence[str], lifetime_s: float, hostname: str) -> Lease | datetime:
-        """All names or none; a time where another holds one of them until then."""
+        """Take all names or none; return a time if another holds one of them until then."""
         ...
 
     def renew(self, lease: Lease, lifetime_s: float) -> Lease | None:
-        """Hold it longer; None where it was taken away: stop working at once."""
+        """Hold the lease longer; return None if it was lost: stop working at once."""
         ...
 
     def release(self, lease: Lease) -> None:
-        """Give it up, if it is still ours."""
+        """Give the lease up, if it is still ours."""
         ...
 
     # -- memo and tokens -----------------------------------------------------------------------
 
     def get_memo(self, key: str) -> bytes | None:
-        """What was put under a key."""
+        """Return the value of a key."""
         ...
 
     def put_memo(self, key: str, value: bytes) -> None:
-        """Put it, replacing."""
+        """Put a value under a key, replacing."""
         ...
 
     def read_keys(self) -> Keys:
-        """Active public keys and revoked tokens."""
+        """Return the active public keys and revoked tokens."""
         ...
 
 
 class StagingDatabase(Protocol):
-    """An engine's part `staging`, for one URL."""
+    """Part `staging` of an engine, for one URL."""
 
     def create(self, *, database: bool = True) -> None:
-        """Make tables that are missing, or upgrade them, and the database too if that is wanted.
+        """Create missing tables, or upgrade them, and on request the database too.
 
         Several instances may do so at once. Raises StagingUnusable, and StagingMissing if there is
         no database.
         """
         ...
 
-    def opened(self) -> AbstractContextManager[StagingSession]:
-        """A session, for a with block. Raises StagingUnusable, StagingMissing (see `create`)."""
+    def open_session(self) -> AbstractContextManager[StagingSession]:
+        """Return a session, for a with block. Raises StagingUnusable, StagingMissing."""
         ...
 
     def examine(self) -> list[Finding]:
-        """For doctor: what is wrong or recommended, each with the statement to run."""
+        """Return doctor's findings, each with the statement to run."""
         ...
 
 
 def staging_at(url: str) -> StagingDatabase:
-    """The staging database that a URL names."""
+    """Return the staging database that a URL names."""
     found: StagingDatabase = part(url, "staging")(url)
     return found

@@ -1,4 +1,4 @@
-"""What a staging database refuses, whichever engine it is: one class for each condition.
+"""Refusals of a staging database of any engine: one class for each condition.
 
 Not here: errors of servers and connections (`penstock.host.errors`), an empty key
 (`penstock.ports.staging`).
@@ -10,21 +10,21 @@ from penstock.model import PenstockError
 
 
 class StagingUnusable(PenstockError):
-    """What is there cannot be a staging database: another server, or other tables of its names."""
+    """The database cannot be used for staging: another server, or other tables of its names."""
 
     code = "ST20"
     retry = "operator"
 
 
 class StagingMissing(PenstockError):
-    """The staging database or its tables were not made yet."""
+    """The staging database or its tables do not exist yet."""
 
     code = "ST21"
     retry = "operator"
 
 
 class CheckpointGoesBack(PenstockError):
-    """A resolved timestamp is older than one that came before it."""
+    """A resolved timestamp is older than an earlier one of the feed."""
 
     code = "ST23"
     retry = "operator"
@@ -47,7 +47,7 @@ def checkpoint_moved(partition: str) -> CheckpointMoved:
 
 
 class KeyTooLong(PenstockError):
-    """A mutation's key is longer than an index of the staging database takes."""
+    """A mutation's key is longer than an index of the staging database permits."""
 
     code = "ST24"
     retry = "operator"
@@ -61,7 +61,7 @@ class MutationTableGone(PenstockError):
 
 
 class MutationBroken(PenstockError):
-    """A staged value looks compressed, and is not what was compressed."""
+    """A staged value looks compressed, and is not."""
 
     code = "ST26"
     retry = "operator"

@@ -2,10 +2,10 @@
 
 A batch applies all tables at once, so that the target is at one commit. A table with a table sync
 is left out of the batches; a row of `wirekite.wirekite_apart` says up to where the log is applied
-to it. When it goes on, batches of it alone, from the same segments, take it from there to where the
-others are, and it is one of them again. The row is written in the transaction that moves it, so
-that each change is applied once whatever is killed. Pure. Not here: batches (`table_sync_flow.py`),
-the table (`progress.py` of each target).
+to it. When it continues, batches of it alone, from the same segments, bring it from there to the
+others' position, and it is one of them again. The row is written in the transaction that moves it,
+so that each change is applied once whatever is killed. Pure. Not here: batches
+(`table_sync_flow.py`), the table (`progress.py` of each target).
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from penstock.ports.target import Applied
 
 
 class SyncState(StrEnum):
-    """Where a table is. Values are kept in the target: never rename one.
+    """State of a table. The target keeps these values: never rename one.
 
-    FOLLOWING: with the others. PAUSED: its changes wait. COPYING: its rows are copied at a
-    consistent point of their own. CATCHING_UP: its changes since are applied, beside the others.
-    REMOVED: its changes are ignored. ISOLATED: a change of it could not be applied; later ones are
-    ignored, until its rows are copied again.
+    Attributes:
+        FOLLOWING: With the others.
+        PAUSED: Its changes wait.
+        COPYING: Its rows are copied at a consistent point of their own.
+        CATCHING_UP: Its changes since are applied, beside the others.
+        REMOVED: Its changes are ignored.
+        ISOLATED: A change of it could not be applied; later ones are ignored, until its rows are
+            copied again.
     """
 
     FOLLOWING = "following"
@@ -38,11 +42,13 @@ class SyncState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSync:
-    """A row of wirekite_apart.
+    """Row of wirekite_apart.
 
-    applied: up to where the log is applied to this table, unless it is with the others. start:
-    position from which its changes count, those before are in the copy; 0: from the bulk load's.
-    copy_id: the request to be copied that was carried out last, or is now.
+    Attributes:
+        applied: Up to where the log is applied to this table, unless it is with the others.
+        start: The position from which its changes count, earlier ones are in the copy; 0: from the
+            bulk load's.
+        copy_id: The copy request that was carried out last, or is now.
     """
 
     table: TableName
@@ -55,9 +61,9 @@ class TableSync:
 def next_state(
     row: TableSync | None, request: TableRequest, answers: CaptureAnswers
 ) -> SyncState | None:
-    """The state that a request asks for next; None: the table stays as it is.
+    """Return the state that a request asks for next; None: the table stays as it is.
 
-    What ends by itself (a copy, catching up) is not decided here.
+    The ends of a copy and of catching up are not decided here.
     """
     state = row.state if row is not None else SyncState.FOLLOWING
     served = row.copy_id if row is not None else 0
@@ -82,17 +88,21 @@ def moves(
     *,
     copied: Mapping[TableName, int],
 ) -> list[TableSync]:
-    """The rows that have to be written now.
+    """Return the rows that have to be written now.
 
-    applied: where the other tables are, at the end of whole segments or inside one. copied: start
-    positions of tables whose copy has ended.
+    Args:
+        rows: The present rows.
+        requests: The requests.
+        answers: The answers to them.
+        applied: Where the other tables are, at the end of whole segments or inside one.
+        copied: Start positions of tables whose copy has ended.
     """
     found: list[TableSync] = []
     for table in sorted({*rows, *(request.table for request in requests.tables)}):
         row, request = rows.get(table), requests.of(table)
         state = next_state(row, request, answers)
         if state is not None:
-            found.append(_moved(row, request, state, applied))
+            found.append(_move(row, request, state, applied))
         elif row is not None and row.state is SyncState.COPYING and table in copied:
             after = SyncState.PAUSED if request.paused else SyncState.CATCHING_UP
             found.append(replace(row, state=after, start=copied[table]))
@@ -101,22 +111,22 @@ def moves(
     return found
 
 
-def _moved(
+def _move(
     row: TableSync | None, request: TableRequest, state: SyncState, applied: Applied
 ) -> TableSync:
     known = row or TableSync(table=request.table, state=SyncState.FOLLOWING)
     if known.state in (SyncState.FOLLOWING, SyncState.REMOVED):
         known = replace(known, applied=applied)
     if state is SyncState.COPYING:
-        # Its rows will be those of a later point: all that was left out until now is in them.
+        # Its rows will be those of a later point: they include all that was left out until now.
         return replace(known, state=state, copy_id=request.copy_id, applied=applied)
     if state is SyncState.REMOVED:
         return replace(known, state=state, applied=Applied())
     return replace(known, state=state)
 
 
-def isolated(row: TableSync | None, table: TableName, applied: Applied) -> TableSync:
-    """The row of a table that stays at the position up to which its changes are applied.
+def isolate(row: TableSync | None, table: TableName, applied: Applied) -> TableSync:
+    """Return the row of a table that stays at the position up to which its changes are applied.
 
     applied: where the others are, and it, if it was with them.
     """
@@ -127,14 +137,14 @@ def isolated(row: TableSync | None, table: TableName, applied: Applied) -> Table
 
 
 def has_met(row: TableSync, applied: Applied) -> bool:
-    """Whether a table that catches up is where the others are."""
+    """Return whether a table that catches up is where the others are."""
     return row.applied.segment == applied.segment and row.applied.gsn >= applied.gsn
 
 
 def left_out(rows: Iterable[TableSync], requests: TableRequests) -> frozenset[TableName]:
-    """The tables that batches of all tables leave out.
+    """Return the tables that batches of all tables leave out.
 
-    Tables that were added and are not copied yet, too: they may have no table in the target.
+    Added tables that are not copied yet are among them: the target may not have them.
     """
     served = {row.table: row.copy_id for row in rows}
     syncing = {row.table for row in rows if row.state is not SyncState.FOLLOWING}
@@ -147,6 +157,6 @@ def left_out(rows: Iterable[TableSync], requests: TableRequests) -> frozenset[Ta
 
 
 def segment_needed(rows: Iterable[TableSync], applied: Applied) -> int:
-    """The number of the last segment that no table needs any more."""
+    """Return the number of the last segment that no table needs any more."""
     waiting = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)
     return min([applied.segment, *(row.applied.segment for row in rows if row.state in waiting)])

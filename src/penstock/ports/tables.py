@@ -1,4 +1,4 @@
-"""The tables of a source: which there are, which are followed, which are new."""
+"""The tables of a source: the existing, the followed and the new ones."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from penstock.ports.registry import part
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """The tables whose changes go into the log, or went there until they were dropped.
+    """Tables whose changes are written to the log, or were until they were dropped.
 
-    missing: those of them that were dropped. ids: what the source knows them by where names may
-    change (oids, say), so that a renamed table is recognised.
+    Attributes:
+        missing: Those of them that were dropped.
+        ids: The source's ids of them if names may change (oids, say), so that a renamed table is
+            recognised.
     """
 
     names: frozenset[TableName]
@@ -25,65 +27,65 @@ class Followed:
     ids: frozenset[int] = frozenset()
 
     def has(self, name: TableName, source_id: int = 0) -> bool:
-        """Whether a table of the catalogue is one of them."""
+        """Return whether a table of the catalogue is one of them."""
         return name in self.names or source_id in self.ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Present:
-    """What the catalogue has of what patterns take in. new: those of them that are not followed."""
+    """Tables of the catalogue that match patterns. new: those of them that are not followed."""
 
     names: frozenset[TableName]
     new: frozenset[TableName]
 
 
 class Tables(Protocol):
-    """An engine's part `tables`."""
+    """Part `tables` of an engine."""
 
     def server_of(self, url: str, /) -> Server:
-        """Which server answers at a URL, source or target. Raises what connecting does."""
+        """Return the server at a URL, source or target. Raises the errors of connecting."""
         ...
 
-    def captured(
+    def read_captured(
         self, config: Config, /, *, dropped: Collection[TableName]
     ) -> list[TableDefinition]:
-        """The definitions of the tables that the configuration takes in, ordered by name.
+        """Return the definitions of the tables that the configuration captures, ordered by name.
 
-        dropped: tables that were followed, of which a pattern may name one that is gone. Raises
-        TableNotCapturable and what reading the catalogue does.
+        dropped: tables that were followed; a pattern may name one that no longer exists. Raises
+        TableNotCapturable and the errors of reading the catalogue.
         """
         ...
 
-    def followed(self, config: Config, /, *, added: Iterable[TableName]) -> Followed | None:
-        """The tables that the change log follows; None before changes were extracted.
+    def read_followed(self, config: Config, /, *, added: Iterable[TableName]) -> Followed | None:
+        """Return the tables that the change log follows; None before changes were extracted.
 
-        added: tables that were asked for and have been taken in. Raises CheckpointCorrupt.
+        added: requested tables that have been added. Raises CheckpointCorrupt.
         """
         ...
 
     def present(
         self, config: Config, patterns: Sequence[str], known: Followed, /
     ) -> Present | None:
-        """What the catalogue has now; None where it is not known yet which tables are new."""
+        """Return the present tables of the catalogue; None if it is not known yet which are new."""
         ...
 
     def everything(self, url: str, /) -> str:
-        """A pattern that takes in all of a source; empty where its URL does not say enough."""
+        """Return a pattern for all tables of a source; empty if its URL does not say enough."""
         ...
 
     def namespace(self, url: str, schema: str, /, *, is_same: bool) -> str:
-        """Where a target puts the tables of a source's one schema; empty: into the same.
+        """Return the target namespace for a source's one schema; empty: the same name.
 
         is_same: the source is of this engine, too.
         """
         ...
 
     def shift(self, config: Config, /) -> int:
-        """What the log adds to the server's positions, since another one took over."""
+        """Return the offset that the log adds to the positions of a server that took over."""
         ...
 
 
 def tables_at(url: str) -> Tables:
-    """The part of the engine that a URL names."""
+    """Return the part `tables` of the engine that a URL names."""
     found: Tables = part(url, "tables")
     return found

@@ -1,4 +1,4 @@
-"""Asking a target for what its tables of schema or database `wirekite` say, again and again."""
+"""Repeated questions to a target about its tables of schema or database `wirekite`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.ports.registry import part
 from penstock.ports.table_sync import TableSync
 from penstock.ports.target import Applied
 
-SHOWN_MAX = 5  # rows of wirekite_progress that a status shows of each half
+SHOWN_MAX = 5  # rows of wirekite_progress in a status, for each half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressRow:
-    """A row of wirekite_progress as the document's query gives it; times are UTC."""
+    """Row of wirekite_progress as the document's query returns it; times are UTC."""
 
     source: str
     mark: str | None
@@ -27,44 +27,44 @@ class ProgressRow:
 
 
 class TargetReader(Protocol):
-    """Who asks the target. Used by one thread; every error comes out typed."""
+    """Reader of the target. Used by one thread; every error is typed."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is closed or lost."""
         ...
 
     @property
     def counts(self) -> ChunkCounts:
-        """The counts of the bulk load's chunks."""
+        """Counts of the bulk load's chunks."""
         ...
 
     def present(self) -> tuple[bool, bool]:
-        """Whether there are progress tables, and those of a bulk load."""
+        """Return whether there are progress tables, and those of a bulk load."""
         ...
 
     def log_id(self) -> str:
-        """The change log that the target follows; empty for none."""
+        """Return the change log that the target follows; empty for none."""
         ...
 
     def newest(self, operation: str) -> Sequence[ProgressRow]:
-        """The last SHOWN_MAX rows of an operation, CE or CL, by when they began."""
+        """Return the last SHOWN_MAX rows of an operation, CE or CL, by their beginning."""
         ...
 
     def restarts(self) -> int:
-        """How often work has begun again, as noted in the progress rows."""
+        """Return how often work has begun again, as noted in the progress rows."""
         ...
 
     def action(self) -> str:
-        """The word in wirekite_action."""
+        """Return the word in wirekite_action."""
         ...
 
-    def applied(self) -> Applied:
-        """How far the log is applied."""
+    def read_applied(self) -> Applied:
+        """Return how far the log is applied."""
         ...
 
     def table_syncs(self) -> Mapping[TableName, TableSync]:
-        """The tables that have, or had, a table sync."""
+        """Return the tables that have, or had, a table sync."""
         ...
 
     def close(self) -> None:
@@ -73,6 +73,6 @@ class TargetReader(Protocol):
 
 
 def open_target_reader(url: str, *, application_name: str) -> TargetReader:
-    """Connect to a target, whichever engine its URL names."""
+    """Connect to a target of any engine, by its URL."""
     opened: Callable[[str, str], TargetReader] = part(url, "target_state")
     return opened(url, application_name)

@@ -1,4 +1,4 @@
-"""What comparing and repairing tables asks of an engine: readers at one point, and their SQL.
+"""The port for comparing and repairing tables: readers at one point, and their SQL.
 
 `verifier_of` finds an engine by its URL. Not here: comparing (`control.compare`).
 """
@@ -23,14 +23,14 @@ from penstock.ports.registry import part
 APPLICATION_NAME = "penstock verify"
 PART_BYTES = 256 * 2**20
 ARRAY_ROWS = 50_000
-KEY_TEXT_LENGTH_MAX = 200  # characters of a key that a result names
+KEY_TEXT_LENGTH_MAX = 200  # longest key in a result, in characters
 
 Hashes = npt.NDArray[np.int64]
 """Rows as numbers, shape (rows, 4): key hash 1, key hash 2, row hash 1, row hash 2."""
 
 
 class TableGone(PenstockError):
-    """A table that should be compared is not there on one of the sides."""
+    """A table that should be compared does not exist on one of the sides."""
 
     code = "VF01"
 
@@ -43,7 +43,7 @@ class TableChangedMeanwhile(PenstockError):
 
 
 def table_gone(table: TableName, side: str) -> TableGone:
-    """The error for a table that is not there. side: source or target."""
+    """Return the error for a table that does not exist. side: source or target."""
     return TableGone(
         f"there is no table {table} in the {side}",
         hint="See `penstock table ls`: a table that is new is added, or left out, by "
@@ -53,12 +53,14 @@ def table_gone(table: TableName, side: str) -> TableGone:
 
 
 class Hasher(StrEnum):
-    """How images become numbers.
+    """Function that turns images into numbers.
 
-    FAST: the server's own 64-bit hash of text; the same on servers of one byte order and one
-    encoding, which is probed. SHA256: the same on all servers of an engine, at about twice the
-    time. SHARED: the same on every engine, for images of `control.shared_image`; one sum per bucket
-    in place of two, as some servers would compute the image anew for the second one.
+    Attributes:
+        FAST: The server's own 64-bit hash of text; the same on servers of one byte order and one
+            encoding, which is probed.
+        SHA256: The same on all servers of an engine, at about twice the time.
+        SHARED: The same on every engine, for images of `control.shared_image`; one sum per bucket
+            in place of two, because some servers would compute the image again for the second one.
     """
 
     FAST = "fast"
@@ -67,7 +69,7 @@ class Hasher(StrEnum):
 
     @property
     def way(self) -> str:
-        """How tables are compared by it, for people."""
+        """Description for people of how it compares tables."""
         return {
             Hasher.FAST: "checksums computed by each server, with its own hash",
             Hasher.SHA256: "checksums computed by each server, with SHA-256",
@@ -78,7 +80,7 @@ class Hasher(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A piece of a table that one query reads. where: a range as SQL; empty: the whole relation."""
+    """Piece of a table that one query reads. where: a range as SQL; empty: the whole relation."""
 
     relation: TableName
     size_bytes: int = 0
@@ -86,16 +88,16 @@ class Part:
 
     @property
     def condition(self) -> str:
-        """The range as SQL; `true` for the whole relation."""
+        """Range as SQL; `true` for the whole relation."""
         return self.where or "true"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """One side's SQL for a table's rows: the text of the key and of the whole row.
+    """SQL of one side for a table's rows: the text of the key and of the whole row.
 
-    key is the row itself for a table without a key. name: how a key is shown to people; the key
-    itself when empty.
+    key is the row itself for a table without a key. name: the text of a key for people; the key
+    itself if empty.
     """
 
     key: str
@@ -105,10 +107,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCell:
-    """A column on one side. text: template of the text that it is compared by.
+    """Column on one side.
 
-    is_any: the text can hold anything. is_long: it enters as a digest; with is_bytes as one of its
-    unchanged bytes.
+    Attributes:
+        text: Template of the text by which it is compared.
+        is_any: The text can hold anything.
+        is_long: It enters as a digest.
+        is_bytes: With is_long, the digest is of its unchanged bytes.
     """
 
     name: str
@@ -119,7 +124,7 @@ class ComparedCell:
 
 
 def key_columns(table: TableDefinition) -> tuple[str, ...]:
-    """The columns that name a row: primary key, else replica identity index, else none."""
+    """Return the columns that name a row: primary key, else replica identity index, else none."""
     if table.primary_key:
         return table.primary_key
     names = {column.name for column in table.columns if not column.generated}
@@ -127,24 +132,24 @@ def key_columns(table: TableDefinition) -> tuple[str, ...]:
 
 
 class Dialect(Protocol):
-    """The SQL of images and checksums in one engine's words. Two readers of one engine share it."""
+    """SQL of images and checksums in one engine's words. Two readers of one engine share it."""
 
     def column_name(self, name: str, /) -> str:
-        """A column's name as `VerifyReader.column_types` has it, where case may not count."""
+        """Return a column's name as in `VerifyReader.column_types`, whose case may be ignored."""
         ...
 
     def image(self, cells: Sequence[ComparedCell], key: Sequence[ComparedCell], /) -> Image:
-        """SQL for rows that every engine prints alike. key: empty for a table without one."""
+        """Return SQL for rows that every engine prints alike. key: may be empty."""
         ...
 
     def is_long(self, type_text: str, /) -> bool:
-        """Whether values of a type of this engine enter an image as digests."""
+        """Return whether values of a type of this engine enter an image as digests."""
         ...
 
     def printed_images(
         self, table: TableDefinition, target_types: Mapping[str, str], /
     ) -> tuple[Image, Image] | None:
-        """Images of source and target for two servers of this engine, as it prints rows itself.
+        """Return images of source and target for two servers of this engine, which prints the rows.
 
         target_types: type by column name; must name every column. None for an engine without
         `Descriptor.has_same_types`.
@@ -152,9 +157,10 @@ class Dialect(Protocol):
         ...
 
     def bucket_query(self, image: Image, part: Part, buckets: int, hasher: Hasher, /) -> str:
-        """SQL for the checksums of one part.
+        """Return SQL for the checksums of one part.
 
-        Rows `(bucket, rows, sum of hash 1, sum of hash 2)`; the last is 0 with Hasher.SHARED.
+        Its rows are `(bucket, rows, sum of hash 1, sum of hash 2)`; the last is 0 with
+        Hasher.SHARED.
         """
         ...
 
@@ -167,7 +173,7 @@ class Dialect(Protocol):
         hasher: Hasher,
         /,
     ) -> str:
-        """SQL for the rows of the differing buckets as `Hashes`, ordered by key hash 1.
+        """Return SQL for the rows of the differing buckets as `Hashes`, ordered by key hash 1.
 
         differing: bucket numbers, all of them ours, hence safe as literals.
         """
@@ -176,9 +182,10 @@ class Dialect(Protocol):
     def names_query(
         self, image: Image, parts: Sequence[Part], hashes: Sequence[int], hasher: Hasher, /
     ) -> str:
-        """SQL for keys as text: rows `(key hash 1, key hash 2, text cut to KEY_TEXT_LENGTH_MAX)`.
+        """Return SQL for keys as text.
 
-        hashes: first hashes of the keys that are wanted.
+        Its rows are `(key hash 1, key hash 2, text cut to KEY_TEXT_LENGTH_MAX)`. hashes: first
+        hashes of the wanted keys.
         """
         ...
 
@@ -191,7 +198,7 @@ class Dialect(Protocol):
         hasher: Hasher,
         /,
     ) -> str:
-        """The condition that a row's key has one of these first hashes.
+        """Return the condition that a row's key has one of these first hashes.
 
         keys: None: that it is in one of the differing buckets.
         """
@@ -205,54 +212,54 @@ class Dialect(Protocol):
         where: str,
         /,
     ) -> str:
-        """The statement that reads whole rows, as those of the bulk load do.
+        """Return the statement that reads whole rows, as those of the bulk load do.
 
-        expressions: what `ReadPlan` says for this engine, in place of the columns; may be empty.
+        expressions: those of `ReadPlan` for this engine, in place of the columns; may be empty.
         """
         ...
 
 
 class VerifyReader(Protocol):
-    """One server: several sessions that see the same snapshot. Errors come out typed."""
+    """Server with several sessions that see the same snapshot. Errors are typed."""
 
     @property
     def dialect(self) -> Dialect:
-        """The SQL that it understands."""
+        """SQL that it understands."""
         ...
 
     @property
     def executor(self) -> ThreadPoolExecutor:
-        """A thread for each session."""
+        """Executor with a thread for each session."""
         ...
 
     def hashers(self) -> Mapping[Hasher, str]:
-        """The hash functions that it can compute, the fastest first; SHARED is one of them.
+        """Return the hash functions that it can compute, the fastest first; SHARED is one of them.
 
-        Two servers compute the same numbers by one for which both give the same text here.
+        Two servers compute the same numbers by one for which both have the same text here.
         """
         ...
 
     def parts(self, table: TableName, side: str) -> tuple[tuple[Part, ...], int]:
-        """Keep a table from being rewritten, and cut it; also an estimate of its rows.
+        """Keep a table from being rewritten, and cut it; return also an estimate of its rows.
 
         side: source or target, for errors. Raises TableGone and TableRewritten.
         """
         ...
 
     def column_types(self, table: TableName) -> dict[str, str]:
-        """Types by column name."""
+        """Return the types by column name."""
         ...
 
     def fetch(self, query: str, doing: str) -> list[tuple[Any, ...]]:
-        """All rows of a query; waits for a session that is free. May raise TableRewritten."""
+        """Return all rows of a query; waits for a free session. May raise TableRewritten."""
         ...
 
     def hashes(self, query: str, doing: str) -> Iterator[Hashes]:
-        """The rows of a query of four numbers, as arrays."""
+        """Yield the rows of a query of four numbers, as arrays."""
         ...
 
     def row_reader(self) -> AbstractContextManager[BulkReader]:
-        """A session of the same snapshot, as the bulk load reads from it; ends all comparing."""
+        """Return a bulk load's reader of the same snapshot; ends all comparing."""
         ...
 
     def cancel(self) -> None:
@@ -262,14 +269,14 @@ class VerifyReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePoint:
-    """Where the source's rows are read. position: as the change log counts; text: as people do."""
+    """Place where the source's rows are read. position: the change log's; text: for people."""
 
     position: int
     text: str
 
 
 class Verifier(Protocol):
-    """What an engine does for `penstock verify`: its part `verify`."""
+    """Part `verify` of an engine, for `penstock verify`."""
 
     def open_source(
         self,
@@ -281,22 +288,27 @@ class Verifier(Protocol):
         sessions: int,
         part_bytes: int = PART_BYTES,
     ) -> AbstractContextManager[tuple[VerifyReader, SourcePoint]]:
-        """The source at a new consistent point.
+        """Return the source at a new consistent point.
 
-        tables: returns the captured tables, where the point depends on them. tell: called with how
-        the point is taken, where others may have to wait for it. sessions: how many read at once.
-        Queries that still run at an exception's way out are ended.
+        Queries that still run when an exception leaves the block are ended.
+
+        Args:
+            config: The pipeline.
+            tables: Returns the captured tables, if the point depends on them.
+            tell: Called with how the point is taken, if others may have to wait for it.
+            sessions: How many read at once.
+            part_bytes: The size of a part.
         """
         ...
 
     def open_target(
         self, url: str, *, sessions: int, part_bytes: int = PART_BYTES
     ) -> AbstractContextManager[VerifyReader]:
-        """A target as it is now, which nobody writes while this begins."""
+        """Return a target as it is now; no client may write while this begins."""
         ...
 
     def nudge(self, url: str) -> None:
-        """Have an idle source's log go beyond the point, where its end is not reported exactly."""
+        """Move an idle source's log past the point, if its end is not reported exactly."""
         ...
 
     def unread(
@@ -308,14 +320,14 @@ class Verifier(Protocol):
         *,
         since: int,
     ) -> str:
-        """Which of our changes are between our log and the point, for people; empty for none.
+        """Return our changes between our log and the point, for people; empty for none.
 
-        since: the position of the log's end, or where it begins while nothing is in it; 0: neither.
+        since: the position of the log's end, or of its begin while it is empty; 0: neither.
         """
         ...
 
 
 def verifier_of(url: str) -> Verifier:
-    """The engine that a URL names. Raises EngineUnknown, PartMissing."""
+    """Return the engine that a URL names. Raises EngineUnknown, PartMissing."""
     found: Verifier = part(url, "verify")
     return found

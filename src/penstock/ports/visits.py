@@ -1,8 +1,8 @@
-"""Work that the thread that decodes does between two transactions.
+"""Work that the decoding thread does between two transactions.
 
-A visit is a generator. Each position that it yields is waited for: it goes on when all transactions
-that commit before that position were decoded, and none behind it. Which moments these are, an
-engine's assembler knows.
+A visit is a generator. It waits for each position that it yields: it continues when all
+transactions that commit before that position were decoded, and no later one. An engine's assembler
+knows these moments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Visit(Generic[A]):
-    """One visit to an assembler. trx: the last transaction's number when it was finished."""
+    """Visit to an assembler. trx: the last transaction's number when it was finished."""
 
     steps: Callable[[A], Iterator[int]]
     finished: bool = False
@@ -26,23 +26,24 @@ class Visit(Generic[A]):
 
 
 class Visits(Generic[A]):
-    """Visits in line. `add` may be called from any thread, the rest by the one that decodes.
+    """Queue of visits. Any thread may call `add`, the decoding thread calls the rest.
 
-    queue: whoever waits for the end of a transaction or for a position. waits_for: that position, 0
-    for none.
+    Attributes:
+        waits_for: The position that the first one waits for, 0 for none.
+        queue: Visits that wait for the end of a transaction or for a position.
     """
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """Begin with an empty queue."""
         self.waits_for = 0
         self.queue: deque[Visit[A]] = deque()
 
     def add(self, visit: Visit[A]) -> None:
-        """Let it be done as soon as it may."""
+        """Add a visit, to be done as soon as possible."""
         self.queue.append(visit)
 
     def go_on(self, assembler: A, trx: Callable[[], int]) -> None:
-        """Begin the visit in line, or resume it: what it waits for is reached."""
+        """Begin the first visit, or resume it: the position that it waits for is reached."""
         visit = self.queue[0]
         if visit.running is None:
             visit.running = visit.steps(assembler)
@@ -55,7 +56,7 @@ class Visits(Generic[A]):
             visit.finished = True
 
     def close(self) -> None:
-        """The stream is over: what a visit holds is let go."""
+        """End all visits, because the stream is over."""
         while self.queue:
             running = self.queue.popleft().running
             if isinstance(running, Generator):

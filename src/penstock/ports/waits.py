@@ -1,4 +1,4 @@
-"""What a process waits for at a server before it can go on: a small file for whoever looks."""
+"""The wait of a process at a server before it can continue: a small file for readers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from penstock.host.files import REAL_FILES, FileMissing
 from penstock.host.status_file import StatusFile
 
 WAITS_FILE = "waits.json"
-FRESH_US = 15_000_000  # who waits writes more often
+FRESH_US = 15_000_000  # a waiting process writes more often
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is waited for. what: for people. command: ends it, if it is typed there."""
+    """Thing that is waited for. what: for people. command: ends it, if it is typed there."""
 
     what: str
     command: str
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process waits for.
+    """Wait of a process.
 
     Attributes:
-        what: the work that cannot go on, as a part of a sentence.
-        since_us: when the wait began, microseconds since 1970 UTC.
-        written_us: when this was written.
-        holders: what has to end first.
+        what: The work that cannot continue, as a part of a sentence.
+        since_us: When the wait began, microseconds since 1970 UTC.
+        written_us: When this was written.
+        holders: The things that have to end first.
     """
 
     what: str
@@ -52,9 +52,10 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 def write_waits(
     run: Path, what: str, waited_s: float, holders: Sequence[Holder], clock: Clock = REAL_CLOCK
 ) -> None:
-    """Write what is waited for; remove the file if nothing is. run: the pipeline's directory run/.
+    """Write the things that are waited for; remove the file if there are none.
 
-    Call it more often than every FRESH_US: a file that is older counts as left over.
+    Call it more often than every FRESH_US: an older file counts as left over. run: the pipeline's
+    directory run/.
     """
     if not holders:
         with suppress(FileMissing):
@@ -71,7 +72,7 @@ def write_waits(
 
 
 def read_waits(run: Path, clock: Clock = REAL_CLOCK) -> Waits | None:
-    """Return what a process waits for now; None for nothing."""
+    """Return the present wait of a process, or None."""
     try:
         found = msgspec.json.decode(REAL_FILES.read_whole(run / WAITS_FILE), type=Waits)
     except FileMissing:

@@ -161,9 +161,9 @@ class MeteredStaging:
         return self._database.examine()
 
     @contextmanager
-    def opened(self) -> Iterator[StagingSession]:
+    def open_session(self) -> Iterator[StagingSession]:
         """See `StagingDatabase`."""
-        with self._database.opened() as session:
+        with self._database.open_session() as session:
             yield cast("StagingSession", _Metered(session, self._metrics))
 
 

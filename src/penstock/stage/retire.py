@@ -53,7 +53,7 @@ class Retiring:
         wait_s = 0.0
         while not wait(wait_s):
             try:
-                with self._database.opened() as session:
+                with self._database.open_session() as session:
                     if self._until_old(session, wait):
                         return
                 wait_s = 0.0

@@ -73,7 +73,7 @@ def clean(state: State, before: datetime.datetime) -> Cleaned:
     rest for the next time.
     """
     session, names = state.session, state.names
-    units = session.quoted(*names.table(names.mview_uow))
+    units = session.quote(*names.table(names.mview_uow))
     doing = "removing old changes"
     last = state.last_unit().uow_id
     found = session.rows(
@@ -100,7 +100,7 @@ def clean(state: State, before: datetime.datetime) -> Cleaned:
 
 def _remove(state: State, table: TableName, high: int) -> int:
     session, doing = state.session, "removing old changes"
-    name, uow = session.quoted(*table), session.quoted(UOW_ID)
+    name, uow = session.quote(*table), session.quote(UOW_ID)
     low = session.rows(
         f"select min({uow}) as low from {name} where {uow} <= %s", (high,), doing=doing
     )[0]["low"]

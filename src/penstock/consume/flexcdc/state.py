@@ -78,7 +78,7 @@ class State:
         self.session = session
         self.names = names
         self._tables = {
-            name: session.quoted(*names.table(getattr(names, name)))
+            name: session.quote(*names.table(getattr(names, name)))
             for name in ("mvlogs", "binlog_consumer_status", "mview_uow", "place")
         }
 

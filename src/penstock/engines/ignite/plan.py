@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from penstock.engines.ignite.directory import open_any
 from penstock.engines.ignite.source.scanned import check_address, taken_caches
 from penstock.engines.ignite.source.shapes import table_of
-from penstock.engines.ignite.tables import SERVER, captured
+from penstock.engines.ignite.tables import SERVER, read_captured
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.plan import SourceFacts
@@ -17,7 +17,7 @@ def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFact
     """See Planned. Raises CdcDirectoryMissing, AddressMissing."""
     if config.pipeline.mode.has_data:
         check_address(config)
-    tables = captured(config, dropped=dropped)
+    tables = read_captured(config, dropped=dropped)
     known = {one.name for one in tables}
     caches = taken_caches(config, open_any(config.source.url))
     unknown = [one.name for one in caches if table_of(one.name) not in known]

@@ -29,7 +29,7 @@ def server_of(url: str) -> Server:
     return SERVER
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables: caches whose columns are known, from their table or from their entries."""
     del dropped
     return [definition_of(one) for one in known_relations(config)]
@@ -89,7 +89,7 @@ def describe(_definition: TableDefinition) -> SchemaDescription:
     return SchemaDescription(defaults={})
 
 
-def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
+def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
     """See Tables. Returns None also if only the patterns decide; see `source/captures.py`."""
     if not is_asked_for(config):
         return None

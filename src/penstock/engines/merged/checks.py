@@ -55,7 +55,7 @@ def look_at_source(examined: Examined, looked: Looked) -> SourceSeen:
     tables: dict[str, tuple[TableDefinition, ...]] = {}
     for one in config.inputs:
         try:
-            found = tables_at(one.source.url).captured(one, dropped=())
+            found = tables_at(one.source.url).read_captured(one, dropped=())
         except PenstockError as error:
             # The contents of a log are merged without its source.
             found_away = tables_not_read(error, Side.SOURCE)

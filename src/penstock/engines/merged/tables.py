@@ -17,16 +17,16 @@ def server_of(url: str) -> Server:
     return tables_at(inner).server_of(inner)
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables. A table of several logs has the definition of the first one."""
     found: dict[TableName, TableDefinition] = {}
     for one in config.inputs:
-        for table in tables_at(one.source.url).captured(one, dropped=dropped):
+        for table in tables_at(one.source.url).read_captured(one, dropped=dropped):
             found.setdefault(table.name, table)
     return [found[name] for name in sorted(found)]
 
 
-def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:  # noqa: ARG001
+def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:  # noqa: ARG001
     """See Tables: the logs' own pipelines follow them."""
     return None
 

@@ -18,7 +18,7 @@ from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.pipeline import Pipeline
 
-__all__ = ["has_begun", "identity", "mysql_identity", "opened"]
+__all__ = ["has_begun", "identity", "mysql_identity", "open_engine"]
 
 APPLICATION_NAME = "penstock extract"
 
@@ -48,7 +48,7 @@ def mysql_identity(config: Config, flavour: str) -> SourceIdentity:
 
 
 @contextmanager
-def opened(
+def open_engine(
     pipeline: Pipeline,
     options: ExtractOptions,
     *,

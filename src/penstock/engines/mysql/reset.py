@@ -13,7 +13,7 @@ from penstock.ports.handover import Handover
 APPLICATION_NAME = "penstock reset"
 
 
-def found(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:  # noqa: ARG001
     """See SourceReset: these servers keep nothing of ours but a pause."""
     if handover is not None and handover.stopped:
         yield Removal(

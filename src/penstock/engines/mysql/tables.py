@@ -27,7 +27,7 @@ def server_of(url: str) -> Server:
     return Server(engine=engine, version=found.number)
 
 
-def captured(
+def read_captured(
     config: Config,
     *,
     dropped: Collection[TableName],  # noqa: ARG001 - the binlog tells
@@ -37,7 +37,7 @@ def captured(
         return captured_tables(connection, config.source.tables)
 
 
-def followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
+def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
     """See Tables. A table that was added is noted with the next transaction that comes."""
     notes = checkpoint.load(config.layout.state / NOTES_FILE, AllNotes)
     if notes is None:

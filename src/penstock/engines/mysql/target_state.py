@@ -21,7 +21,7 @@ class MySQLCounts:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         return progress.all_finished_chunks(self._connection)
 
@@ -63,7 +63,7 @@ class MySQLStateReader(ProgressQueries):
         """See TargetReader."""
         return progress.read_action(self._connection)
 
-    def applied(self) -> Applied:
+    def read_applied(self) -> Applied:
         """See TargetReader."""
         return progress.read_applied(self._connection)
 

@@ -16,7 +16,7 @@ from penstock.ports.identity import check_identity, stored_identity
 APPLICATION_NAME = "penstock reset"
 
 
-def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
     """See SourceReset."""
     if handover is not None and handover.paused:
         yield Removal(

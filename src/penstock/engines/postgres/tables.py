@@ -23,7 +23,7 @@ def server_of(url: str) -> Server:
     return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables."""
     with open_catalog(config.source.url) as connection:
         return captured_tables(connection, config.source.tables, dropped=dropped)
@@ -37,7 +37,7 @@ def watched(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | N
     return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
 
 
-def followed(
+def read_followed(
     config: Config,
     *,
     added: Iterable[TableName],  # noqa: ARG001 - they are in the file

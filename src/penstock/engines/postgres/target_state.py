@@ -47,7 +47,7 @@ class PostgresStateReader(ProgressQueries):
         with server_errors("reading the action"):
             return read_action(self._connection)
 
-    def applied(self) -> Applied:
+    def read_applied(self) -> Applied:
         """See TargetReader."""
         with server_errors("reading the applied position"):
             return read_applied(self._connection)

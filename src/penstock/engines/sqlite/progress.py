@@ -248,10 +248,8 @@ class SQLiteProgress(ProgressQueries):
         return ""
 
     def read_applied(self) -> Applied:
-        """See Progress: nothing is applied."""
+        """Return zeros: nothing is applied."""
         return Applied()
-
-    applied = read_applied
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See Progress: there are none."""
@@ -268,7 +266,7 @@ class SQLiteProgress(ProgressQueries):
         """See TargetReader."""
         return self
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         return {}
 

@@ -39,7 +39,7 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 
 @contextmanager
-def opened(
+def open_engine(
     pipeline: Pipeline,
     options: ExtractOptions,
     *,
@@ -69,5 +69,5 @@ def definitions_of(config: Config, group: Group) -> Mapping[StagedTable, TableDe
     url, schema = config.target.url, group[-1]
     pattern = as_pattern(TableName(schema, "x")).removesuffix("x") + "*"
     asked = replace(config, source=SourceSection(url=url, tables=(pattern,)))
-    found = tables_at(url).captured(asked, dropped=())
+    found = tables_at(url).read_captured(asked, dropped=())
     return {StagedTable(group, one.name.name): one for one in found if one.name.schema == schema}

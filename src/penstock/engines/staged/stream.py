@@ -52,7 +52,7 @@ class StagedEngine:
     def server_end(self) -> ServerEnd:
         """See SourceEngine; called by a separate thread."""
         now_us = self._clock.now_us()
-        with self.database.opened() as session:
+        with self.database.open_session() as session:
             proposed = session.window(self.group).proposed
         return ServerEnd(now_us=now_us, position=position_behind(proposed))
 
@@ -81,7 +81,7 @@ class StagedEngine:
         """See SourceEngine."""
         assert self._shapes is not None, "begin() comes first"
         self._shapes.load()
-        with self.database.opened() as session:
+        with self.database.open_session() as session:
             reader = WindowReader(
                 session=session,
                 group=self.group,
@@ -129,7 +129,7 @@ class StagedStream:
     reader: WindowReader
     end: FlushPoint
     clock: Clock = REAL_CLOCK
-    counted: Counted = field(default_factory=Counted)
+    counts: Counted = field(default_factory=Counted)
     spilled_byte_count: int = 0
     _runs: Iterator[Run] | None = None
 
@@ -143,7 +143,7 @@ class StagedStream:
                 run = next(self._runs, None)
                 if run is not None:
                     self.end = run.end or self.end
-                    self.counted.byte_count += sum(rows.batch.nbytes for rows in run.rows)
+                    self.counts.byte_count += sum(rows.batch.nbytes for rows in run.rows)
                     return run
                 self._runs = None
                 continue

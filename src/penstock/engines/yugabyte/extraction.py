@@ -69,7 +69,7 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 
 @contextmanager
-def opened(
+def open_engine(
     pipeline: Pipeline,
     options: ExtractOptions,
     *,

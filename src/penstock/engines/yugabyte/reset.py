@@ -31,7 +31,7 @@ class SlotReadLately(PenstockError):
     retry = "operator"
 
 
-def found(config: Config, handover: Handover | None) -> Iterator[Removal]:
+def find_removals(config: Config, handover: Handover | None) -> Iterator[Removal]:
     """See SourceReset. Raises SlotReadLately."""
     del handover
     if not config.pipeline.mode.has_change:

@@ -23,7 +23,7 @@ def server_of(url: str) -> Server:
     return Server(engine=Engine.POSTGRESQL, version=(version // 10_000,))
 
 
-def captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
+def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[TableDefinition]:
     """See Tables."""
     with connect_catalog(config.source.url) as connection:
         return tables_of(connection, config.source.tables, dropped=dropped)
@@ -34,7 +34,7 @@ def stored_place(config: Config) -> SlotPlace:
     return checkpoint.load(config.layout.state / STATE_FILE, SlotPlace) or SlotPlace()
 
 
-def followed(
+def read_followed(
     config: Config,
     *,
     added: Iterable[TableName],  # noqa: ARG001 - the port's

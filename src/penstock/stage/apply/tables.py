@@ -173,7 +173,7 @@ class _TableWork:
         ordered = [*(by_name.pop(name) for name in key), *by_name.values()]
         return [
             {
-                "name": self._session.quoted(column.name),
+                "name": self._session.quote(column.name),
                 "type": column.type_text,
                 "primary": column.name in key,
                 "ignored": bool(column.generated) or column.name in self._rules.rows.ignore,
@@ -192,11 +192,11 @@ class _TableWork:
 
     def schema(self) -> str:
         """See `script.TargetTransaction`."""
-        return self._session.quoted(self._definition.name.schema)
+        return self._session.quote(self._definition.name.schema)
 
     def table(self) -> str:
         """See `script.TargetTransaction`."""
-        return self._session.quoted(*self._definition.name)
+        return self._session.quote(*self._definition.name)
 
     # --- rows and conflicts -----------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class HeldLease:
             began_s = self._clock.monotonic_s()
             try:
                 faults.point("stage.lease.renew")
-                with self._database.opened() as session:
+                with self._database.open_session() as session:
                     renewed = session.renew(self._lease, self._lifetime_s)
             except PenstockError as error:
                 logger.warning("lease not renewed", error=error.message)
@@ -76,7 +76,7 @@ class HeldLease:
         self._thread.join()
         try:
             faults.point("stage.lease.release")
-            with self._database.opened() as session:
+            with self._database.open_session() as session:
                 session.release(self._lease)
         except PenstockError as error:
             logger.warning("lease not released, it expires", error=error.message)
@@ -95,7 +95,7 @@ def held(
 
     Raises what the staging database does.
     """
-    with database.opened() as session:
+    with database.open_session() as session:
         found = session.acquire(names, lifetime_s, hostname)
     if isinstance(found, datetime):
         yield found

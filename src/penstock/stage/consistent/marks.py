@@ -67,7 +67,7 @@ class Marking:
 
     def _connected(self, wait: Callable[[float], bool], patience: Patience) -> bool:
         with ExitStack() as stack:
-            session = stack.enter_context(self._database.opened())
+            session = stack.enter_context(self._database.open_session())
             target = self._target()
             stack.callback(target.close)
             while True:

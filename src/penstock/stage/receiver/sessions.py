@@ -18,7 +18,7 @@ S_co = TypeVar("S_co", covariant=True)
 class Opens(Protocol[S_co]):
     """A database that has sessions."""
 
-    def opened(self) -> AbstractContextManager[S_co]:
+    def open_session(self) -> AbstractContextManager[S_co]:
         """A session, for a with block."""
         ...
 
@@ -60,7 +60,7 @@ class Sessions(Generic[S]):
         try:
             if held is None:
                 stack = ExitStack()
-                held = stack, stack.enter_context(self._database.opened())
+                held = stack, stack.enter_context(self._database.open_session())
             kept = held
             try:
                 yield held[1]

@@ -18,7 +18,7 @@ from penstock.engines.ignite.checks.probe import (
     NodeProbe,
 )
 from penstock.engines.ignite.directory import only_folder
-from penstock.engines.ignite.tables import captured
+from penstock.engines.ignite.tables import read_captured
 from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import IgniteUrl
 from penstock.host.files import FileFailed
@@ -66,7 +66,7 @@ def _tables(examined: Examined, looked: Looked) -> SourceSeen:
     """Return the known tables that a target gets."""
     try:
         with server_errors("reading the caches"):
-            tables, new = examined.judged(captured(examined.config, dropped=frozenset()))
+            tables, new = examined.judged(read_captured(examined.config, dropped=frozenset()))
     except PenstockError as error:
         looked.findings.append(tables_not_read(error, Side.SOURCE))
         return SourceSeen()

@@ -17,7 +17,7 @@ from penstock.engines.ignite.state import PLACE_FILE, STATE
 from penstock.model import PenstockError
 from penstock.model.lost_links import lost_count
 from penstock.model.words import count_words
-from penstock.ports.checks import Finding, Severity, mend_of
+from penstock.ports.checks import Finding, Severity, fix_of
 
 LAG_S_MAX = 3600.0
 LAG_BYTES_MAX = 4 * 2**30
@@ -244,7 +244,7 @@ def form(probe: NodeProbe) -> Iterator[Finding]:
                 Severity.ERROR,
                 error.message,
                 "consumers end when they come to it",
-                mend_of(error),
+                fix_of(error),
             )
             return
 

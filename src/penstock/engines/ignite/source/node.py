@@ -169,7 +169,7 @@ class NodeReader:
                 listing.begin_again()
                 yield from self.pieces()  # now penstock delivers them
                 return
-            listing.processed(segment)
+            listing.note_processed(segment)
             listing.pending = None
             self.handled = segment
 

@@ -208,7 +208,7 @@ class NodesStream(IgniteStream):
         self._acknowledged: deque[tuple[int, dict[str, int]]] = deque()
         none: Any = _NoReader()  # each node has its own
         super().__init__(none, none, shapes, start=start, versions=self, clock=clock)
-        self.counted = CountedNodes(nodes)  # type: ignore[assignment]
+        self.counts = CountedNodes(nodes)  # type: ignore[assignment]
 
     # -- where it is -------------------------------------------------------------------------
 

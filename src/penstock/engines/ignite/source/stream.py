@@ -103,7 +103,7 @@ class IgniteStream:
         # Columns of the bulk load, so that a change of them is recognised.
         self._copied = () if start.gsn else shapes.relations()
         self._runs: Iterator[Run] | None = None
-        self.counted = Counted(reader)
+        self.counts = Counted(reader)
         self.spilled_byte_count = 0
         place = place_of(start.position) if start.position else None
         reader.begin(place, start.commit_time_us // 1000)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.engines.mysql.target.apply import MySQLTarget
 from penstock.engines.mysql.target.shapes import check_shape
 from penstock.model import PenstockError, TableDefinition
-from penstock.ports.checks import Checks, Examined, Finding, Severity, Side, mend_of
+from penstock.ports.checks import Checks, Examined, Finding, Severity, Side, fix_of
 from penstock.ports.refusals import (
     TargetNotTransactional,
     TargetShapeDiffers,
@@ -39,7 +39,7 @@ def _found(error: PenstockError, why: str) -> Finding:
         side=Side.TARGET,
         what=error.message,
         why=why,
-        command=mend_of(error),
+        command=fix_of(error),
     )
 
 

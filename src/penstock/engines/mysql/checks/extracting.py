@@ -16,7 +16,7 @@ from penstock.engines.mysql.source.beginning import check_beginning
 from penstock.engines.mysql.source.dump_errors import LogPurged, PositionUnfit, ServerBehind
 from penstock.engines.mysql.source.unsupported import StartUnfit
 from penstock.model import PenstockError
-from penstock.ports.checks import Checks, Finding, Severity, Side, mend_of
+from penstock.ports.checks import Checks, Finding, Severity, Side, fix_of
 from penstock.ports.config import HandoverMode, Mode
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import (
@@ -45,7 +45,7 @@ def _found(code: str, error: PenstockError, why: str) -> Finding:
         side=Side.SOURCE,
         what=error.message,
         why=why,
-        command=mend_of(error),
+        command=fix_of(error),
     )
 
 

@@ -29,7 +29,7 @@ from penstock.engines.mysql.source.status import (
 from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.host.errors import PrivilegeMissing
 from penstock.model import PenstockError
-from penstock.ports.checks import Finding, Severity, mend_of
+from penstock.ports.checks import Finding, Severity, fix_of
 
 LONG_QUERY_S = 60
 
@@ -68,7 +68,7 @@ def position_kept(probe: MySQLProbe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "the change log cannot go on from where it ends",
-            mend_of(error),
+            fix_of(error),
         )
 
 
@@ -82,7 +82,7 @@ def same_server(probe: MySQLProbe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "the position that the change log ends at means something else there",
-            mend_of(error),
+            fix_of(error),
         )
 
 

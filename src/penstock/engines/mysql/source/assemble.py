@@ -95,7 +95,7 @@ class Assembler:
         shift: None: another server takes over; its first file's number comes behind all others.
         gtids: the transactions that the stream begins behind; taken over.
         """
-        self.counted = Counted()
+        self.counts = Counted()
         self.decoder = decoder
         self._server = server
         self._book = book
@@ -164,7 +164,7 @@ class Assembler:
                 at = decoder.feed(block, at, until, self._limits.row_count, limit)
             is_starved = until == end or decoder.stop is Stop.OTHER_FRAME
             if not self._handle(decoder.stop) and is_starved:
-                self.counted.byte_count += at - start
+                self.counts.byte_count += at - start
                 return at
 
     def _until(self, block: memoryview, at: int, end: int) -> int:
@@ -225,7 +225,7 @@ class Assembler:
             self._check_whole(self._known_below, "the change log ends")
             self._known_below = 0
         else:
-            self.counted.skipped_transaction_count += 1
+            self.counts.skipped_transaction_count += 1
         # What was bound was passed over; behind the end it must be bound anew.
         decoder.unbind_all()
 
@@ -278,7 +278,7 @@ class Assembler:
         """
         self.is_unfinished = run.end is None
         mark = self._noted(run.end) if run.end is not None else None
-        self.counted.row_count += sum(one.batch.num_rows for one in run.rows)
+        self.counts.row_count += sum(one.batch.num_rows for one in run.rows)
         self._emit(run, byte_count, mark)
         if run.end is not None:
             self._position = run.end.position
@@ -536,8 +536,8 @@ class Assembler:
         mark = self._noted(end) if end is not None else None
         self._cut_at_end = self._cut_at_end and end is None
         if rows or self._markers or self._relations or (self.is_unfinished and end is not None):
-            self.counted.row_count += sum(one.batch.num_rows for one in rows)
-            self.counted.transaction_count = decoder.trx - self._start.trx
+            self.counts.row_count += sum(one.batch.num_rows for one in rows)
+            self.counts.transaction_count = decoder.trx - self._start.trx
             run = self._run(rows, self._markers, end)
             self._markers, self._relations = [], []
             self.is_unfinished = end is None

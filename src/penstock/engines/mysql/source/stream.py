@@ -156,9 +156,9 @@ class BinlogSource:
     # -- the caller --------------------------------------------------------------------------
 
     @property
-    def counted(self) -> Counted:
+    def counts(self) -> Counted:
         """What has been received so far."""
-        return self._assembler.counted
+        return self._assembler.counts
 
     @property
     def spilled_byte_count(self) -> int:

@@ -203,7 +203,7 @@ class MySQLBulk:
             )
         return marks
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         return progress.all_finished_chunks(self._connection)
 

@@ -183,7 +183,7 @@ class MySQLChangelogs:
         """See ChangelogSession."""
         return run(self._connection, sql, parameters or None, doing=doing)
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """See ChangelogSession."""
         return quoted(*names)
 

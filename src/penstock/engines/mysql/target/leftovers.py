@@ -13,7 +13,7 @@ from penstock.engines.mysql.connect import Connection, connect, quoted, rows, ru
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
-from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named
+from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
 from penstock.ports.target import SCHEMA
 
 DOING = "looking at what the target holds of the pipeline"
@@ -55,7 +55,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     return Leftovers(log_id=log_id, removals=tuple(removals))
 
 
-def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
     """See `ports.leftovers`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
         return tuple(_emptied(connection, tables, ()))
@@ -89,12 +89,12 @@ def _emptied(
         listed = ", ".join(quoted(*table) for table in dropped)
         yield Removal(
             what=f"{count_words(len(dropped), 'table')} at the target that penstock made: "
-            f"{named(dropped)}",
+            f"{names_of(dropped)}",
             statements=(unchecked, f"drop table if exists {listed};"),
         )
     if kept:
         yield Removal(
-            what=f"all rows of {count_words(len(kept), 'table')} at the target: {named(kept)}",
+            what=f"all rows of {count_words(len(kept), 'table')} at the target: {names_of(kept)}",
             statements=(unchecked, *(f"truncate table {quoted(*table)};" for table in kept)),
         )
 

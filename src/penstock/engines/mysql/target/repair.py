@@ -13,7 +13,7 @@ from penstock.engines.mysql.target.shapes import check_shape
 from penstock.engines.mysql.target.target import read_target_tables, require
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
-from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.repair import RepairRefused, RepairTable, own_columns, target_moved
 from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import SCHEMA, Applied
 
@@ -60,7 +60,7 @@ class MySQLRepair(MySQLWriter):
             doing=doing,
         )
         if found and found[0]["applied_gsn"] != expected.gsn:
-            raise moved(expected, int(found[0]["applied_gsn"]))
+            raise target_moved(expected, int(found[0]["applied_gsn"]))
 
     def check(self, table: RepairTable) -> None:
         """See RepairTarget."""

@@ -52,7 +52,7 @@ class MySQLRowTarget:
         self._url = url
 
     @contextmanager
-    def opened(self) -> Iterator[RowSession]:
+    def open_session(self) -> Iterator[RowSession]:
         """See `RowTarget`."""
         connection = connect(self._url, application_name=APPLICATION_NAME, found_rows=True)
         try:
@@ -179,7 +179,7 @@ class MySQLRowSession:
         with _typed("a statement of the user's module"):
             return self._rows(sql, list(parameters) or None)
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """See `RowSession`."""
         return quoted(*names)
 

@@ -42,7 +42,7 @@ from penstock.host import checkpoint
 from penstock.host.errors import LoginRefused, PrivilegeMissing
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.model.words import count_words
-from penstock.ports.checks import Finding, Severity, mend_of
+from penstock.ports.checks import Finding, Severity, fix_of
 from penstock.ports.config import Mode
 from penstock.ports.handover import read_handover
 from penstock.ports.identity import check_identity, stored_identity
@@ -111,7 +111,7 @@ def _replication_mend(probe: Probe, error: PenstockError) -> str:
             f"hostssl {probe.connection.info.dbname} {probe.user} ADDRESS/32 scram-sha-256  "
             "# in pg_hba.conf, then: select pg_reload_conf();"
         )
-    return mend_of(error, "name the server itself in source.url, not a pooler before it")
+    return fix_of(error, "name the server itself in source.url, not a pooler before it")
 
 
 @SOURCE_CHECKS.check("PG07", "same source as before")
@@ -127,7 +127,7 @@ def same_source(probe: Probe) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "positions of one source mean nothing in another; changes would be missed or mixed",
-            mend_of(error),
+            fix_of(error),
         )
         return
     position = probe.examined.log_end()
@@ -150,7 +150,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
             Severity.ERROR,
             error.message,
             "positions mean something else there; changes would be missed or mixed",
-            mend_of(error),
+            fix_of(error),
         )
 
 
@@ -314,7 +314,7 @@ def _can_create_publication(probe: Probe) -> Iterator[Finding]:
         )
     except PublicationOnPrimary as error:
         yield found(
-            "PG11", Severity.ERROR, error.message, "changes come by publication", mend_of(error)
+            "PG11", Severity.ERROR, error.message, "changes come by publication", fix_of(error)
         )
         return
     yield from _may_create_publication(probe)

@@ -13,7 +13,7 @@ from penstock.engines.postgres.target.schema import check_shape, create_tables
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.host.errors import PrivilegeMissing, StatementFailed
 from penstock.model import TableName
-from penstock.ports.checks import Finding, Severity, Side, mend_of
+from penstock.ports.checks import Finding, Severity, Side, fix_of
 from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.refusals import (
     ProgressUnwritable,
@@ -310,7 +310,7 @@ def shapes(probe: Probe) -> Iterator[Finding]:
                 Severity.ERROR,
                 error.message,
                 "rows of the source do not fit into it",
-                mend_of(error),
+                fix_of(error),
             )
 
 
@@ -359,7 +359,7 @@ def makeable(probe: Probe) -> Iterator[Finding]:
                 Severity.ERROR,
                 error.message,
                 "the table cannot be made in the target as the source has it",
-                mend_of(error),
+                fix_of(error),
             )
         except (TargetSchemaMissing, ProgressUnwritable, PrivilegeMissing):
             return  # PK08 and PK09 say so, with the GRANT

@@ -88,7 +88,7 @@ class Assembler:
         limits: Limits | None = None,
     ) -> None:
         """Start after `start`. keep_messages: messages of others become markers. slot: of ours."""
-        self.counted = Counted(received_position=start.position)
+        self.counts = Counted(received_position=start.position)
         self._decoder = decoder
         self._shapes = shapes
         self._spill = spill
@@ -130,8 +130,8 @@ class Assembler:
             else:
                 at = self._feed_some(block, at, end)
             if self._starved:
-                self.counted.byte_count += at - start
-                self.counted.ignored_row_count = self._decoder.ignored_count
+                self.counts.byte_count += at - start
+                self.counts.ignored_row_count = self._decoder.ignored_count
                 return at
 
     def _feed_some(self, block: memoryview, at: int, end: int) -> int:
@@ -231,7 +231,7 @@ class Assembler:
         return position - 1 if letter == ord("M") else position
 
     def _drop_known(self, block: memoryview, body: int, letter: int, behind: int) -> int:
-        self.counted.skipped_transaction_count += 1
+        self.counts.skipped_transaction_count += 1
         logger.info("transaction that the log has already was dropped")
         if letter == ord("B"):
             self._in_known = True
@@ -284,7 +284,7 @@ class Assembler:
             or self._decoder.in_transaction
             or self._spill.in_block
             or self._in_known
-            or self.counted.received_position < self._visits.waits_for
+            or self.counts.received_position < self._visits.waits_for
         ):
             return
         self._resume_visit()
@@ -309,7 +309,7 @@ class Assembler:
         For a visit.
         """
         decoder = self._decoder
-        position = max(decoder.end_position, self.counted.received_position, self._position)
+        position = max(decoder.end_position, self.counts.received_position, self._position)
         count = 0
         decoder.begin(position - 1, time.time_ns() // 1000, 0)
         self.mark(
@@ -321,7 +321,7 @@ class Assembler:
         for batch in found.inserts(gsn=decoder.gsn + 1, trx=decoder.trx):
             decoder.pass_rows(batch.num_rows)
             count += batch.num_rows
-            self.counted.row_count += batch.num_rows
+            self.counts.row_count += batch.num_rows
             self._emit(Run(rows=(Rows(relation=relation, batch=batch),)), batch.nbytes)
             point("extract.resend.rows")
         decoder.commit(position)
@@ -363,16 +363,16 @@ class Assembler:
     def _flush_point(self) -> FlushPoint:
         decoder = self._decoder
         return FlushPoint(
-            position=max(self._position, decoder.end_position, self.counted.received_position),
+            position=max(self._position, decoder.end_position, self.counts.received_position),
             gsn=decoder.gsn,
             trx=decoder.trx,
             commit_time_us=decoder.commit_time_us or self._start.commit_time_us,
         )
 
     def _count(self, rows: Sequence[Rows]) -> None:
-        self.counted.row_count += sum(one.batch.num_rows for one in rows)
-        self.counted.ignored_row_count = self._decoder.ignored_count
-        self.counted.transaction_count = self._decoder.trx - self._start.trx
+        self.counts.row_count += sum(one.batch.num_rows for one in rows)
+        self.counts.ignored_row_count = self._decoder.ignored_count
+        self.counts.transaction_count = self._decoder.trx - self._start.trx
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class Assembler:
         # The server has sent all that it read before this position: a run that is cut from now on
         # ends at least here.
         self._received(message.position)
-        self.counted.server_time_us = message.server_time_us
+        self.counts.server_time_us = message.server_time_us
         if message.reply_now:
             self._on_reply()
 
@@ -390,7 +390,7 @@ class Assembler:
         self._received(position)
 
     def _received(self, position: int) -> None:
-        self.counted.received_position = max(self.counted.received_position, position)
+        self.counts.received_position = max(self.counts.received_position, position)
 
     def _message(self, body: memoryview) -> None:
         message = parse_message(body)
@@ -508,7 +508,7 @@ class Assembler:
                 self._on_message(message)
             return
         if not self._keep_messages and not is_global:
-            self.counted.ignored_message_count += 1
+            self.counts.ignored_message_count += 1
             return
         data = {"prefix": message.prefix, "transactional": message.transactional}
         data |= _message_content(message.content)

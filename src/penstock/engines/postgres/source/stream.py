@@ -334,7 +334,7 @@ class PostgresSource:
     def _send_status(self, *, reply_now: bool = False) -> None:
         self._wire.wire.send(
             pgwire.standby_status(
-                write=max(self._assembler.counted.received_position, self._flushed),
+                write=max(self._assembler.counts.received_position, self._flushed),
                 flush=self._flushed,
                 apply=self._flushed,
                 time_us=self._clock.now_us(),
@@ -345,9 +345,9 @@ class PostgresSource:
     # -- the caller --------------------------------------------------------------------------
 
     @property
-    def counted(self) -> Counted:
+    def counts(self) -> Counted:
         """What has been received so far."""
-        return self._assembler.counted
+        return self._assembler.counts
 
     @property
     def spilled_byte_count(self) -> int:

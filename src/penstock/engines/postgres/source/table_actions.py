@@ -227,7 +227,7 @@ def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:
     It is behind all that was decoded, and what the server sends next commits behind it.
     """
     decoder = assembler.decoder
-    position = max(decoder.end_position, assembler.counted.received_position)
+    position = max(decoder.end_position, assembler.counts.received_position)
     decoder.begin(position - 1, time.time_ns() // 1000, 0)
     assembler.mark(MarkerKind.DDL, tables=((table.schema, table.name),), data=DROP_TABLE)
     decoder.commit(position)

@@ -143,7 +143,7 @@ class PostgresStaging:
     # -- opening -----------------------------------------------------------------------------
 
     @contextmanager
-    def opened(self) -> Iterator[PostgresStagingSession]:
+    def open_session(self) -> Iterator[PostgresStagingSession]:
         """See `StagingDatabase`."""
         try:
             connection = self._connect()

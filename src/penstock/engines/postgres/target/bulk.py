@@ -47,7 +47,7 @@ class PostgresCounts:
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
 
-    def done(self) -> Mapping[str, Mapping[int, int]]:
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
         with server_errors("reading the bulk load's progress"):
             return progress.all_finished_chunks(self._connection)

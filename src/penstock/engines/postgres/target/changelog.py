@@ -128,7 +128,7 @@ class PostgresChangelogs:
         with server_errors(doing):
             return self._connection.execute(statement(sql), parameters or None).rowcount
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """See ChangelogSession."""
         return quoted(*names)
 

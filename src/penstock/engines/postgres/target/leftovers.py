@@ -12,7 +12,7 @@ from penstock.engines.postgres.target.progress import read_tables
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
-from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, named
+from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
 
 PRESENT = """
     select to_regnamespace('wirekite') is not null,
@@ -59,7 +59,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     return Leftovers(log_id=row[0] if row else "", removals=tuple(removals))
 
 
-def emptied(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
+def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
     """See `ports.leftovers`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
@@ -82,7 +82,7 @@ def _emptied(
         for table, kind in present.items()
     )
     yield Removal(
-        what=f"all rows of {count_words(len(present), 'table')} at the target: {named(present)}",
+        what=f"all rows of {count_words(len(present), 'table')} at the target: {names_of(present)}",
         statements=(f"truncate table {listed};",),
     )
     dropped = [table for table in present if table in made]

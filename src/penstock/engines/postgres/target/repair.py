@@ -20,7 +20,7 @@ from penstock.engines.postgres.target.target import read_own_rows, read_target_t
 from penstock.model import TableName
 from penstock.ports.bulk import BulkReader, ChunkTask
 from penstock.ports.refusals import TargetTableMissing
-from penstock.ports.repair import RepairRefused, RepairTable, moved, own_columns
+from penstock.ports.repair import RepairRefused, RepairTable, own_columns, target_moved
 from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import Applied
 
@@ -64,7 +64,7 @@ class PostgresRepair(PostgresWriter):
         [(present,)] = self.fetch(PRESENT, "looking for our tables")
         found = self.fetch(APPLIED, "locking the applied position") if present else []
         if found and found[0][0] != expected.gsn:
-            raise moved(expected, int(found[0][0]))
+            raise target_moved(expected, int(found[0][0]))
 
     def check(self, table: RepairTable) -> None:
         """See RepairTarget."""

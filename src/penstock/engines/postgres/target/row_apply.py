@@ -66,7 +66,7 @@ class PostgresRowTarget:
         self._url = url
 
     @contextmanager
-    def opened(self) -> Iterator[RowSession]:
+    def open_session(self) -> Iterator[RowSession]:
         """See `RowTarget`."""
         options = {**EXACT_TEXT_SETTINGS, "lock_timeout": LOCK_TIMEOUT}
         connection = connect(self._url, application_name=APPLICATION_NAME, options=options)
@@ -176,7 +176,7 @@ class PostgresRowSession:
             found = self._connection.execute(statement(sql), parameters or None)
             return found.fetchall() if found.description is not None else []
 
-    def quoted(self, *names: str) -> str:
+    def quote(self, *names: str) -> str:
         """See `RowSession`."""
         return quoted(*names)
 
