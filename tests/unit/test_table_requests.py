@@ -84,7 +84,7 @@ def test_requests_are_kept_and_numbered(tmp_path: Path) -> None:
     assert second.copy_id > first.copy_id > 0
     table_commands.resume(config, ITEM)
     assert not read_requests(config).of(ITEM).paused
-    assert read_requests(config).copied() == {ITEM}
+    assert read_requests(config).list_copied() == {ITEM}
 
 
 def test_what_cannot_be_requested(tmp_path: Path) -> None:

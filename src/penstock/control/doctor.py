@@ -170,7 +170,7 @@ def examined_of(config: Config) -> Examined:
         log_id=log_id,
         log_end=lambda: read_log_end(config).end.position,
         followed=lambda: followed_names(config),
-        copied=lambda: read_requests(config).copied(),
+        copied=lambda: read_requests(config).list_copied(),
         known=lambda tables: without_new(config, tables),
         judged=lambda tables: new_findings(config, tables),
         extracts=lambda: any(one.pid for one in processes(config) if one.name == "extract"),

@@ -53,7 +53,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
     except NamesCollide as error:
         yield _found("PK15", error.message, "rows of both would be mixed", fix_of(error))
         return
-    copied = read_requests(config).copied()
+    copied = read_requests(config).list_copied()
     targets = {
         table.name: target_name(table.name, config.target.map)
         for table in loading.tables

@@ -152,7 +152,7 @@ class _Load:
         """Load what is not loaded yet; None when stopped before all of it was."""
         config = self.config
         # Tables that are copied by request are not the bulk load's any more.
-        copied = read_requests(config).copied()
+        copied = read_requests(config).list_copied()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
         handed = config.pipeline.mode is Mode.DATA_CHANGE

@@ -1,6 +1,6 @@
-"""What flows from a source into the log: runs of rows and markers, and flush points.
+"""Runs of rows, markers and flush points: the stream that a source sends into the log.
 
-One row as an object exists only in consumers and tests; here rows travel as Arrow columns.
+Here rows travel as Arrow columns; only consumers and tests have an object per row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Op(IntEnum):
-    """What happened to a row; the number is the ASCII letter kept in the log."""
+    """Kind of a row change; the number is the ASCII letter kept in the log."""
 
     INSERT = ord("I")
     UPDATE = ord("U")
@@ -24,7 +24,7 @@ class Op(IntEnum):
 
 
 class MarkerKind(StrEnum):
-    """What a marker says. Values are kept in the log: never rename one."""
+    """Kind of a marker. The log keeps the values: never rename one."""
 
     TRUNCATE = "truncate"
     DDL = "ddl"
@@ -37,29 +37,31 @@ class MarkerKind(StrEnum):
 # `data` of a DDL whose tables were dropped.
 DROP_TABLE = {"statement": "drop table"}
 
-# `data["prefix"]` of a MESSAGE that names the global transaction which this one is a part of, in
-# `data["content"]`. `penstock.global/3`: it has three parts, each at another source.
+# `data["prefix"]` of a MESSAGE whose `data["content"]` names a global transaction that this
+# transaction is a part of. `penstock.global/3`: it has three parts, each at another source.
 GLOBAL_PREFIX = "penstock.global"
 
-# Prefix of the messages that are heartbeats: the slot that one is for and when it was sent, in
-# microseconds. Served ones are for any slot.
+# Prefix of heartbeat messages. Such a message holds the slot that it is for and its send time in
+# microseconds. Heartbeats that penstock serves are for any slot.
 HEARTBEAT_PREFIX = "penstock.heartbeat"
 ANY_SLOT = "*"
 
 
 def is_global_prefix(prefix: str) -> bool:
-    """Whether a message names a global transaction; see GLOBAL_PREFIX."""
+    """Return whether a message names a global transaction; see GLOBAL_PREFIX."""
     return prefix == GLOBAL_PREFIX or prefix.startswith(f"{GLOBAL_PREFIX}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marker:
-    """Something that is not a row change, placed between row changes.
+    """Event between row changes that is not a row change itself.
 
-    It comes after row `gsn` and before the next one; markers with the same gsn keep their order in
-    the log.
-    tables: `(schema, name)` of what it concerns. data: JSON-able details, keys as in
-    `docs/ckt-format.md`.
+    A marker stands after row `gsn` and before the next one; markers with the same gsn keep their
+    order in the log.
+
+    Attributes:
+        tables: `(schema, name)` of the tables concerned.
+        data: details that JSON can hold, with the keys of `docs/ckt-format.md`.
     """
 
     kind: MarkerKind
@@ -75,9 +77,11 @@ class Marker:
 class Rows:
     """Row changes of one relation version, in commit order.
 
-    batch has the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx, op, absent,
-    after, before. Over all rows of a log each gsn is one higher than the one before, that of an
-    update that changed its key two: the one left out is the old key's.
+    Attributes:
+        batch: rows with the schema of `penstock.codec.columns.batch_schema(relation)`: gsn, trx,
+            op, absent, after, before. Across all rows of a log each gsn is one higher than the
+            previous one. An update that changed its key is two higher: the number left out belongs
+            to the old key.
     """
 
     relation: Relation
@@ -86,11 +90,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPoint:
-    """The end of whole transactions.
+    """End of whole transactions.
 
-    position: the source may forget everything before it once this point is on disk (for
-    PostgreSQL the END of the last commit record). gsn, trx: the last ones assigned; 0 before any.
-    commit_time_us: of the last transaction, microseconds since 1970 UTC; 0 before any.
+    Attributes:
+        position: the source may forget everything before this position once the point is on disk
+            (for PostgreSQL the END of the last commit record).
+        gsn: the last one assigned; 0 if none.
+        trx: the last one assigned; 0 if none.
+        commit_time_us: commit time of the last transaction, microseconds since 1970 UTC; 0 if
+            none.
     """
 
     position: int
@@ -99,20 +107,22 @@ class FlushPoint:
     commit_time_us: int = 0
 
     def continues(self, end: FlushPoint) -> bool:
-        """Whether it follows that end: only the position may have moved on, without changes."""
+        """Return whether this point has no changes since `end` and is not before it."""
         return (end.gsn, end.trx) == (self.gsn, self.trx) and end.position <= self.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A piece of the stream, in order.
+    """Piece of the stream, in order. Rows of several relations interleave by gsn.
 
-    Rows of several relations interleave by gsn. `end` is set when the run ends where a
-    transaction ends; None means that the transaction goes on in the next run, so that a giant
-    transaction never has to fit in memory. `relations` are shapes that became current without
-    rows of their own yet (a column added to a table that is not written).
-    `transactions` are those that end in the run, in order and without gaps, whether their rows are
-    in this run or in earlier ones: a batch of `penstock.codec.columns.TRANSACTIONS_SCHEMA`.
+    Attributes:
+        relations: shapes that became current and have no rows yet (a column added to a table that
+            is not written).
+        transactions: the transactions that end in this run, in order and without gaps, whether
+            their rows are in this run or in earlier ones: a batch of
+            `penstock.codec.columns.TRANSACTIONS_SCHEMA`.
+        end: set if the run ends where a transaction ends. None means that the transaction
+            continues in the next run, so a giant transaction never has to fit in memory.
     """
 
     rows: tuple[Rows, ...] = ()

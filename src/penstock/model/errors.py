@@ -1,6 +1,7 @@
-"""The base of every error a user can meet.
+"""Base class of every error that a user can meet.
 
-One class per condition, defined near the code that raises it; this module holds only the base.
+Each condition has one class, defined near the code that raises it; this module holds only the
+base.
 """
 
 from __future__ import annotations
@@ -9,19 +10,21 @@ from typing import Any, ClassVar, Literal
 
 Retry = Literal["backoff", "operator", "never"]
 
-# What hints say where changes are lost for good. The command line replaces FILE by the pipeline's
-# file.
+# Hints for changes that are lost for good. The command line replaces FILE by the pipeline's file.
 LOAD_AGAIN = "load everything again: penstock reset FILE --target, then penstock run FILE"
 LOAD_AFRESH = f"{LOAD_AGAIN[0].upper()}{LOAD_AGAIN[1:]}"
-"""What to do when a target cannot be brought on from where it is."""
+"""Hint for a target that cannot continue from its present state."""
 
 
 class PenstockError(Exception):
-    """One condition, one class: where it happened, what was expected, and what to do next.
+    """Base of all errors: one class per condition, with place, expectation and next command.
 
-    Messages are lowercase without a final stop and never hold secrets or row values. `code` is
-    stable and documented in `docs/errors.md`; `hint` is a whole sentence that names the next
-    command or SQL statement; `retry` says whether trying again by itself can help.
+    Messages are lower case without a final stop and never hold secrets or row values.
+
+    Attributes:
+        code: stable and documented in `docs/errors.md`.
+        hint: a whole sentence that names the next command or SQL statement.
+        retry: whether an automatic retry can help.
     """
 
     code: ClassVar[str] = "PS00"
@@ -38,7 +41,7 @@ class PenstockError(Exception):
         return (_rebuild, (type(self), self.message, self.hint, self.fields))
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as the `--json` form of every command prints it."""
+        """Return the error as the `--json` form of every command prints it."""
         return {"code": self.code, "error": self.message, "hint": self.hint, **self.fields}
 
 

@@ -1,7 +1,8 @@
 """Hybrid logical times: when a changefeed's source committed, as document 001 writes them.
 
-As text `<nanoseconds>.<logical, ten digits>`, as a decimal nanoseconds + logical / 10^10: 29
-digits, which Python's default decimal context would round. They compare as (nanos, logical).
+The text form is `<nanoseconds>.<logical, ten digits>`. The decimal form is nanoseconds + logical /
+10^10: 29 digits, which Python's default decimal context would round. Times compare as (nanos,
+logical).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _TEXT = re.compile(r"(\d{1,19})\.(\d+)", re.ASCII)
 
 
 def parse_time(text: str) -> tuple[int, int] | None:
-    """Nanos and logical of a text, None where it is no time; see `Hlc.parse`."""
+    """Return nanos and logical of a text, or None if it is not a time; see `Hlc.parse`."""
     match = _TEXT.fullmatch(text)
     if match is None:
         return None
@@ -31,7 +32,7 @@ def parse_time(text: str) -> tuple[int, int] | None:
 
 
 class HlcInvalid(PenstockError):
-    """A text is no time of a changefeed."""
+    """Error: a text is not a time of a changefeed."""
 
     code = "ST01"
     retry = "operator"
@@ -39,14 +40,22 @@ class HlcInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Hlc:
-    """nanos: since 1970 UTC, below 2^63. logical: orders what has equal nanos, below 10^10."""
+    """Hybrid logical time.
+
+    Attributes:
+        nanos: nanoseconds since 1970 UTC, below 2^63.
+        logical: orders times with equal nanos, below 10^10.
+    """
 
     nanos: int
     logical: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read it: ten digits behind the dot, or any spelling of zero. Raises HlcInvalid."""
+        """Parse a text with ten digits after the dot, or with any spelling of zero there.
+
+        Raises HlcInvalid.
+        """
         found = parse_time(text)
         if found is not None:
             return cls(*found)
@@ -58,27 +67,27 @@ class Hlc:
 
     @classmethod
     def from_decimal(cls, value: Decimal) -> Self:
-        """The time that a decimal of the table checkpoints stands for."""
+        """Return the time for a decimal of the table checkpoints."""
         nanos, _, logical = f"{value:f}".partition(".")  # text is exact at any precision
         return cls(int(nanos), int(logical.ljust(LOGICAL_DIGITS, "0")))
 
     def __str__(self) -> str:
-        """As changefeeds write it."""
+        """Return the time as changefeeds write it."""
         return f"{self.nanos}.{self.logical:0{LOGICAL_DIGITS}}"
 
     @property
     def decimal(self) -> Decimal:
-        """As the table checkpoints holds it, exact."""
+        """Time as the table checkpoints holds it, exact."""
         return Decimal(str(self))
 
     @property
     def number(self) -> int:
-        """As a position of the change log: nanos in the high bits, logical in the low 34."""
+        """Time as a position of the change log: nanos in the high bits, logical in the low 34."""
         return self.nanos << 34 | self.logical
 
     @classmethod
     def from_number(cls, number: int) -> Self:
-        """What `number` has made."""
+        """Return the time for a `number`."""
         return cls(number >> 34, number & (1 << 34) - 1)
 
 

@@ -1,4 +1,4 @@
-"""The directories of a pipeline. Nothing here opens a file."""
+"""Directories of a pipeline. This module opens no file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineLayout:
-    """The directories of one pipeline, below `[pipeline].directory`."""
+    """Directories of one pipeline, below `[pipeline].directory`."""
 
     root: Path
 
@@ -19,12 +19,12 @@ class PipelineLayout:
 
     @property
     def state(self) -> Path:
-        """Small files replaced whole: handover, bulk ledger, holds."""
+        """Small files that are replaced as a whole: handover, bulk ledger, holds."""
         return self.root / "state"
 
     @property
     def copies(self) -> Path:
-        """Ledgers of tables that are copied while the others are followed, by number."""
+        """Ledgers of tables that are copied while other tables are followed, by number."""
         return self.state / "copies"
 
     @property
@@ -34,15 +34,15 @@ class PipelineLayout:
 
     @property
     def run(self) -> Path:
-        """Process ids, diagnostics, and rows that wait for their batch: nothing that must last."""
+        """Files that need not last: process ids, diagnostics, rows that wait for their batch."""
         return self.root / "run"
 
     @property
     def consumers(self) -> Path:
-        """One directory of hard links per consumer."""
+        """Directory with one directory of hard links per consumer."""
         return self.root / "cdc"
 
     @property
     def base(self) -> Path:
-        """The tables as they were at a position of the log: files, and which of them count."""
+        """Tables as they were at a position of the log: the files, and which of them count."""
         return self.root / "base"

@@ -1,6 +1,6 @@
-"""Segments before a hole: which they are.
+"""Segments before a gap in the numbers.
 
-The same for consumers of a change log and for the directory of a node that is read in its place.
+Used for consumers of a change log and for the directory of a node that is read directly.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ QUESTION = "Delete the segment links before the last hole, and the saved state?"
 
 
 def lost_count(numbers: Sequence[int]) -> int:
-    """How many of these numbers, in order, are below the last hole.
+    """Return the number of segments, in order, that are before the last gap.
 
-    Of 2, 3, 8, 10, 11 they are three: the contiguous run at the top stays.
+    Of 2, 3, 8, 10, 11 these are three: the contiguous run at the top stays.
     """
     first = len(numbers) - 1
     while first > 0 and numbers[first] == numbers[first - 1] + 1:

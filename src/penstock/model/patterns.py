@@ -1,10 +1,10 @@
-"""Table patterns of the configuration: which tables a pipeline takes.
+"""Table patterns of the configuration: they select the tables of a pipeline.
 
-A pattern is `schema.table`, each part a name or a glob: `*` matches any characters, `?` one.
-Names are written as the catalogue has them: case counts and nothing is folded, so a table made as
+A pattern is `schema.table`, each part a name or a glob: `*` matches any characters, `?` one. Names
+are written as the catalogue has them: case counts and nothing is folded, so a table created as
 `"Orders"` is `public.Orders`. A name that holds a dot, a `*`, a `?`, a quote or a leading `!` is
 written in double quotes (inner ones doubled), where nothing is special: `public."a.b"`. A leading
-`!` takes tables out, whatever the order of the patterns. Pure: no catalogue here.
+`!` excludes tables, whatever the order of the patterns. Pure: no catalogue here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.model import PenstockError, TableName
 
 
 class PatternInvalid(PenstockError):
-    """A table pattern cannot be read."""
+    """Error: a table pattern cannot be read."""
 
     code = "PG40"
     retry = "never"
@@ -25,9 +25,11 @@ class PatternInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePattern:
-    """One pattern. exact: it names a single table, without wildcards.
+    """One table pattern.
 
-    name: the table's name without its schema; empty if it has wildcards.
+    Attributes:
+        exact: the pattern names a single table, without wildcards.
+        name: the table's name without its schema; empty if it has wildcards.
     """
 
     text: str
@@ -38,11 +40,11 @@ class TablePattern:
     name: str = ""
 
     def matches(self, name: TableName) -> bool:
-        """Whether the pattern matches this table; `excludes` is not looked at."""
+        """Return whether the pattern matches this table; `excludes` is ignored."""
         return bool(self.schema.fullmatch(name.schema) and self.table.fullmatch(name.name))
 
     def nearly_matches(self, name: TableName) -> bool:
-        """Whether it would match without regard to case: for a hint about a misspelt name."""
+        """Return whether the pattern would match without regard to case, for a spelling hint."""
         return bool(
             re.fullmatch(self.schema.pattern, name.schema, re.IGNORECASE | re.DOTALL)
             and re.fullmatch(self.table.pattern, name.name, re.IGNORECASE | re.DOTALL)
@@ -74,7 +76,7 @@ def _expression(part: re.Match[str]) -> tuple[re.Pattern[str], bool]:
 
 
 def parse_pattern(text: str) -> TablePattern:
-    """Read one pattern; raises PatternInvalid."""
+    """Parse one pattern; raises PatternInvalid."""
     body = text.removeprefix("!")
     schema, rest = _part(body, text)
     if not rest.startswith("."):
@@ -101,7 +103,7 @@ def parse_pattern(text: str) -> TablePattern:
 
 
 def as_pattern(name: TableName) -> str:
-    """The pattern that matches only this table."""
+    """Return the pattern that matches only this table."""
     return ".".join(
         part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in name
     )
@@ -115,7 +117,7 @@ class Selection:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Selection:
-        """Read all patterns; raises PatternInvalid when one is wrong or none takes tables in."""
+        """Parse all patterns; raises PatternInvalid if one is wrong or all of them exclude."""
         patterns = tuple(parse_pattern(text) for text in texts)
         if all(pattern.excludes for pattern in patterns):
             raise PatternInvalid(
@@ -125,18 +127,20 @@ class Selection:
         return cls(patterns=patterns)
 
     def taken_by(self, name: TableName) -> TablePattern | None:
-        """The pattern that takes a table in, one that names it alone first; None: none does."""
+        """Return the pattern that selects a table, preferably one without wildcards; None if none
+        does.
+        """
         taking = [p for p in self.patterns if not p.excludes and p.matches(name)]
         return next((p for p in taking if p.exact), taking[0] if taking else None)
 
     def excluded_by(self, name: TableName) -> TablePattern | None:
-        """The pattern that takes a table out; None: none does."""
+        """Return the pattern that excludes a table; None if none does."""
         return next((p for p in self.patterns if p.excludes and p.matches(name)), None)
 
     def names(self) -> list[str]:
-        """Return the names of tables, without schema, that are taken in without wildcards."""
+        """Return the names, without schema, of tables that are selected without wildcards."""
         return [one.name for one in self.patterns if one.name and not one.excludes]
 
     def takes(self, name: TableName) -> bool:
-        """Whether a table of this name is wanted."""
+        """Return whether a table of this name is selected."""
         return self.taken_by(name) is not None and self.excluded_by(name) is None

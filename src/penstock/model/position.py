@@ -1,7 +1,7 @@
-"""Positions: where we are in a source. Ordered, printable, parsable.
+"""Positions: where a reader is in a source. They are ordered, printable and parsable.
 
-Each engine has its own class of them, its part `position`. In the log a position is 16 bytes whose
-order is that of memcmp; in Python it is the number that these bytes are, big-endian: the ordinal.
+Each engine has its own class of positions, its part `position`. In the log a position is 16 bytes,
+ordered as memcmp orders them; in Python it is the big-endian number of these bytes: the ordinal.
 Positions of 64 bits take the last 8 bytes.
 """
 
@@ -16,43 +16,43 @@ POSITION_MAX: int = 2 ** (8 * POSITION_BYTES) - 1
 
 
 def to_bytes(ordinal: int) -> bytes:
-    """A position as in files; raises OverflowError for a number that is none."""
+    """Return a position as in files; raises OverflowError for a number out of range."""
     return ordinal.to_bytes(POSITION_BYTES)
 
 
 def to_ordinal(data: bytes) -> int:
-    """The number that a position's bytes are."""
+    """Return the number of a position's bytes."""
     return int.from_bytes(data)
 
 
 class PositionInvalid(PenstockError):
-    """A text that should be a position of this engine is not one."""
+    """Error: a text is not a position of this engine."""
 
     code = "PS01"
     retry = "never"
 
 
 class Position(Protocol):
-    """A place in a source; its text is how the source writes it."""
+    """Place in a source; its text is how the source writes it."""
 
     @property
     def ordinal(self) -> int:
-        """The number that is in order: 0 to POSITION_MAX."""
+        """Number that orders positions: 0 to POSITION_MAX."""
         ...
 
 
 class PositionKind(Protocol):
-    """A class of positions: how those of one engine are made, read and printed."""
+    """Class of one engine's positions: constructor, parser and width."""
 
     @property
     def BITS(self) -> int:  # noqa: N802 - a constant of the class
-        """How many bits an ordinal has at most: 64 or less, or 128."""
+        """Maximum bits of an ordinal: 64 or less, or 128."""
         ...
 
     def __call__(self, ordinal: int, /) -> Position:
-        """The position that an ordinal is. Raises PositionInvalid."""
+        """Return the position of an ordinal. Raises PositionInvalid."""
         ...
 
     def parse(self, text: str, /) -> Position:
-        """What str() of a position gave. Raises PositionInvalid on anything else."""
+        """Parse the str() of a position. Raises PositionInvalid on anything else."""
         ...

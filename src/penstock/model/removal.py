@@ -1,7 +1,7 @@
-"""What `penstock reset` takes back: one thing that a pipeline made, and the SQL that removes it.
+"""Object of a pipeline on a server, and the SQL by which `penstock reset` removes it.
 
-Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order in
-which it goes (`control.reset`).
+Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order of
+removal (`control.reset`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """One thing to take back. statements: run unchanged, in this order, in one session.
+    """One object to remove.
 
-    by_hand: why somebody else has to run them; empty for what penstock does itself.
+    Attributes:
+        what: names the object.
+        statements: run unchanged, in this order, in one session.
+        by_hand: why the operator has to run the statements; empty if penstock runs them.
     """
 
     what: str

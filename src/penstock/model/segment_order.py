@@ -1,9 +1,9 @@
-"""Which numbered segments a reader gets next, in one order of checks for every reader.
+"""Order of numbered segments, with one sequence of checks for every reader.
 
 Consumers of a change log, FlexCDC, and readers of the directory where a node leaves its log all
-list files with rising numbers, and all have a saved state that says where to go on. Nothing is
-returned or removed before the whole listing is checked. Not here: what a segment holds, and whose
-files they are (`log/listing.py`, `ports/direct.py`).
+list files with rising numbers, and all have a saved state that says where to continue. Nothing is
+returned or removed before the whole listing is checked. Not here: the contents of a segment, and
+the owner of the files (`log/listing.py`, `ports/direct.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def already_processed(segment: object, state: object) -> str:
 
 
 class SegmentOrder:
-    """The numbers that a reader was given, and those that come next.
+    """Numbers that a reader was given, and those that follow.
 
     Attributes:
-        last: the last number that was returned; None before any.
+        last: the last number that was returned; None before the first.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class SegmentOrder:
         remove: Callable[[int], None],
         missed: Callable[[str, int, int], PenstockError],
     ) -> None:
-        """Remember what to call.
+        """Store the callbacks.
 
         Args:
-            numbers: returns the numbers of the segments that are there, in order.
-            check_past: raises unless these segments, which the saved state is past, may be removed:
-                they were read under this state.
+            numbers: returns the numbers of the existing segments, in order.
+            check_past: raises unless these segments, which the saved state is past, may be
+                removed: they were read under this state.
             remove: removes a segment that the saved state is past.
             missed: makes the error for a gap, from its text and the numbers around it.
         """
@@ -68,7 +68,7 @@ class SegmentOrder:
         state = saved if state is None else state
         past, new = self._split(saved)
         gap = self._gap(new)
-        if gap is not None:  # a name that is made meanwhile can be hidden from one listing
+        if gap is not None:  # one listing can miss a name that is created meanwhile
             past, new = self._split(saved)
             gap = self._gap(new)
         if past:

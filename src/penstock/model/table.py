@@ -1,6 +1,6 @@
-"""A table's definition: all that a target needs to create it like the source has it.
+"""Table definition: all that a target needs to create the table like the source has it.
 
-Not the shape of rows in the log: that is `relation.py`.
+Not here: the shape of rows in the log (`relation.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from penstock.model.relation import Identity, TypeDefinition
 
 
 class TableName(NamedTuple):
-    """A table's schema and name, unquoted, as the catalogue has them."""
+    """Schema and name of a table, unquoted, as the catalogue has them."""
 
     schema: str
     name: str
 
     def __str__(self) -> str:
-        """`schema.name`, for messages; not quoted."""
+        """Return `schema.name`, for messages; not quoted."""
         return f"{self.schema}.{self.name}"
 
 
@@ -27,15 +27,21 @@ class TableName(NamedTuple):
 class ColumnDefinition:
     """One column as the catalogue has it.
 
-    type_text: as format_type() prints it with search_path empty. generated: `` stored `s`,
-    virtual `v` or none; identity_kind: `a` always, `d` by default or none. missing: text of the
-    value that old rows have since ADD COLUMN ... DEFAULT; None when there is none. base_type,
-    base_oid: the type below a domain, the type itself otherwise. neutral: how the log keeps the
-    values, as in `Column.neutral`. collation: as SQL, when it is not the type's own.
-    For MySQL and MariaDB: type_text as information_schema has it, with default and the expression
-    of a generated column as SQL; identity_kind `d` for AUTO_INCREMENT; charset and collation of
-    text; is_invisible: left out by `select *`. id: identity within the table, as `Column.id`; 0 if
-    the catalogue has none.
+    Attributes:
+        type_text: as format_type() prints it with search_path empty; for MySQL and MariaDB as
+            information_schema has it.
+        default: as SQL.
+        generated: `` stored `s`, virtual `v` or empty. The expression is in default, as SQL.
+        identity_kind: `a` always, `d` by default (and AUTO_INCREMENT), or empty.
+        collation: as SQL, if it is not the type's own; of text for MySQL and MariaDB.
+        missing: text of the value in rows that are older than an ADD COLUMN ... DEFAULT; None if
+            there is none.
+        base_type: the type below a domain, the type itself otherwise.
+        base_oid: oid of base_type.
+        neutral: how the log keeps the values, as in `Column.neutral`.
+        charset: character set of text, for MySQL and MariaDB.
+        is_invisible: `select *` leaves the column out.
+        id: identity within the table, as `Column.id`; 0 if the catalogue has none.
     """
 
     name: str
@@ -58,10 +64,13 @@ class ColumnDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueKey:
-    """A unique index or constraint besides the primary key. definition: pg_get_indexdef().
+    """Unique index or constraint besides the primary key.
 
-    prefixes: per column the characters (bytes of binary) that the key holds, 0 for all; empty when
-    it holds all of each (MySQL). is_whole: over columns alone, whole ones, and over all rows.
+    Attributes:
+        definition: the text of pg_get_indexdef().
+        prefixes: per column the characters (bytes of binary) that the key holds, 0 for all; empty
+            if the key holds every column whole (MySQL).
+        is_whole: the key is over whole columns, without expressions, and over all rows.
     """
 
     name: str
@@ -80,9 +89,12 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKey:
-    """A foreign key. definition: pg_get_constraintdef(), or that part of CREATE TABLE.
+    """Foreign key of a table.
 
-    on_update, on_delete: the actions for referencing rows, as in `CASCADE`; empty when not read.
+    Attributes:
+        definition: the text of pg_get_constraintdef(), or that part of CREATE TABLE.
+        on_update: the action for referencing rows, as in `CASCADE`; empty if it was not read.
+        on_delete: as on_update.
     """
 
     name: str
@@ -97,17 +109,26 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """A captured table. partition_leaves: oids of the storage relations when it is partitioned.
+    """Captured table.
 
-    primary_key_deferrable: rows may share a key until their transaction ends, so that no change can
-    be found by it. identity_columns: what a before image holds. In a partitioned table with
-    identity NOTHING that is up to its partitions' identities: the primary key, or else all columns.
-    MySQL and MariaDB: source_id is made from the name; identity is INDEX where a unique key without
-    NULLs stands in for a primary key, FULL where there is neither. primary_key_prefixes: as
-    in UniqueKey. engine: the storage engine. is_versioned: MariaDB keeps old rows, too. create_sql:
-    SHOW CREATE TABLE, where it was asked for. widens: its columns get types that hold more when a
-    value needs it, so a target table may have such types already. changed_s: when the definition
-    was last written, or the table last rebuilt, in seconds since 1970; 0 if not known.
+    Attributes:
+        source_id: the table's oid; for MySQL and MariaDB computed from the name.
+        primary_key_deferrable: rows may share a key until their transaction ends, so no change can
+            be found by it.
+        identity: the replica identity. For MySQL and MariaDB INDEX if a unique key without NULLs
+            stands in for a primary key, FULL if there is neither.
+        identity_columns: the columns of a before image. In a partitioned table with identity
+            NOTHING they depend on the identities of its partitions: the primary key, or else all
+            columns.
+        partition_leaves: oids of the storage relations of a partitioned table.
+        primary_key_prefixes: as in UniqueKey.
+        engine: the storage engine.
+        is_versioned: MariaDB keeps old rows, too.
+        create_sql: the text of SHOW CREATE TABLE, if it was asked for.
+        widens: the source widens a column's type when a value needs it, so a target table may have
+            such types already.
+        changed_s: when the definition was last written, or the table last rebuilt, in seconds
+            since 1970; 0 if unknown.
     """
 
     name: TableName
@@ -134,14 +155,14 @@ class TableDefinition:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """The columns by which changes find a row, as `Relation.key`; empty where all are."""
+        """Columns by which changes find a row, as `Relation.key`; empty if all columns do."""
         is_told = self.identity in (Identity.DEFAULT, Identity.INDEX) and self.identity_columns
         key = self.identity_columns if is_told else self.key_of_changes
-        # A source that has identities of columns sends no generated ones.
+        # A source whose columns have identities sends no generated columns.
         unsent = {column.name for column in self.columns if column.generated and column.id}
         return () if unsent & {*key} else key
 
     @property
     def key_of_changes(self) -> tuple[str, ...]:
-        """The primary key if it identifies one row at any moment, empty otherwise."""
+        """Primary key if it identifies one row at any moment, empty otherwise."""
         return () if self.primary_key_deferrable else self.primary_key

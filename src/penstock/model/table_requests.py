@@ -1,9 +1,9 @@
-"""The operator's requests for single tables while a pipeline runs, and capture's answers.
+"""Operator's requests for single tables while a pipeline runs, and the answers of capture.
 
-Two files below state/, each replaced whole by one side alone: `wishes.json` by the commands
-`penstock table ...`, `captured.json` by the extractor, which answers the requests that concern it.
-The loader's answer is in the target (`ports.table_sync`). A request says how a table shall be, not
-what to do: it may be carried out twice, and one that was not carried out yet is found at the next
+Two files below state/ are each replaced as a whole by one side alone: `wishes.json` by the
+commands `penstock table ...`, `captured.json` by the extractor, which answers the requests that
+concern it. The loader's answer is in the target (`ports.table_sync`). A request says how a table
+shall be, not what to do: it may be carried out twice, and an open request is found at the next
 start. Not here: making requests (`control.table_requests`).
 """
 
@@ -20,23 +20,27 @@ CAPTURED_FILE = "captured.json"
 
 
 class Capture(StrEnum):
-    """Whether a table's changes go into the log. Values are kept in files."""
+    """Decision whether a table's changes go into the log. Files keep the values."""
 
     FILE = "file"  # as the pipeline file says
     ADDED = "added"
     REMOVED = "removed"
-    LEFT = "left"  # new, a pattern takes it in, and it is left out
+    LEFT = "left"  # new, it matches a pattern, and it is left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """How one table shall be.
+    """Wanted state of one table.
 
-    capture_id: number of the request that decided capture last. copy_id: number of the last request
-    to have the table's rows copied again (add, resync); 0: none. replaces: rows that the target
-    table holds before that copy may go. paused: its changes wait in the log. resend_id: number of
-    the last request to put its rows into the log again; 0: none. code, error, hint: why it is left
-    out.
+    Attributes:
+        capture_id: number of the last request that decided capture.
+        copy_id: number of the last request to copy the table's rows again (add, resync); 0: none.
+        replaces: rows that the target table holds before that copy may be deleted.
+        paused: the table's changes wait in the log.
+        resend_id: number of the last request to put the table's rows into the log again; 0: none.
+        code: error code that says why the table is left out.
+        error: message that says why.
+        hint: next command.
     """
 
     table: TableName
@@ -53,39 +57,47 @@ class TableRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequests:
-    """All requests. serial: the number of the last one."""
+    """All requests.
+
+    Attributes:
+        serial: number of the last request.
+    """
 
     serial: int = 0
     tables: tuple[TableRequest, ...] = ()
 
     def of(self, table: TableName) -> TableRequest:
-        """The request for a table; without one, that it be as the file says."""
+        """Return the request for a table; by default one that keeps to the pipeline file."""
         return next(
             (request for request in self.tables if request.table == table),
             TableRequest(table=table),
         )
 
     def with_request(self, request: TableRequest) -> TableRequests:
-        """One more request, in place of what was asked for its table before."""
+        """Return the requests with one more, which replaces an earlier one for its table."""
         others = tuple(other for other in self.tables if other.table != request.table)
         return replace(self, serial=self.serial + 1, tables=(*others, request))
 
     def without(self, table: TableName) -> TableRequests:
-        """Remove the request for this table."""
+        """Return the requests without the one for this table."""
         return replace(
             self, tables=tuple(request for request in self.tables if request.table != table)
         )
 
-    def copied(self) -> frozenset[TableName]:
-        """Tables whose rows are copied by request, and not by the bulk load."""
+    def list_copied(self) -> frozenset[TableName]:
+        """Return the tables whose rows are copied by request, and not by the bulk load."""
         return frozenset(request.table for request in self.tables if request.copy_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureAnswer:
-    """What the extractor made of a request. capture_id: of the request.
+    """Answer of the extractor to a request about capture.
 
-    error: why it cannot be carried out (code, sentence, next command); all empty when it was.
+    Attributes:
+        capture_id: number of the request.
+        code: error code; empty if the request was carried out, like error and hint.
+        error: why the request cannot be carried out.
+        hint: next command.
     """
 
     table: TableName
@@ -96,14 +108,15 @@ class CaptureAnswer:
 
     @property
     def is_done(self) -> bool:
-        """Whether the request was carried out."""
+        """Return whether the request was carried out."""
         return not self.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResendAnswer:
-    """What the extractor made of a request to send a table's rows again: all are in the log, or
-    error says why not.
+    """Answer of the extractor to a request to send a table's rows again.
+
+    All rows are in the log, or error says why not.
     """
 
     table: TableName
@@ -121,28 +134,28 @@ class CaptureAnswers:
     resent: tuple[ResendAnswer, ...] = ()
 
     def of(self, table: TableName) -> CaptureAnswer | None:
-        """The answer for a table, or None."""
+        """Return the answer for a table, or None."""
         return next((answer for answer in self.tables if answer.table == table), None)
 
     def is_done(self, request: TableRequest) -> bool:
-        """Whether capture is as requested; always so for what the file says."""
+        """Return whether capture is as requested; true if the pipeline file decides."""
         answer = self.of(request.table)
         return request.capture_id == 0 or (
             answer is not None and answer.capture_id == request.capture_id and answer.is_done
         )
 
     def refuses(self, request: TableRequest) -> bool:
-        """Whether this request was tried and cannot be carried out."""
+        """Return whether the extractor tried this request and cannot carry it out."""
         answer = self.of(request.table)
         return answer is not None and answer.capture_id == request.capture_id and not answer.is_done
 
     def with_answer(self, answer: CaptureAnswer) -> CaptureAnswers:
-        """One more answer, in place of the table's before."""
+        """Return the answers with one more, which replaces the table's previous one."""
         others = tuple(other for other in self.tables if other.table != answer.table)
         return replace(self, tables=(*others, answer))
 
     def resend_of(self, request: TableRequest) -> ResendAnswer | None:
-        """The answer to a request to send rows again; None: none yet, or nothing was asked."""
+        """Return the answer to a request to send rows again; None if it is missing."""
         return next(
             (
                 answer
@@ -153,18 +166,18 @@ class CaptureAnswers:
         )
 
     def with_resend(self, answer: ResendAnswer) -> CaptureAnswers:
-        """One more answer to such a request, in place of the table's before."""
+        """Return the answers with one more resend answer, in place of the table's previous one."""
         others = tuple(other for other in self.resent if other.table != answer.table)
         return replace(self, resent=(*others, answer))
 
     def open_resends(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
-        """Requests to send rows again that are not answered."""
+        """Return the requests to send rows again that have no answer."""
         return [
             request for request in requests if request.resend_id and self.resend_of(request) is None
         ]
 
     def open(self, requests: Iterable[TableRequest]) -> list[TableRequest]:
-        """Requests about capture that nobody has tried to carry out."""
+        """Return the requests about capture that the extractor has not tried to carry out."""
         return [
             request
             for request in requests

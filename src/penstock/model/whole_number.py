@@ -1,4 +1,4 @@
-"""Whole numbers in text from outside: a client, a user of a source, a file.
+"""Parser of whole numbers in text from outside: a client, a user of a source, a file.
 
 `int()` takes more than digits (`1_0`, superscripts pass `isdigit`), and raises ValueError beyond
 4,300 of them. Standard library only.
@@ -20,12 +20,12 @@ def parse_whole(text: str, most: int = INT64_MAX, *, otherwise: int) -> int: ...
 
 
 def parse_whole(text: str, most: int = INT64_MAX, *, otherwise: int | None = None) -> int | None:
-    """Return the number that ASCII digits say.
+    """Return the number that ASCII digits spell.
 
     Args:
-        text: of any length.
+        text: text of any length.
         most: the largest number that is accepted.
-        otherwise: returned for all else: other characters, none, or a larger number.
+        otherwise: returned for all else: other characters, an empty text, or a larger number.
     """
     if not text.isascii() or not text.isdigit():
         return otherwise

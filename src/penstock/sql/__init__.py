@@ -1,3 +1,3 @@
-"""What the engines that are SQL databases share: schema translation, shape changes, how rows are
-read for each other.
+"""Shared code of the engines that are SQL databases: schema translation, shape changes, read
+plans.
 """

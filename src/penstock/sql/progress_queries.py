@@ -1,4 +1,4 @@
-"""What a database tells of our own tables, in queries that every engine of SQL runs as they stand.
+"""Queries about penstock's own tables, which every SQL engine runs unchanged.
 
 Not here: the tables (`target/progress.py` of each engine).
 """
@@ -26,10 +26,10 @@ RESTARTS = """
 
 
 class ProgressQueries:
-    """That part of a `TargetReader`."""
+    """Part of a `TargetReader`: log id, newest progress rows and restarts."""
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """The rows of a query without parameters. Every error comes out typed."""
+        """Return the rows of a query without parameters. Every error is typed."""
         raise NotImplementedError
 
     def log_id(self) -> str:

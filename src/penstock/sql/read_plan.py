@@ -1,11 +1,12 @@
-"""How a table's rows are read from one engine so that they fit another: a `ReadPlan` per table.
+"""Read plans: how one engine reads a table's rows so that they fit another engine.
 
-The table of types (`codec.types`) says what holds a column; here is how its values get there in
-bulk without becoming objects: what the source's engine lists, what the walk over the bytes does to
-each cell, and what LOAD DATA computes where the target reads by it. The values that arrive are
-those of the change path, for every type and character set: text is decoded by the same tables,
-times are in UTC, floating numbers have all their digits. Not here: one engine's columns
-(`read_plan.py` of its source), and the walk (each engine's, by the forms of `codec.lines`).
+The table of types (`codec.types`) says which type holds a column. A `ReadPlan` says how the
+column's values get there in bulk without becoming objects: what the source's engine lists, what
+the walk over the bytes does to each cell, and what LOAD DATA computes if the target reads by it.
+The values that arrive are those of the change path, for every type and character set: text is
+decoded by the same tables, times are in UTC, floating numbers have all their digits. Not here: one
+engine's columns (`read_plan.py` of its source), and the walk (each engine's, by the forms of
+`codec.lines`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from penstock.model import ColumnDefinition, TableDefinition
 from penstock.ports.registry import engine_with_types, part
 from penstock.ports.server_pair import ReadPlan, ServerPair
 
-AS_IS = "{}"  # the value as text in utf8mb4, where anything is computed of it
+AS_IS = "{}"  # the value as text in utf8mb4, if anything is computed from it
 
 
 def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: str) -> ReadPlan:
-    """How a table's rows are read and written, by the engine of the source's URL.
+    """Return how the engine of the source's URL reads a table's rows.
 
-    Not between servers that have the same types.
+    Not for servers that have the same types.
     """
     columns = copied_columns(definition, servers)
     plan = part(source_url, "read_plan")
@@ -36,10 +37,10 @@ def read_plan_of(definition: TableDefinition, servers: ServerPair, source_url: s
 def _with_keys(
     definition: TableDefinition, columns: Sequence[ColumnDefinition], templates: Sequence[str]
 ) -> tuple[str, ...]:
-    """The templates; where there are any, of whole numbers in the key as well.
+    """Return the templates. If one of them computes anything, whole numbers of the key do so, too.
 
-    Where LOAD DATA computes anything, MySQL before 9 gives a 0 in an AUTO_INCREMENT column the next
-    number, in spite of NO_AUTO_VALUE_ON_ZERO, unless that column is computed, too.
+    If LOAD DATA computes anything, MySQL before 9 gives a 0 in an AUTO_INCREMENT column the next
+    number in spite of NO_AUTO_VALUE_ON_ZERO, unless that column is computed, too.
     """
     if all(template == AS_IS for template in templates):
         return tuple(templates)

@@ -1,7 +1,7 @@
-"""Rows as JSON objects on their way into a table: which property goes into which column.
+"""Rows as JSON objects on their way into a table, and the column of each property.
 
-What engines that are SQL databases share of `ports.row_apply`. Pure. Not here: what a JSON value
-becomes in a column's type, and the statements (the engines' `row_apply`).
+SQL engines share this part of `ports.row_apply`. Pure. Not here: the conversion of a JSON value to
+a column's type, and the statements (the engines' `row_apply`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,24 @@ from penstock.ports.staging import Mutation, has_other_key_order
 
 Fields = dict[str, msgspec.Raw]
 VALUE = "$0"
-"""Stands for the value in an expression of the user's module."""
+"""Placeholder of the value in an expression of the user's module."""
 EXPONENT_MAX = 10_000
 _NULL = msgspec.Raw(b"null")
 _FIELDS = msgspec.json.Decoder(Fields)
 _KEY = msgspec.json.Decoder(list[msgspec.Raw])
-# Of a whole object, so that most are told without looking at their values.
+# Searched in a whole object: most objects have no match, and their values are not looked at.
 _MAY_HAVE_EXPONENT = re.compile(rb"[0-9][eE][+-]?[0-9]")
 _EXPONENT = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?[eE]([+-]?[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """Rows that have the same columns, of which none has the key of another.
+    """Rows with the same columns and different keys.
 
-    columns: those written from a property, in the table's order. properties: their names in the
-    rows. rows: the values by property; those that no column has are taken out.
+    Attributes:
+        columns: those written from a property, in the table's order.
+        properties: names of these columns in the rows.
+        rows: values by property; properties without a column are removed.
     """
 
     columns: tuple[ColumnDefinition, ...]
@@ -49,7 +51,7 @@ class Documents:
     mutations: list[Mutation] = field(default_factory=list)
 
     def chunks(self, count: int) -> Iterable[Documents]:
-        """The same, at most so many rows each."""
+        """Yield the same rows in parts of at most `count` rows."""
         for start in range(0, len(self.rows), count):
             yield Documents(
                 columns=self.columns,
@@ -59,13 +61,13 @@ class Documents:
             )
 
     def without(self, places: Iterable[int]) -> Documents:
-        """The same without these rows."""
+        """Return the documents without these rows."""
         gone = set(places)
         kept = [place for place in range(len(self.rows)) if place not in gone]
         return self.only(kept)
 
     def only(self, places: Sequence[int]) -> Documents:
-        """These rows alone."""
+        """Return the documents with only these rows."""
         return Documents(
             columns=self.columns,
             properties=self.properties,
@@ -75,13 +77,13 @@ class Documents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names."""
+        """Names of the columns."""
         return tuple(column.name for column in self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What becomes of objects with the same properties."""
+    """Columns for objects with the same properties."""
 
     columns: tuple[ColumnDefinition, ...]
     properties: tuple[str, ...]
@@ -92,7 +94,7 @@ class _Layout:
 
 
 def key_columns(table: TableDefinition) -> tuple[ColumnDefinition, ...]:
-    """The columns of the primary key, in its order. Raises RowKeyMissing."""
+    """Return the columns of the primary key, in its order. Raises RowKeyMissing."""
     by_name = {column.name: column for column in table.columns}
     if not table.primary_key:
         raise RowKeyMissing(
@@ -104,7 +106,7 @@ def key_columns(table: TableDefinition) -> tuple[ColumnDefinition, ...]:
 
 
 def fields_of(table: TableDefinition, mutation: Mutation, document: bytes) -> Fields:
-    """The properties of an object. Raises SchemaDrift for what is none."""
+    """Return the properties of an object. Raises SchemaDrift if it is not an object."""
     try:
         return _FIELDS.decode(document)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -114,7 +116,7 @@ def fields_of(table: TableDefinition, mutation: Mutation, document: bytes) -> Fi
 def by_columns(
     table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]
 ) -> list[Documents]:
-    """Rows grouped by the columns that they have; of two with one key the last.
+    """Return the rows grouped by their columns; of rows with the same key only the last.
 
     Raises SchemaDrift, RowKeyMissing.
     """
@@ -157,7 +159,7 @@ def by_columns(
 
 
 def _check_key_order(table: TableDefinition, mutation: Mutation) -> None:
-    """Raise SchemaDrift if the target's key has the columns of the source's in another order."""
+    """Raise SchemaDrift if the target's key columns are in another order than the source's."""
     image = mutation.before if mutation.after is None else mutation.after
     if has_other_key_order(table.primary_key, mutation.key, image):
         key = ", ".join(table.primary_key)
@@ -217,7 +219,10 @@ _GONE = Mutation.__new__(Mutation)
 
 
 def by_key(table: TableDefinition, mutations: Sequence[Mutation]) -> Documents:
-    """The keys of rows as objects of the key's columns. Raises SchemaDrift, RowKeyMissing."""
+    """Return the keys of rows as objects of the key's columns.
+
+    Raises SchemaDrift, RowKeyMissing.
+    """
     columns = key_columns(table)
     names = tuple(column.name for column in columns)
     keys = Documents(columns=columns, properties=names)
@@ -239,7 +244,7 @@ def by_key(table: TableDefinition, mutations: Sequence[Mutation]) -> Documents:
 
 
 def plain_number(raw: msgspec.Raw) -> msgspec.Raw:
-    """A number's digits without an exponent, as integers need them; anything else as it is."""
+    """Return a number's digits without an exponent, as integers need; anything else unchanged."""
     text = bytes(raw)
     match = _EXPONENT.fullmatch(text)
     if match is None or abs(int(match[1])) > EXPONENT_MAX:
@@ -248,14 +253,14 @@ def plain_number(raw: msgspec.Raw) -> msgspec.Raw:
 
 
 def as_document(fields: Fields) -> bytes:
-    """The object's JSON."""
+    """Return the object's JSON."""
     return msgspec.json.encode(fields)
 
 
 def lenient(
     table: TableDefinition, rules: RowRules, fields: Fields
 ) -> tuple[dict[str, msgspec.Raw], dict[str, msgspec.Raw]]:
-    """The values of an object that columns have, by column, and the properties that none has."""
+    """Return the values that have a column, by column, and the properties without one."""
     names = {column.name.lower(): column for column in table.columns}
     mapped, others = {}, {}
     for name, raw in fields.items():
@@ -269,10 +274,14 @@ def lenient(
     return mapped, others
 
 
-def shown(canonical: Fields, others: Fields, extras: str) -> bytes:
-    """A row as a function of the user's module sees it: what extras holds is beside the rest.
+def show_row(canonical: Fields, others: Fields, extras: str) -> bytes:
+    """Return a row as a function of the user's module sees it, with the contents of extras as
+    properties.
 
-    canonical: the row's columns as the target spells them. others: properties without a column.
+    Args:
+        canonical: the row's columns as the target spells them.
+        others: properties without a column.
+        extras: the column that holds other properties.
     """
     kept = {name: raw for name, raw in canonical.items() if name != extras}
     held = bytes(canonical[extras]) if extras in canonical else b"null"
@@ -281,7 +290,10 @@ def shown(canonical: Fields, others: Fields, extras: str) -> bytes:
 
 
 def absent_required(table: TableDefinition, documents: Documents) -> list[ColumnDefinition]:
-    """Columns that an insert must give a value though the rows have none: it is read back."""
+    """Return the columns that an insert must give a value, though the rows have none.
+
+    Their value is read back from the target.
+    """
     written = set(documents.names)
     return [
         column
@@ -295,5 +307,5 @@ def absent_required(table: TableDefinition, documents: Documents) -> list[Column
 
 
 def unfit(table: TableDefinition, column: ColumnDefinition) -> ValueUnfit:
-    """The error for a value that a column cannot hold."""
+    """Return the error for a value that a column cannot hold."""
     return value_unfit(str(table.name), column.name, column.type_text)

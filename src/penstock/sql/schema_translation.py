@@ -1,10 +1,10 @@
-"""What a table has besides columns and keys, translated from one engine to another.
+"""Translation of a table's extras from one engine to another: all but its columns and keys.
 
-Defaults, auto-increment, indexes, foreign keys. The source's engine describes them in common terms
-(`SchemaSource`), and the target's engine renders those (`SchemaTarget`). None of it affects a row
-that is loaded: what has no equivalent in the target is left out, with a sentence that
-`penstock plan` prints. Pure. Not here: the statements that make tables, and what goes between
-servers of one engine, where everything has an equal.
+Extras are defaults, auto-increment, indexes and foreign keys. The source's engine describes them
+in common terms (`SchemaSource`), and the target's engine renders those (`SchemaTarget`). None of
+it affects a row that is loaded: an extra without an equivalent in the target is left out, with a
+sentence that `penstock plan` prints. Pure. Not here: the statements that create tables, and
+translation between servers of one engine, where everything has an equivalent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from penstock.codec.types import Server
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName
 from penstock.ports.registry import engine_with_types
 
-FIXED_BYTES = 40  # in an index: the longest of the types that have no length
+FIXED_BYTES = 40  # in an index: the longest of the types without a length
 
 
-# --- what there is --------------------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 
 class DefaultKind(Enum):
-    """What a default is. LITERAL: a text, unquoted. NOW: the moment of the insert. OTHER: anything
-    that has no equal elsewhere.
+    """Kind of a column's default.
+
+    Attributes:
+        LITERAL: a text, unquoted.
+        NOW: the moment of the insert.
+        OTHER: anything without an equivalent in other engines.
     """
 
     LITERAL = auto()
@@ -42,14 +46,23 @@ class DefaultKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A column's default. value: digits of a number, 0 and 1 of bits, `true` or `false`."""
+    """Default of a column.
+
+    Attributes:
+        value: digits of a number, 0 and 1 of bits, `true` or `false`.
+    """
 
     kind: DefaultKind
     value: str = ""
 
 
 class IndexPart(NamedTuple):
-    """A column of an index. prefix: so many characters of it; 0: all. is_down: descending."""
+    """Column of an index.
+
+    Attributes:
+        prefix: number of characters in the index; 0: all.
+        is_down: the order is descending.
+    """
 
     column: str
     prefix: int = 0
@@ -58,7 +71,11 @@ class IndexPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
-    """A secondary index. unlike: why no other engine can have it; empty: it is over columns."""
+    """Secondary index.
+
+    Attributes:
+        unlike: why no other engine can have it; empty if it is over columns.
+    """
 
     name: str
     parts: tuple[IndexPart, ...] = ()
@@ -67,9 +84,13 @@ class Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaDescription:
-    """A table besides columns and keys. defaults: by column, none for NULL. numbered: columns that
-    the server counts up, in order. foreign_keys: with on_delete and on_update as words in capitals.
-    lacking: sentences on what has no equal in any other engine.
+    """Extras of a table: all but its columns and keys.
+
+    Attributes:
+        defaults: by column; a column whose default is NULL has none.
+        numbered: columns that the server counts up, in order.
+        foreign_keys: with on_delete and on_update as words in capitals.
+        lacking: sentences about extras that have no equivalent in any other engine.
     """
 
     defaults: Mapping[str, Default]
@@ -80,18 +101,22 @@ class SchemaDescription:
 
 
 class SchemaSource(Protocol):
-    """A source's engine: its part `schema_source`."""
+    """Part `schema_source` of a source's engine."""
 
     def describe(self, definition: TableDefinition) -> SchemaDescription:
-        """What a table has."""
+        """Return the extras of a table."""
         ...
 
 
-# --- what becomes of it ---------------------------------------------------------------------------
+# --- the target -----------------------------------------------------------------------------------
 
 
 class SchemaTarget(Protocol):
-    """A target's engine: its part `schema_target`. mapping: how the target holds the column."""
+    """Part `schema_target` of a target's engine.
+
+    Attributes:
+        mapping: argument of its methods: how the target holds the column.
+    """
 
     def may_number(
         self,
@@ -100,37 +125,40 @@ class SchemaTarget(Protocol):
         column: ColumnDefinition,
         mapping: TypeMapping,
     ) -> bool:
-        """Whether the target can count this column up."""
+        """Return whether the target can count this column up."""
         ...
 
     def default_sql(
         self, default: Default, column: ColumnDefinition, mapping: TypeMapping, target: Server
     ) -> str | None:
-        """A default as SQL of the target; None where it has no equal."""
+        """Return a default as SQL of the target; None if it has no equivalent."""
         ...
 
     @property
     def index_bytes_max(self) -> int:
-        """How long the columns of an index may be in total, bytes."""
+        """Maximum total size of an index's columns, bytes."""
         ...
 
     def index_part(
         self, part: IndexPart, column: ColumnDefinition, mapping: TypeMapping
     ) -> tuple[IndexPart, int] | str:
-        """A column in an index of the target, with its bytes; or why it cannot be."""
+        """Return a column in an index of the target, with its bytes; or why it cannot be there."""
         ...
 
     def refuses(self, key: ForeignKey) -> str:
-        """Why a foreign key cannot be made; empty where it can."""
+        """Return why a foreign key cannot be created; empty if it can."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Extras:
-    """What a table gets besides columns and keys. lacking: what it does not get, and why.
+    """Extras that a target table gets.
 
-    defaults: by column, as SQL of the target. counted: columns that the target numbers.
-    foreign_keys: with on_delete and on_update as words.
+    Attributes:
+        defaults: by column, as SQL of the target.
+        counted: columns that the target numbers.
+        foreign_keys: with on_delete and on_update as words.
+        lacking: the extras that the table does not get, and why.
     """
 
     defaults: dict[str, str] = field(default_factory=dict)
@@ -146,7 +174,7 @@ def extras_of(
     target: Server,
     mappings: Mapping[str, TypeMapping],
 ) -> Extras:
-    """What of a table's extras has an equal in a target of another engine."""
+    """Return the extras of a table that have an equivalent in a target of another engine."""
     there: SchemaSource = engine_with_types(source.engine).part("schema_source")
     here: SchemaTarget = engine_with_types(target.engine).part("schema_target")
     description = there.describe(definition)
@@ -189,7 +217,7 @@ def _index_there(
     mappings: Mapping[str, TypeMapping],
     here: SchemaTarget,
 ) -> Index | str:
-    """The index as the target can have it, or why it cannot."""
+    """Return the index as the target can have it, or why it cannot."""
     if index.unlike:
         return index.unlike
     columns = {column.name: column for column in definition.columns}
@@ -215,13 +243,13 @@ _FRACTION = re.compile(r"(?:timestamp|datetime)\((\d)\)")
 
 
 def now_sql(mapping: TypeMapping) -> str:
-    """The current time, with as many fractional digits as the target's column has."""
+    """Return the current time as SQL, with as many fractional digits as the target's column."""
     digits = _FRACTION.search(mapping.target_type)
     return f"current_timestamp({digits[1]})" if digits else "current_timestamp"
 
 
 def bits_sql(bits: str, mapping: TypeMapping) -> str:
-    """Bits for a column of bits, or as a number for one of another type."""
+    """Return bits for a column of bits, or as a number for a column of another type."""
     if not mapping.target_type.startswith("bit"):
         return str(int(bits or "0", 2))
     width = length_of(mapping.target_type, 1)
@@ -229,18 +257,18 @@ def bits_sql(bits: str, mapping: TypeMapping) -> str:
 
 
 def base_of(type_text: str) -> str:
-    """The first word of a type, in small letters."""
+    """Return the first word of a type, in lower case."""
     return type_text.lower().partition("(")[0].partition(" ")[0]
 
 
 def length_of(type_text: str, otherwise: int) -> int:
-    """The first number of a type's text."""
+    """Return the first number in a type's text."""
     found = re.search(r"\d+", type_text)
     return int(found[0]) if found else otherwise
 
 
 def short_name(name: str, fits: Callable[[str], bool]) -> str:
-    """A name that fits: itself, or its beginning and a number made from all of it."""
+    """Return a name that fits: the name itself, or its beginning and a hash of all of it."""
     if fits(name):
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=4).hexdigest()
@@ -251,5 +279,5 @@ def short_name(name: str, fits: Callable[[str], bool]) -> str:
 
 
 def tables_by_name(definitions: Sequence[TableDefinition]) -> dict[TableName, TableDefinition]:
-    """Definitions by their names in the source."""
+    """Return the definitions keyed by their names in the source."""
     return {definition.name: definition for definition in definitions}

@@ -34,7 +34,7 @@ from penstock.sql.row_documents import (
     fields_of,
     key_columns,
     lenient,
-    shown,
+    show_row,
 )
 
 APPLICATION_NAME = "penstock stage"
@@ -271,7 +271,7 @@ class MySQLRowSession:
         assert mutation.after is not None
         return Conflict(
             mutation=mutation,
-            target=shown(_FIELDS.decode(target.encode()), {}, rules.extras),
+            target=show_row(_FIELDS.decode(target.encode()), {}, rules.extras),
             proposed=self._canonical(table, rules, mutation, mutation.after),
             before=None
             if mutation.before is None
@@ -290,7 +290,7 @@ class MySQLRowSession:
             scratch = self._filled(table, rules, documents)
             text = self._rows(f"select {_as_json('r', columns)} from {scratch} as r")[0][0]
             found = _FIELDS.decode(text.encode())
-        return shown(found, others, rules.extras)
+        return show_row(found, others, rules.extras)
 
     # --- the temporary table ----------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from penstock.sql.row_documents import (
     fields_of,
     key_columns,
     lenient,
-    shown,
+    show_row,
 )
 
 APPLICATION_NAME = "penstock stage"
@@ -232,7 +232,7 @@ class PostgresRowSession:
         assert mutation.after is not None
         return Conflict(
             mutation=mutation,
-            target=shown(_FIELDS.decode(target[0]), {}, extras),
+            target=show_row(_FIELDS.decode(target[0]), {}, extras),
             proposed=self._canonical(table, rows.rules, mutation, mutation.after),
             before=None
             if mutation.before is None
@@ -252,7 +252,7 @@ class PostgresRowSession:
         if columns:
             row = self._run_rows(f"select {_as_json('r', columns)} from {one.source} as r", one)
             found = _FIELDS.decode(row.fetchall()[0][0])
-        return shown(found, others, rules.extras)
+        return show_row(found, others, rules.extras)
 
     # --- statements -------------------------------------------------------------------------------
 
