@@ -32,7 +32,7 @@ def parse_time(text: str) -> tuple[int, int] | None:
 
 
 class HlcInvalid(PenstockError):
-    """Error: a text is not a time of a changefeed."""
+    """A text is not a time of a changefeed."""
 
     code = "ST01"
     retry = "operator"

@@ -17,7 +17,7 @@ from penstock.model import PenstockError, TableName
 
 
 class PatternInvalid(PenstockError):
-    """Error: a table pattern cannot be read."""
+    """A table pattern cannot be read."""
 
     code = "PG40"
     retry = "never"

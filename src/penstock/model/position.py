@@ -26,7 +26,7 @@ def to_ordinal(data: bytes) -> int:
 
 
 class PositionInvalid(PenstockError):
-    """Error: a text is not a position of this engine."""
+    """A text is not a position of this engine."""
 
     code = "PS01"
     retry = "never"
