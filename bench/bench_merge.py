@@ -73,7 +73,7 @@ def write(folder: Path, number: int, rows: int, table: Relation) -> InputPlace:
             if writer.due():
                 writer.rotate()
         writer.rotate()
-        writer.done()
+        writer.finish()
     return InputPlace(name=folder.name, log=folder / "log", links=consumer)
 
 

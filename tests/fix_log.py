@@ -17,7 +17,7 @@ from penstock.codec.columns import (
     before_type,
     transactions_batch,
 )
-from penstock.log.change_tables import dated
+from penstock.log.change_tables import add_commit
 from penstock.log.segment import Segment
 from penstock.model import (
     DROP_TABLE,
@@ -318,4 +318,4 @@ def plain_rows(rows: Iterable[Row]) -> list[Plain]:
 
 def plain_segment(segment: Segment) -> list[Plain]:
     """All rows of a segment, by gsn."""
-    return plain_batches(dated(segment, rows) for rows in segment.rows())
+    return plain_batches(add_commit(segment, rows) for rows in segment.rows())

@@ -212,7 +212,7 @@ class LogOf:
     def end(self) -> None:
         """All of it, and nothing comes behind."""
         self.write(len(self.transactions), rotates=True)
-        self.opened().done()
+        self.opened().finish()
         self.close()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from penstock.control.servers import source_tables
 from penstock.extract.extractor import Extractor, Outcome
 from penstock.log import list_segments, open_chain
 from penstock.log.change_tables import bits
-from penstock.log.order import merged
+from penstock.log.order import merge_rows
 from penstock.log.state import load_state
 from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.config import Config
@@ -492,7 +492,7 @@ class Follower:
         found: list[int] = []
         for segment in open_chain(list_segments(self.config.layout.log)):
             with segment:
-                found += [gsn for group in merged(segment) for gsn in group.gsns]
+                found += [gsn for group in merge_rows(segment) for gsn in group.gsns]
         return found
 
     def heartbeats(self) -> list[int]:

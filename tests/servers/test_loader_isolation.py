@@ -29,7 +29,7 @@ def target(target_url: str, tmp_path: Path) -> str:
         add(log, number)
         if number % 2:
             log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     log.writer.close()
     return target_url
 

@@ -340,7 +340,7 @@ def test_what_a_killed_loader_left_is_removed(
     for number in range(4):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     killed = run_killed(my_target, tmp_path, "load.apply.after:1:kill")
     assert killed.returncode < 0, killed.stderr
     rows = tmp_path / "run" / "rows"

@@ -143,7 +143,7 @@ def test_files_are_applied_and_removed(my_target: Target, log: LogMaker, tmp_pat
     for number in range(6):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     running = Running(
         my_target.url,
         tmp_path,
@@ -179,7 +179,7 @@ def test_kills_at_every_step(my_target: Target, log: LogMaker, tmp_path: Path, p
     for number in range(4):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     (tmp_path / "state").mkdir()
     killed = run_killed(my_target, tmp_path, f"{point}:2:kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -208,7 +208,7 @@ def test_kills_around_an_alter(
     log.transaction(insert(old, 2, "b"), insert(bag, 2))
     log.transaction(insert(new, 3, 30), insert(bag, 3))
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     (tmp_path / "state").mkdir()
     # The first shape that a table has is recorded, too: the second time is the change.
     killed = run_killed(my_target, tmp_path, f"{point}:3:kill", files=5)
@@ -234,7 +234,7 @@ def test_a_lost_answer_is_known_from_the_applied_position(
     for number in range(3):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     with arming(f"{point}:2:error"):
         Running(
             my_target.url, tmp_path, namespaces=my_target.namespaces, max_files_per_batch=1
@@ -271,7 +271,7 @@ def test_killed_sessions(my_target: Target, log: LogMaker, tmp_path: Path) -> No
         log.close_segment()
         if number % 6 == 5:
             kill_sessions(my_target.server)
-    log.writer.done()
+    log.writer.finish()
     running.end()
     my_target.check(30)
 
@@ -294,7 +294,7 @@ def test_a_server_that_restarts(
     for number in range(10, 14):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     running.end()
     target.check(14)
 
@@ -318,7 +318,7 @@ def test_the_whole_loader_on_spark(my_target: Target, log: LogMaker, tmp_path: P
         kill_sessions(my_target.server)
         add(log, 6)
         log.close_segment()
-        log.writer.done()
+        log.writer.finish()
         running.end()
     finally:
         running.stop.set()
@@ -347,7 +347,7 @@ def test_a_reader_sees_whole_transactions_only(
                 update(ACCOUNT, giver, balances[giver]), update(ACCOUNT, taker, balances[taker])
             )
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     sums: set[object] = set()
     over = threading.Event()
 
@@ -493,7 +493,7 @@ def test_least_rights(my_target: Target, log: LogMaker, tmp_path: Path) -> None:
     my_target.execute(COUNTED)
     add(log, 0)
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     my_target.execute("create database wirekite")
     grants = (
         f"select, insert, update, delete, alter on `{my_target.database}`.*",
@@ -512,7 +512,7 @@ def test_a_table_that_cannot_be_applied_is_left_behind(
     for number in range(4):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     options = {"namespaces": my_target.namespaces, "isolates": True, "max_files_per_batch": 2}
     Running(my_target.url, tmp_path, **options).end()
     assert my_target.execute("select id from t order by 1") == [(n,) for n in range(4)]

@@ -157,7 +157,8 @@ def cut(segment: Segment, applied: Applied, before: int) -> Applied:
     after = replace(applied, position=max(applied.position, before))
     until = segment.transactions.first_from(before)
     for rows in segment.rows(gsn_after=applied.gsn):
-        for head in segment.dated(rows.batch).select(["gsn", "trx", "commit_time"]).to_pylist():
+        heads = segment.add_commit(rows.batch).select(["gsn", "trx", "commit_time"])
+        for head in heads.to_pylist():
             if head["trx"] < until and head["gsn"] > after.gsn:
                 time_us = round(head["commit_time"].timestamp() * 1e6)
                 after = replace(after, gsn=head["gsn"], trx=head["trx"], commit_time_us=time_us)

@@ -404,7 +404,7 @@ def test_the_application_ends_when_the_log_is_finished(feed: Feed) -> None:
     """exitWhenIdle: CHANGE.DONE is there, and everything read."""
     feed.write(2)
     feed.write(1)
-    feed.writer.done()
+    feed.writer.finish()
     noting = Noting()
     feed.run(noting, stop=lambda: False, exit_when_done=True)
     assert noting.gsns == [1, 2, 3]

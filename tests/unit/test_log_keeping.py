@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.keeping import KeptFile, outlived
+from penstock.log.keeping import KeptFile, find_outlived
 from penstock.log.layout import SegmentFile
 from penstock.model.keeping import Keeping
 
@@ -40,10 +40,10 @@ def files(*given: tuple[float, int]) -> list[KeptFile]:
 )
 def test_the_oldest_go_first(given: list[tuple[float, int]], expected: list[int]) -> None:
     """Older than the age, or before the newest ones that fit into the size; never a hole."""
-    gone = outlived(files(*given), Keeping(age_s=24 * HOUR_S, size_bytes=100))
+    gone = find_outlived(files(*given), Keeping(age_s=24 * HOUR_S, size_bytes=100))
     assert [file.number for file in gone] == expected
 
 
 def test_without_limits_all_stay() -> None:
     """As a loader that nobody tells anything."""
-    assert outlived(files((10_000, 10**15)), Keeping()) == []
+    assert find_outlived(files((10_000, 10**15)), Keeping()) == []

@@ -24,7 +24,7 @@ from fix_log import (
 )
 from penstock.codec.exact_text import date_text, time_text, timestamp_text
 from penstock.log import Writer, WriterOptions, open_segment
-from penstock.log.text import escaped, lines
+from penstock.log.text import escape, lines
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Run
 
 LOG = Path("/log")
@@ -102,7 +102,7 @@ def test_values_of_every_kind_print_exactly() -> None:
 
 def test_values_cannot_be_taken_for_separators_or_words() -> None:
     """Tabs, line ends and backslashes in values, names and JSON are escaped."""
-    assert escaped("a\tb\nc\rd\\e\b\f\v") == "a\\tb\\nc\\rd\\\\e\\b\\f\\v"
+    assert escape("a\tb\nc\rd\\e\b\f\v") == "a\\tb\\nc\\rd\\\\e\\b\\f\\v"
     odd = Relation(
         schema="a\tb",
         name="c\nd",

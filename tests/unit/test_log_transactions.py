@@ -52,7 +52,7 @@ def dated(segment: Segment) -> list[tuple[int, int, int]]:
     """gsn, position and time of every row."""
     found = []
     for rows in segment.rows():
-        batch = segment.dated(rows.batch)
+        batch = segment.add_commit(rows.batch)
         found += zip(
             batch.column("gsn").to_pylist(),
             (int.from_bytes(one) for one in batch.column("position").to_pylist()),
@@ -200,8 +200,8 @@ def test_a_row_of_a_transaction_that_the_segment_does_not_have_is_damage() -> No
     groups = numbered([inserts(2), inserts(2, first=2)])
     with open_segment(LOG / "0.ckt", files=written([run_of(groups[0])])) as segment:
         with pytest.raises(SegmentCorrupt, match="transactions are missing"):
-            segment.dated(batch_of(ITEM, groups[1]).batch)
-        assert segment.dated(batch_of(ITEM, []).batch).num_rows == 0
+            segment.add_commit(batch_of(ITEM, groups[1]).batch)
+        assert segment.add_commit(batch_of(ITEM, []).batch).num_rows == 0
 
 
 @given(st.lists(st.integers(0, POSITION_MAX), max_size=8))

@@ -269,9 +269,9 @@ def test_done_is_durable_and_gone_once_extraction_goes_on(tmp_path: Path) -> Non
     with Writer.open(tmp_path, log_id=None, source=SOURCE) as log:
         log.write(run_of(GROUPS[0]))
         with pytest.raises(TransactionOpen, match="segment is open"):
-            log.done()
+            log.finish()
         log.rotate()
-        log.done()
+        log.finish()
         done = load_done(tmp_path)
         assert done is not None
         assert (done.number_last, done.end) == (0, end_point(1, 3))

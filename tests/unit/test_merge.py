@@ -168,13 +168,13 @@ def test_a_log_whose_extraction_has_ended_holds_nobody_back(tmp_path: Path) -> N
     """When it goes on it comes behind what is merged; what it has of before that is late."""
     first, second = log_at(tmp_path, "s1", (10, 20, 90, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
-    first.opened().done()
+    first.opened().finish()
     first.close()
     second.end()
     merge([first, second], tmp_path / "all").run()
     assert [image[0] for image in images(tmp_path / "all")] == [1000, 2000, 1001, 2001, 2002]
     first.write(1, rotates=True)
-    first.opened().done()
+    first.opened().finish()
     first.close()
     merge([first, second], tmp_path / "all").run()
     assert images(tmp_path / "all")[-1][0] == 1002
@@ -187,7 +187,7 @@ def test_what_others_have_gone_past_is_late(tmp_path: Path) -> None:
     """A log that had ended goes on with a commit that is later than its own last one alone."""
     first, second = log_at(tmp_path, "s1", (10, 20, 60)), log_at(tmp_path, "s2", (15, 70, 80))
     first.write(2, rotates=True)
-    first.opened().done()
+    first.opened().finish()
     first.close()
     second.end()
     merge([first, second], tmp_path / "all").run()
@@ -283,7 +283,7 @@ def test_a_truncate_of_one_log_is_refused_where_others_have_rows(tmp_path: Path)
     writer.write(_empty(marker))
     writer.flush()
     writer.rotate()
-    writer.done()
+    writer.finish()
     first.close()
     second.end()
     with pytest.raises(OfOneInput, match=r"truncate of public\.item"):

@@ -247,7 +247,7 @@ def test_a_table_without_rows_gets_its_shape(
     writer.write(replace(log._run(range(1)), relations=(OWN,)))
     writer.flush()
     writer.rotate()
-    writer.done()
+    writer.finish()
     log.close()
     merge([log], tmp_path / "all").run()
     with merged(tmp_path / "all") as opened:

@@ -111,7 +111,7 @@ class BatchReader:
         if shift:
             lower = pc.subtract(batch.column("gsn"), pa.scalar(shift, pa.int64()))
             batch = batch.set_column(0, batch.schema.field(0), lower)
-        return CdcBatch(relation=relation, batch=self._segment.dated(batch), resent=resent)
+        return CdcBatch(relation=relation, batch=self._segment.add_commit(batch), resent=resent)
 
 
 class BatchIterator(Iterator[CdcBatch]):

@@ -446,7 +446,7 @@ class Extractor:
         self._rotate(writer, source)
         if ended is Ended.IDLE:
             point("extract.done.before")
-            writer.done()
+            writer.finish()
         self.progress.state = ended.value
         position = self._engine.text(writer.durable.position)
         logger.info("extraction ended", why=ended.value, position=position)

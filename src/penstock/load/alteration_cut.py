@@ -135,7 +135,7 @@ def _number(row: _Row) -> int:
 
 
 def _row(segment: Segment, batch: Any, at: int) -> _Row:
-    row = segment.dated(batch.slice(at, 1))
+    row = segment.add_commit(batch.slice(at, 1))
     return _Row(
         gsn=int(row.column("gsn")[0].as_py()),
         trx=int(row.column("trx")[0].as_py()),

@@ -444,7 +444,7 @@ def _end(segments: Sequence[Segment], applied: Applied, before: int) -> Applied:
         batch = last.read_rows(entry).batch
         count = int(np.searchsorted(batch.column("trx").to_numpy(), trx_before, side="left"))
         if count and batch.column("gsn")[count - 1].as_py() > cut.gsn:
-            row = last.dated(batch.slice(count - 1, 1))
+            row = last.add_commit(batch.slice(count - 1, 1))
             cut = replace(
                 cut,
                 gsn=row.column("gsn")[0].as_py(),

@@ -1,7 +1,7 @@
-"""The change log: numbered segments of checksummed frames, written once, read by anyone.
+"""The change log: numbered segments of checksummed frames, written once, read by any process.
 
-`Writer` appends and recovers; `open_segment` reads one file; `reader` has what concerns the whole
-directory. The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-format.md.
+`Writer` appends and recovers; `open_segment` reads one file; `reader` covers the whole directory.
+The file format is in `penstock.codec.ckt`, byte by byte in docs/ckt-format.md.
 """
 
 from penstock.log.frames import SegmentCorrupt

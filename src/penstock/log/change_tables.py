@@ -1,7 +1,7 @@
-"""The changes of one table as Arrow columns: those of the change, and those of the row.
+"""Changes of one table as Arrow columns: columns of the change and columns of the row.
 
-Rows of several versions of a table's shape come into one: a column has the narrowest type that
-holds every version's values exactly, text where there is none. Pure.
+Rows of several versions of a table's shape are joined into one table: a column has the narrowest
+type that holds every version's values exactly, or text if there is none. Pure.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ Piece = Relation | Rows | Marker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """The columns of the joined table, and of its before images, with the types they get."""
+    """Columns of the joined table and of its before images, with their types."""
 
     columns: dict[str, pa.DataType]
     before: dict[str, pa.DataType]
 
 
 def pieces(segment: Segment, table: TableName, wanted: ChangeFilter) -> Iterator[Piece]:
-    """A table in one segment: its shapes, its wanted rows, and in order what empties it."""
+    """Yield one table's part of a segment: its shapes, its wanted rows, and in order its
+    truncates.
+    """
     markers = sorted(
         (m for m in segment.markers() if m.kind in EMPTYING and tuple(table) in m.tables),
         key=lambda marker: marker.gsn,
@@ -61,7 +63,7 @@ def pieces(segment: Segment, table: TableName, wanted: ChangeFilter) -> Iterator
     for entry in segment.row_frames(table=table):
         if not wanted.takes_rows(entry):
             continue
-        rows = wanted.rows_of(dated(segment, segment.read_rows(entry)))
+        rows = wanted.rows_of(add_commit(segment, segment.read_rows(entry)))
         while markers and markers[0].gsn < entry.gsn_last:
             front = within(rows.batch, None, markers[0].gsn, None, None)
             yield Rows(relation=rows.relation, batch=front)
@@ -71,15 +73,15 @@ def pieces(segment: Segment, table: TableName, wanted: ChangeFilter) -> Iterator
     yield from markers
 
 
-def dated(segment: Segment, rows: Rows) -> Rows:
-    """Rows of a segment with two columns more: when and where each was committed."""
-    return Rows(relation=rows.relation, batch=segment.dated(rows.batch))
+def add_commit(segment: Segment, rows: Rows) -> Rows:
+    """Return rows of a segment with two more columns: position and time of the commit."""
+    return Rows(relation=rows.relation, batch=segment.add_commit(rows.batch))
 
 
 def within(
     batch: Any, after: int | None, through: int | None, since_us: int | None, until_us: int | None
 ) -> Any:
-    """The rows of a `dated` batch within these limits; see `changes.Wanted`."""
+    """Return the rows of an `add_commit` batch within these limits; see `changes.ChangeFilter`."""
     gsn, time = batch.column("gsn"), batch.column("commit_time")
     limits = (
         (pc.greater, gsn, after, pa.int64()),
@@ -94,17 +96,19 @@ def within(
 
 
 def bits(absent: bytes | None) -> Iterator[int]:
-    """The numbers of the columns that were not sent."""
+    """Yield the numbers of the columns that were not sent."""
     for at, byte in enumerate(absent or b""):
         for bit in range(8):
             if byte >> bit & 1:
                 yield at * 8 + bit
 
 
-def joined(found: Sequence[Piece], *, wide: bool = False) -> pa.Table:
-    """Pieces of one table as one Arrow table; see `ChangeLog.table`.
+def join_pieces(found: Sequence[Piece], *, wide: bool = False) -> pa.Table:
+    """Return pieces of one table as one Arrow table; see `ChangeLog.table`.
 
-    wide: positions are given as their 16 bytes, not as numbers of 64 bits.
+    Args:
+        found: the pieces, in order.
+        wide: positions are returned as their 16 bytes, not as numbers of 64 bits.
     """
     shape = _shape([piece for piece in found if isinstance(piece, Relation)])
     schema = _schema(shape, POSITION if wide else pa.uint64())
@@ -147,7 +151,7 @@ def _widen(types: dict[str, pa.DataType], column: Column) -> None:
 
 
 def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The narrowest type that holds the values of both exactly; text where there is none."""
+    """Return the narrowest type that holds the values of both exactly; text if there is none."""
     if one == other:
         return one
     if one in _INTEGERS and other in _INTEGERS:
@@ -198,7 +202,7 @@ def _operations(batch: Any) -> Any:
 
 
 def _absent(rows: Rows, shape: _Shape) -> Any:
-    """The names of the columns that were not sent, of each row."""
+    """Return for each row the names of the columns that were not sent."""
     relation = rows.relation
     names = [column.name for column in relation.columns]
     unknown = [name for name in shape.columns if name not in set(names)]
@@ -242,7 +246,7 @@ def _of_marker(marker: Marker, shape: _Shape, schema: pa.Schema) -> pa.Table:
 
 
 def for_python(table: pa.Table) -> pa.Table:
-    """The table with text for dates of years that Python does not have."""
+    """Return the table with text for dates whose years Python does not have."""
     for at, field in enumerate(table.schema):
         if field.type == pa.date32() and not _has_python_years(table.column(at)):
             texts = exact_texts(table.column(at).combine_chunks(), "date")
@@ -256,7 +260,7 @@ def _has_python_years(dates: Any) -> bool:
 
 
 def for_spark(table: pa.Table) -> pa.Table:
-    """The table with types that Spark has: no unsigned numbers, times of day as text."""
+    """Return the table with types that Spark has: no unsigned numbers, times of day as text."""
     for at, field in enumerate(table.schema):
         kind, column = field.type, table.column(at)
         if kind == pa.uint64():

@@ -1,8 +1,9 @@
-"""A change log for Python: tables of changes, data frames, one change after another.
+"""A change log for Python: tables of changes, data frames, or an iterator of changes.
 
-What `penstock.read_log` returns. Reading changes nothing, and the pipeline may run meanwhile: what
-was durable when a reading began is read. Not here: which directory is meant
-(`penstock.control.log_read`), Arrow columns (`change_tables.py`), lines of text (`text.py`).
+This is the return value of `penstock.read_log`. Reading changes nothing, and the pipeline may run
+meanwhile: everything that was durable when a reading began is read. Not here: the choice of the
+directory (`penstock.control.log_read`), Arrow columns (`change_tables.py`), lines of text
+(`text.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.log.layout import (
     list_segments,
     segment_name,
 )
-from penstock.log.order import merged
+from penstock.log.order import merge_rows
 from penstock.log.python_values import EPOCH_UTC, python_values
 from penstock.log.reader import check_link
 from penstock.log.segment import ClosedSegment, Segment, open_segment
@@ -56,7 +57,7 @@ class PandasMissing(PenstockError):
 
 
 class Absent(Enum):
-    """The type of ABSENT: a column that the source did not send. It is not NULL."""
+    """Type of ABSENT: a column that the source did not send. It is not NULL."""
 
     ABSENT = "ABSENT"
 
@@ -69,12 +70,15 @@ ABSENT = Absent.ABSENT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change of one table. op: insert, update, delete or truncate.
+    """One change of one table.
 
-    row: the columns behind the change; of a delete, those that the source sent of the row that is
-    gone; None for a truncate. before: the row before, where the source sent it. A column that was
-    not sent is ABSENT, NULL is None. position: of the commit, as `penstock log cat` has it, as a
-    number. gsn of a truncate: of the row change that it follows.
+    Attributes:
+        gsn: of a truncate the gsn of the row change that it follows.
+        position: of the commit, as `penstock log cat` has it, as a number.
+        op: insert, update, delete or truncate.
+        row: the columns after the change; of a delete, the columns of the deleted row that the
+            source sent; None for a truncate. A column that was not sent is ABSENT, NULL is None.
+        before: the row before the change, if the source sent it.
     """
 
     gsn: int
@@ -89,10 +93,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeFilter:
-    """Limits of what is read. Times are microseconds since 1970 UTC; None means no limit.
+    """Limits of a reading. Times are microseconds since 1970 UTC; None means no limit.
 
     Attributes:
-        takes: whether changes of a table are read.
+        takes: returns whether changes of a table are read.
         patterns: the patterns that `takes` stands for, for messages; empty for all tables.
         gsn_after: changes after this one; if set, the log must still have them all.
         gsn_through: the last one.
@@ -108,12 +112,14 @@ class ChangeFilter:
     until_us: int | None = None
 
     def takes_rows(self, entry: ckt.FrameEntry) -> bool:
-        """Whether a rows frame can hold any of them."""
+        """Return whether a rows frame can hold requested changes."""
         past = self.gsn_through is not None and entry.gsn_first > self.gsn_through
         return entry.gsn_last > (self.gsn_after or 0) and not past
 
     def is_empty_of(self, segment: Segment) -> bool:
-        """Whether a segment holds none of them. A truncate follows the row of its gsn."""
+        """Return whether a segment has no requested change. A truncate follows the row
+        of its gsn.
+        """
         past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
         return past or segment.end.gsn < (self.gsn_after or 0)
 
@@ -125,7 +131,7 @@ class ChangeFilter:
         )
 
     def takes_marker(self, marker: Marker) -> bool:
-        """Whether a marker is one of them."""
+        """Return whether a marker is a requested change."""
         after = marker.gsn >= (self.gsn_after or 0)
         through = self.gsn_through is None or marker.gsn <= self.gsn_through
         since = self.since_us is None or marker.commit_time_us >= self.since_us
@@ -133,21 +139,22 @@ class ChangeFilter:
         return after and through and since and until
 
     def rows_of(self, rows: Rows) -> Rows:
-        """Those of these rows that are wanted; they are `change_tables.dated`."""
+        """Return the requested ones of these rows, which come from `change_tables.add_commit`."""
         limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
         return Rows(relation=rows.relation, batch=change_tables.within(rows.batch, *limits))
 
 
 class ChangeLog:
-    """The changes of a log, as `penstock.read_log` was asked for them. Holds no file open.
+    """Changes of a log, as requested from `penstock.read_log`. It holds no file open.
 
-    Iterate over it for one `Change` after another, in the order of commits; `table` has all changes
-    of one table as a pyarrow Table, `to_pandas` and `to_spark` as a DataFrame. Each reads the files
-    anew. Raises SegmentCorrupt for damage, SegmentMissing where requested changes are gone, and
-    TableNotInLog where the requested patterns match no table of the log.
+    Iterate over it for one `Change` after another, in the order of commits; `table` returns all
+    changes of one table as a pyarrow Table, `to_pandas` and `to_spark` as a DataFrame. Each call
+    reads the files again. Raises SegmentCorrupt for damage, SegmentMissing if requested changes
+    have been removed, and TableNotInLog if the requested patterns match no table of the log.
 
-    is_wide: whether positions of an engine, by its name in the log, may need more than 64 bits;
-    then they are given as their 16 bytes.
+    Attributes:
+        is_wide: returns whether positions of an engine, given by its name in the log, may need
+            more than 64 bits; then they are returned as their 16 bytes.
     """
 
     def __init__(
@@ -173,12 +180,16 @@ class ChangeLog:
         return sorted(self._names(self._segments()))
 
     def table(self, name: str | None = None) -> pa.Table:
-        """All changes of one table, in order. name: may be left out where there is one only.
+        """Return all changes of one table, in order.
 
-        The table's columns are between those of the change: _gsn, _trx, _position, _commit_time,
-        _op, and _absent, the names of columns that the source did not send: they read as null and
-        are not NULL. _before, last, is the row before the change where the source sent it. A delete
-        shows the columns of the row that is gone. A column that was not there yet is absent.
+        The columns of the change enclose the table's columns: _gsn, _trx, _position, _commit_time,
+        _op, and _absent come first. _absent lists the columns that the source did not send: they
+        read as null and are not NULL. _before, last, is the row before the change if the source
+        sent it. A delete shows the columns of the deleted row. A column that did not exist yet is
+        absent.
+
+        Args:
+            name: the table; optional if there is only one.
         """
         wanted = self._name(name)
         pieces: list[change_tables.Piece] = []
@@ -187,14 +198,14 @@ class ChangeLog:
             with segment:
                 wide = self._is_wide(segment.header.source.get("engine", ""))
                 pieces += change_tables.pieces(segment, wanted, self._wanted)
-        return change_tables.joined(pieces, wide=wide)
+        return change_tables.join_pieces(pieces, wide=wide)
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """Every table of the log by its name, each as `table` has it."""
+        """Return every table of the log by its name, each as `table` returns it."""
         return {name: self.table(name) for name in self.tables()}
 
     def to_pandas(self, name: str | None = None) -> pandas.DataFrame:
-        """The changes of one table as a pandas DataFrame, as `table` has them.
+        """Return the changes of one table as a pandas DataFrame, with the columns of `table`.
 
         A cell that the source did not send holds ABSENT; such columns are of objects, and so are
         integers with NULL, which stay integers. Raises PandasMissing.
@@ -217,25 +228,25 @@ class ChangeLog:
         return frame
 
     def to_spark(self, session: Any, name: str | None = None) -> Any:
-        """The changes of one table as a DataFrame of this Spark session, as `table` has them.
+        """Return the changes of one table as a DataFrame of this Spark session.
 
-        They go through this process's memory: ask `read_log` only for what is needed.
+        They pass through this process's memory: limit `read_log` to what is needed.
         """
         return session.createDataFrame(change_tables.for_spark(self.table(name)))
 
     def __iter__(self) -> Iterator[Change]:
-        """Every change, in the order in which they were committed; a transaction stays together."""
+        """Yield every change in the order of commits; a transaction stays together."""
         for segment in self._segments():
             with segment:
                 yield from self._changes(segment)
 
     def _changes(self, segment: Segment) -> Iterator[Change]:
         low, high = self._wanted.gsn_after or 0, self._wanted.gsn_through
-        for group in merged(segment):
+        for group in merge_rows(segment):
             for marker in group.before:
-                yield from self._emptied(marker)
+                yield from self._make_truncates(marker)
             readers = [
-                _RowValues(change_tables.dated(segment, rows))
+                _RowValues(change_tables.add_commit(segment, rows))
                 if self._wanted.takes(_name_of(rows))
                 else None
                 for rows in group.batches
@@ -251,7 +262,7 @@ class ChangeLog:
                 if (since is None or time_us >= since) and (until is None or time_us < until):
                     yield reader.change(index)
 
-    def _emptied(self, marker: Marker) -> Iterator[Change]:
+    def _make_truncates(self, marker: Marker) -> Iterator[Change]:
         if marker.kind not in change_tables.EMPTYING or not self._wanted.takes_marker(marker):
             return
         for table in marker.tables:
@@ -315,7 +326,7 @@ class ChangeLog:
                 segment.close()
                 raise
             yield segment
-        # A table whose segments were removed may be unknown, and still have no later change.
+        # A table whose segments were removed may be unknown, and may have no later change.
         is_whole = start is not None and start.gsn == 0
         if others and not is_matched and (is_whole or self._wanted.gsn_after is None):
             names = [".".join(name) for name in sorted(others)]
@@ -328,15 +339,15 @@ class ChangeLog:
             )
 
     def _chain(self) -> Iterator[Segment]:
-        """Yield every segment, each checked to follow the one before.
+        """Yield every segment, each checked to follow the previous one.
 
         Raises SegmentMissing if requested changes were in segments that have been removed.
         """
-        state = load_state(self.directory, self._files)  # first: what it tells was there then
+        state = load_state(self.directory, self._files)  # first: its segments existed then
         before: ClosedSegment | None = None
         start: FlushPoint | None = None
-        for file in self._listed():
-            segment = self._opened(file, before)
+        for file in self._list_files():
+            segment = self._open_file(file, before)
             if segment is None:
                 continue
             try:
@@ -355,34 +366,34 @@ class ChangeLog:
         elif state is not None:
             self._check_kept(state.end, state.end)
 
-    def _listed(self) -> list[SegmentFile]:
-        found = self._once_listed()
+    def _list_files(self) -> list[SegmentFile]:
+        found = self._list_once()
         if any(b.number != a.number + 1 for a, b in itertools.pairwise(found)):
-            found = self._once_listed()  # a rename while we listed can hide a name
+            found = self._list_once()  # a rename during the listing can hide a name
         return found
 
-    def _once_listed(self) -> list[SegmentFile]:
+    def _list_once(self) -> list[SegmentFile]:
         # The open one first: if it is closed meanwhile, the second list has it under its new name.
         still_open = list_open_segments(self.directory, self._extension, self._files)
         closed = list_segments(self.directory, self._extension, self._files)
         last = closed[-1].number if closed else -1
         return [*closed, *(file for file in still_open if file.number > last)]
 
-    def _opened(self, file: SegmentFile, before: ClosedSegment | None) -> Segment | None:
-        """The segment, open for reading; None for one that is empty or was removed meanwhile."""
+    def _open_file(self, file: SegmentFile, before: ClosedSegment | None) -> Segment | None:
+        """Return the segment, open for reading; None if it is empty or was removed meanwhile."""
         closed_path = file.path.with_name(segment_name(file.number, self._extension))
         with suppress(FileMissing):
             if not (file.is_open and is_header_torn(file.path, self._files)):
                 return open_segment(file.path, extension=self._extension, files=self._files)
             return None
-        with suppress(FileMissing):  # closed since it was listed
+        with suppress(FileMissing):  # closed after it was listed
             return open_segment(closed_path, extension=self._extension, files=self._files)
         if before is None:
             return None
         raise SegmentMissing(
             f"{closed_path.name} was removed from {self.directory} while the log was read",
-            hint="The loader removes segments that are applied: read again, from the gsn behind "
-            "the last one you have (gsn_after).",
+            hint="The loader removes applied segments: read again from the gsn after the last "
+            "one that you have (gsn_after).",
             after=before.number,
             next=file.number + 1,
         )
@@ -391,10 +402,10 @@ class ChangeLog:
         after = self._wanted.gsn_after
         if after is not None and start.gsn > after:
             place = f"the log in {self.directory} begins after gsn {start.gsn}"
-            raise self._gone(place, after, start.gsn)
+            raise self._make_missing(place, after, start.gsn)
 
     def _check_ends(self, last: ClosedSegment | None, state: LogState | None) -> None:
-        """Check that the segments go as far as the log does, if they have to. Raises."""
+        """Raise SegmentMissing if the segments must go as far as the log does, and do not."""
         after, through = self._wanted.gsn_after, self._wanted.gsn_through
         if after is None or state is None:
             return
@@ -402,9 +413,9 @@ class ChangeLog:
         end = state.end.gsn if through is None else min(through, state.end.gsn)
         if reached < end:
             there = "has no segment" if last is None else f"ends with gsn {last.end.gsn}"
-            raise self._gone(f"the log in {self.directory} {there}", reached, end)
+            raise self._make_missing(f"the log in {self.directory} {there}", reached, end)
 
-    def _gone(self, place: str, after: int, through: int) -> SegmentMissing:
+    def _make_missing(self, place: str, after: int, through: int) -> SegmentMissing:
         return SegmentMissing(
             f"{place}: changes {after + 1} to {through} are not in it any more",
             hint="Old segments are removed (keepAppliedHours, removeFiles): read the table itself "
@@ -414,11 +425,11 @@ class ChangeLog:
         )
 
     def _check_kept(self, start: FlushPoint, end: FlushPoint) -> None:
-        """Refuse an empty answer where the log had changes that have been removed."""
+        """Raise SegmentMissing instead of an empty answer if the log's changes were removed."""
         is_empty = end.trx == start.trx or self._wanted.ends_before(start)
         since_us = self._wanted.since_us
         is_later = since_us is not None and since_us > start.commit_time_us
-        # With gsn_after all later changes are there: what was removed was not requested.
+        # With gsn_after all later changes are there: removed changes were not requested.
         if is_empty and start.gsn and not is_later and self._wanted.gsn_after is None:
             raise SegmentMissing(
                 f"the log in {self.directory} has none of the requested changes any more: the "
@@ -444,7 +455,7 @@ def _name_of(rows: Rows) -> TableName:
 
 
 class _RowValues:
-    """The rows of one batch as Python values, column by column."""
+    """Rows of one batch as Python values, column by column."""
 
     def __init__(self, rows: Rows) -> None:
         batch, relation = rows.batch, rows.relation
@@ -465,7 +476,7 @@ class _RowValues:
         }
 
     def change(self, index: int) -> Change:
-        """One row."""
+        """Return one row."""
         op = self._op[index]
         before = self._before_row(index) if self._has_before[index] else None
         return Change(

@@ -1,9 +1,10 @@
-"""The last steps of a segment: footer, state, final name, links. One code for rotation and
-recovery, so that a crash in either is mended by the same steps.
+"""Last steps of a segment: footer, state, final name, links.
 
-Order, and why: the footer is durable before the state says that the segment is closed; the state
-before the file gets its final name, under which a loader may apply and remove it; the name before
-consumers' links, which are made from it.
+Rotation and recovery share this code, so a crash in either is repaired by the same steps.
+
+The order has reasons. The footer is durable before the state says that the segment is closed. The
+state is durable before the file gets its final name, under which a loader may apply and remove it.
+The name exists before consumers' links, which are made from it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ logger = structlog.get_logger(__name__)
 
 
 class SegmentPresent(PenstockError):
-    """A segment cannot get its name: a file has it already."""
+    """A segment cannot get its name: a file already has that name."""
 
     code = "LG08"
     retry = "operator"
@@ -48,7 +49,11 @@ class SegmentPresent(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A log's directory and its file system. consumers: directory of their directories."""
+    """Directory of a log and its file system.
+
+    Attributes:
+        consumers: directory of the consumers' directories.
+    """
 
     directory: Path
     extension: str = EXTENSION_DEFAULT
@@ -58,7 +63,7 @@ class Place:
 
 
 def write_footer(buffer: FrameBuffer, builder: IndexBuilder, clock: Clock) -> None:
-    """Append footer and trailer behind a durable flush point, and make them durable."""
+    """Append footer and trailer after a durable flush point, and make them durable."""
     faults.point("log.footer.before")
     totals = builder.totals(clock.now_us())
     offset, length = buffer.add(FrameKind.FOOTER, ckt.encode_footer(builder.entries, totals))
@@ -68,14 +73,14 @@ def write_footer(buffer: FrameBuffer, builder: IndexBuilder, clock: Clock) -> No
 
 
 def state_behind(state: LogState, header: ckt.SegmentHeader, builder: IndexBuilder) -> LogState:
-    """The state once this segment counts as closed."""
+    """Return the state in which this segment counts as closed."""
     return changed(
         state, number_next=header.number + 1, end=builder.end, last_file_id=header.file_id
     )
 
 
 def store_state(place: Place, state: LogState) -> LogState:
-    """Replace the log's state, durably; returns it."""
+    """Replace the log's state, durably; return it."""
     faults.point("log.state.before")
     save_state(place.directory, state, place.files)
     return state
@@ -84,13 +89,18 @@ def store_state(place: Place, state: LogState) -> LogState:
 def publish(place: Place, state: LogState, number: int) -> tuple[ClosedSegment, LogState]:
     """Give a complete segment its final name, and consumers their links.
 
-    state: already stored, with number_next = number + 1. Returns facts and the state stored last.
+    Returns facts about the segment, and the state that was stored last.
+
+    Args:
+        place: the log.
+        state: the stored state, with number_next = number + 1.
+        number: number of the segment.
     """
     path = place.directory / segment_name(number, place.extension)
     if place.files.exists(path):
         raise SegmentPresent(
             f"cannot name segment {number}: {path} exists",
-            hint="Two writers, or a file put back by hand: run penstock log check.",
+            hint="Run penstock log check: there are two writers, or a file was put back by hand.",
             path=str(path),
         )
     faults.point("log.rename.before")
@@ -104,7 +114,7 @@ def publish(place: Place, state: LogState, number: int) -> tuple[ClosedSegment, 
 
 
 def link_consumers(place: Place, state: LogState, number: int) -> LogState:
-    """Link a closed segment for every enabled consumer; returns the state stored last."""
+    """Link a closed segment for every enabled consumer; return the state stored last."""
     if place.consumers is None:
         return state
     path = place.directory / segment_name(number, place.extension)

@@ -1,8 +1,8 @@
-"""What recovery cuts off an open segment, kept in a file of its own until the log has it again.
+"""Bytes that recovery cuts off an open segment, kept in a file until the log has them again.
 
 `N.ckt_.cut-OFFSET-GSN` holds the segment's header region and then all its bytes from OFFSET on,
-behind the flush point of row GSN. The source is expected to send those changes again; if it does
-not have them any more, this is all that is left. Nothing reads it but `check`.
+after the flush point of row GSN. The source is expected to send those changes again; if it cannot,
+this file is their only copy. Only `check` reads it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ _NAME = re.compile(r"(?P<segment>.+)\.cut-(?P<offset>[1-9][0-9]{0,17})-(?P<gsn>[
 
 
 class CutPlace(NamedTuple):
-    """Where a segment was cut: at this byte, behind this row."""
+    """Place of a cut in a segment.
+
+    Attributes:
+        offset_bytes: the first byte that was cut off.
+        gsn: the last row before it.
+    """
 
     offset_bytes: int
     gsn: int
@@ -40,9 +45,12 @@ class CutPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A kept tail. row_count: of its whole frames. gsn_last: the last of them, or before them.
+    """Kept tail of a segment.
 
-    has_only_rows: every byte belongs to a whole frame, and none is a marker.
+    Attributes:
+        row_count: rows in its whole frames.
+        gsn_last: the last of these rows, or the last one before them.
+        has_only_rows: every byte belongs to a whole frame, and none is a marker.
     """
 
     path: Path
@@ -52,14 +60,14 @@ class Cut:
     has_only_rows: bool
 
     def is_passed(self, durable: FlushPoint) -> bool:
-        """Whether the log, durable up to there, has again what was cut off."""
+        """Return whether the log, which is durable up to this point, has the changes again."""
         if durable.gsn == self.gsn_last:
             return self.has_only_rows and self.row_count > 0
         return durable.gsn > self.gsn_last
 
 
 class _Shifted:
-    """A cut file read with the offsets that its bytes had in the segment."""
+    """A cut file, read with the offsets that its bytes had in the segment."""
 
     def __init__(self, file: ReadFile, offset_bytes: int) -> None:
         self._file = file
@@ -76,7 +84,7 @@ class _Shifted:
 
 
 def parse_cut_name(name: str, extension: str = EXTENSION_DEFAULT) -> CutPlace | None:
-    """What a cut file's name says; None for any other name."""
+    """Return the place in a cut file's name; None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
@@ -87,10 +95,10 @@ def parse_cut_name(name: str, extension: str = EXTENSION_DEFAULT) -> CutPlace | 
 
 
 def keep_tail(place: Place, segment: Path, at: CutPlace) -> Path:
-    """Copy what the segment holds from there on into its cut file, durably; returns that.
+    """Copy the rest of a segment from `at` into its cut file, durably; return that file.
 
-    One that is there already stays when it is as long: a start was interrupted, or cut the same.
-    Raises DiskFull, FileFailed; then the segment is as it was.
+    An existing cut file of the same size is kept: an earlier start was interrupted, or cut the
+    same bytes. Raises DiskFull, FileFailed; then the segment is unchanged.
     """
     faults.point("log.cut.before")
     path = segment.with_name(f"{segment.name}.cut-{at.offset_bytes}-{at.gsn}")
@@ -136,7 +144,7 @@ def _copy(place: Place, source: ReadFile, offset_bytes: int, path: Path) -> None
 def list_cuts(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[Cut]:
-    """All cut files of a log, by name."""
+    """Return all cut files of a log, by name."""
     names = sorted(files.listdir(directory))
     return [
         read_cut(directory / name, at, files)
@@ -146,7 +154,7 @@ def list_cuts(
 
 
 def read_cut(path: Path, at: CutPlace, files: Files = REAL_FILES) -> Cut:
-    """Read what a cut file holds, up to its first byte that is not whole. Raises FileMissing."""
+    """Read a cut file up to the first byte that is not whole. Raises FileMissing."""
     file = files.open_read(path)
     try:
         row_count, gsn_last, has_only_rows = 0, at.gsn, True
@@ -171,7 +179,7 @@ def read_cut(path: Path, at: CutPlace, files: Files = REAL_FILES) -> Cut:
 
 
 def remove_passed(place: Place, cuts: list[Cut], durable: FlushPoint) -> list[Cut]:
-    """Remove the cut files that the log has gone past; returns the others."""
+    """Remove the cut files whose changes the log has again; return the others."""
     left = []
     for cut in cuts:
         if not cut.is_passed(durable):

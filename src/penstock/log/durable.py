@@ -1,9 +1,9 @@
-"""How far the open segment is on the disk: said by the writer after each sync, read by who follows.
+"""Durable end of the open segment: the writer notes it after each sync, followers read it.
 
 A flush point that can be read is not durable yet: its bytes may still be on their way to the disk.
-So the writer notes behind every fdatasync up to which byte of which segment that is so, in the
-small file `DURABLE` beside the segments. It is never synced itself: what a crash leaves of it tells
-at most what was true before. Whoever does not find it reads closed segments.
+So after every fdatasync the writer notes the segment and the byte up to which it is durable in the
+small file `DURABLE` beside the segments. This file is never synced: after a crash it says at most
+what was true before. A reader that does not find it reads closed segments.
 """
 
 from __future__ import annotations
@@ -27,9 +27,13 @@ _SIZE = _HEAD.size + _BODY.size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durable:
-    """What is on the disk of the open segment: everything before byte size_bytes.
+    """Durable part of the open segment: everything before byte size_bytes.
 
-    number, file_id: of the segment. end: the flush point that ends there.
+    Attributes:
+        number: number of the segment.
+        file_id: file id of the segment.
+        size_bytes: first byte that is not durable.
+        end: the flush point that ends there.
     """
 
     number: int
@@ -39,15 +43,15 @@ class Durable:
 
 
 class DurableMark:
-    """The writer's side."""
+    """Writer's side of the file."""
 
     def __init__(self, directory: Path, files: Files) -> None:
-        """Nothing is opened before there is something to say."""
+        """Open nothing before the first note."""
         self._path = directory / DURABLE_NAME
         self._files = files
         self._file: AppendFile | None = None
 
-    def _opened(self) -> AppendFile:
+    def _open(self) -> AppendFile:
         if self._file is None:
             there = self._files.exists(self._path)
             self._file = (self._files.open_append if there else self._files.create)(self._path)
@@ -56,7 +60,7 @@ class DurableMark:
         return self._file
 
     def tell(self, durable: Durable) -> None:
-        """Replace what the file says; nothing is synced. Raises FileFailed."""
+        """Replace the contents of the file; nothing is synced. Raises FileFailed."""
         end = durable.end
         body = _BODY.pack(
             durable.number,
@@ -67,7 +71,7 @@ class DurableMark:
             UUID(durable.file_id).bytes,
             to_bytes(end.position),
         )
-        self._opened().overwrite(0, _HEAD.pack(_MAGIC, zlib.crc32(body)) + body)
+        self._open().overwrite(0, _HEAD.pack(_MAGIC, zlib.crc32(body)) + body)
 
     def close(self) -> None:
         """Close the file."""
@@ -76,22 +80,22 @@ class DurableMark:
 
 
 class DurableReader:
-    """A reader's side: the file stays open, so that looking costs one read. For one thread."""
+    """Reader's side: the file stays open, so a look costs one read. For one thread."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
-        """Nothing is opened before the first look."""
+        """Open nothing before the first look."""
         self._path = directory / DURABLE_NAME
         self._files = files
         self._file: ReadFile | None = None
 
     def read(self) -> Durable | None:
-        """What the writer said last; None where it said nothing, or is saying it just now."""
+        """Return the writer's last note; None if there is none, or it is being written."""
         if self._file is None:
             try:
                 self._file = self._files.open_read(self._path)
             except FileMissing:
                 return None
-        return _parsed(self._file.read(0, _SIZE))
+        return _parse(self._file.read(0, _SIZE))
 
     def close(self) -> None:
         """Close the file; read() opens it again."""
@@ -101,7 +105,7 @@ class DurableReader:
 
 
 def read_durable(directory: Path, files: Files = REAL_FILES) -> Durable | None:
-    """What the writer said last, looked up once; see DurableReader."""
+    """Return the writer's last note with a single look; see DurableReader."""
     reader = DurableReader(directory, files)
     try:
         return reader.read()
@@ -109,7 +113,7 @@ def read_durable(directory: Path, files: Files = REAL_FILES) -> Durable | None:
         reader.close()
 
 
-def _parsed(data: bytes) -> Durable | None:
+def _parse(data: bytes) -> Durable | None:
     if len(data) != _SIZE:
         return None
     magic, checksum = _HEAD.unpack_from(data)

@@ -1,4 +1,4 @@
-"""The open file being written: frames collected in memory, written out in large pieces."""
+"""Open file of a writer: frames are collected in memory and written out in large pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ faults.declare("log.write.before", "log.write.after", "log.fdatasync.before", "l
 
 
 class FrameBuffer:
-    """Frames on their way into one file. Bounded: written out beyond buffer_size_bytes_max.
+    """Frames on their way into one file. Beyond buffer_size_bytes_max they are written out.
 
-    Written out is not durable: only sync() makes it so.
+    Bytes that were written out are not durable: only sync() makes them so.
     """
 
     def __init__(self, file: AppendFile, salt: int, buffer_size_bytes_max: int) -> None:
-        """file: positioned at its end, where the next frame will be."""
+        """Take over a file.
+
+        Args:
+            file: positioned at its end, where the next frame will be.
+            salt: of the file's checksums.
+            buffer_size_bytes_max: limit of the frames in memory.
+        """
         self._file = file
         self.salt = salt
         self._parts: list[Any] = []
@@ -29,11 +35,11 @@ class FrameBuffer:
 
     @property
     def end_bytes(self) -> int:
-        """Where the next frame will be."""
+        """Offset of the next frame."""
         return self._file.size_bytes + self._buffered_bytes
 
     def add(self, kind: FrameKind, payload: ckt.Parts) -> tuple[int, int]:
-        """Add a frame; returns its offset and the length of its payload, both in bytes."""
+        """Add a frame; return its offset and the length of its payload, both in bytes."""
         offset = self.end_bytes
         parts = ckt.frame(kind, self.salt, offset, payload)
         size = sum(len(part) for part in parts)
@@ -59,7 +65,7 @@ class FrameBuffer:
         faults.point("log.write.after")
 
     def sync(self) -> None:
-        """Write out and return once everything is on the disk."""
+        """Write out, and return once everything is on the disk."""
         self.write_out()
         faults.point("log.fdatasync.before")
         self._file.fdatasync()
@@ -67,5 +73,5 @@ class FrameBuffer:
         faults.point("log.fdatasync.after")
 
     def close(self) -> None:
-        """Close the file; what is still buffered is dropped."""
+        """Close the file; frames still in the buffer are dropped."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""Single frames of one file: read, verify, or say precisely what is damaged."""
+"""Single frames of one file: read and verify them, or say precisely what is damaged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.model import PenstockError, Relation
 class SegmentCorrupt(PenstockError):
     """A file does not hold what was written (a torn tail of an open file is not corruption).
 
-    fields: path, offset_bytes, expected, actual.
+    Fields: path, offset_bytes, expected, actual.
     """
 
     code = "LG01"
@@ -25,11 +25,11 @@ class SegmentCorrupt(PenstockError):
 
 
 def corrupt(path: Path, error: PenstockError) -> SegmentCorrupt:
-    """What is wrong with a frame, as an error of its file."""
+    """Return the error for a damaged frame as an error of its file."""
     return SegmentCorrupt(
         f"{path.name} is damaged: {error.message}",
-        hint="Run penstock log check to see all that is damaged; put the file back from a copy, "
-        "or load its tables afresh.",
+        hint="Run penstock log check to see all damage; put the file back from a copy, or load "
+        "its tables afresh.",
         path=str(path),
         **error.fields,
     )
@@ -45,13 +45,13 @@ class FrameReader:
         region = file.read(0, ckt.HEADER_REGION_SIZE)
         offset = len(ckt.MAGIC)
         if region[:offset] != ckt.MAGIC:
-            raise self.damaged("not a segment file", 0, ckt.MAGIC.hex(), region[:offset].hex())
+            raise self.make_damaged("not a segment file", 0, ckt.MAGIC.hex(), region[:offset].hex())
         try:
             if len(region) != ckt.HEADER_REGION_SIZE:
-                raise self.damaged("header cut short", 0, ckt.HEADER_REGION_SIZE, len(region))
+                raise self.make_damaged("header cut short", 0, ckt.HEADER_REGION_SIZE, len(region))
             kind, payload = ckt.verify_frame(region[offset:], ckt.HEADER_SALT, offset)
             if kind is not FrameKind.HEADER:
-                raise self.damaged("no header", offset, FrameKind.HEADER.name, kind.name)
+                raise self.make_damaged("no header", offset, FrameKind.HEADER.name, kind.name)
             self.header = ckt.decode_header(payload)
             self.salt = ckt.checksum_salt(self.header.file_id)
         except ckt.FormatUnknown as error:
@@ -61,10 +61,10 @@ class FrameReader:
         except (ckt.FrameInvalid, ValueError) as error:
             if isinstance(error, ckt.FrameInvalid):
                 raise corrupt(self.path, error) from error
-            raise self.damaged("bad file id", offset, "a uuid", str(error)) from error
+            raise self.make_damaged("bad file id", offset, "a uuid", str(error)) from error
 
-    def damaged(self, phrase: str, offset: int, expected: Any, actual: Any) -> SegmentCorrupt:
-        """An error that names the place."""
+    def make_damaged(self, phrase: str, offset: int, expected: Any, actual: Any) -> SegmentCorrupt:
+        """Return an error that names the place."""
         error = ckt.FrameInvalid(
             f"{phrase} at byte {offset}: expected {expected}, got {actual}",
             offset_bytes=offset,
@@ -74,21 +74,23 @@ class FrameReader:
         return corrupt(self.path, error)
 
     def length_at(self, offset: int) -> int:
-        """The payload length that a frame's head claims; checked to lie inside the file only."""
+        """Return the payload length in a frame's head; it is only checked to lie
+        inside the file.
+        """
         try:
             _, length = ckt.parse_head(self.file.read(offset, ckt.HEAD.size), offset)
         except ckt.FrameInvalid as error:
             raise corrupt(self.path, error) from error
         room = self.file.size_bytes - offset - ckt.HEAD.size
         if length > room or length % ckt.ALIGNMENT:
-            raise self.damaged("bad frame length", offset, f"at most {room}", length)
+            raise self.make_damaged("bad frame length", offset, f"at most {room}", length)
         return length
 
     def frame(self, offset: int, length: int) -> tuple[FrameKind, pa.Buffer]:
-        """Read and verify one frame whose payload length is known; the payload."""
+        """Read and verify one frame whose payload length is known; return kind and payload."""
         data = self.file.read(offset, ckt.HEAD.size + length)
         if len(data) != ckt.HEAD.size + length:
-            raise self.damaged("frame cut short", offset, ckt.HEAD.size + length, len(data))
+            raise self.make_damaged("frame cut short", offset, ckt.HEAD.size + length, len(data))
         try:
             return ckt.verify_frame(data, self.salt, offset)
         except ckt.FrameInvalid as error:
@@ -96,23 +98,28 @@ class FrameReader:
 
 
 def read_payload(reader: FrameReader, entry: FrameEntry, expected: FrameKind) -> pa.Buffer:
-    """The payload of a frame that an index names, verified. Raises SegmentCorrupt."""
+    """Return the verified payload of a frame in an index. Raises SegmentCorrupt."""
     kind, payload = reader.frame(entry.offset_bytes, entry.length_bytes)
     if kind is not expected:
-        raise reader.damaged("bad kind", entry.offset_bytes, expected.name, kind.name)
+        raise reader.make_damaged("bad kind", entry.offset_bytes, expected.name, kind.name)
     return payload
 
 
 def read_batch(reader: FrameReader, entry: FrameEntry, relation: Relation) -> pa.RecordBatch:
-    """The rows of a frame that an index names, verified. relation: the shape they have.
+    """Return the verified rows of a frame in an index. Raises SegmentCorrupt.
 
-    Nothing else of the file is read. Raises SegmentCorrupt.
+    Nothing else of the file is read.
+
+    Args:
+        reader: the file.
+        entry: the frame.
+        relation: the shape of the rows.
     """
     payload = read_payload(reader, entry, FrameKind.ROWS)
     try:
         found = ckt.decode_rows_prefix(payload, entry.offset_bytes)
         if found != entry:
-            raise reader.damaged("bad index", entry.offset_bytes, entry, found)
+            raise reader.make_damaged("bad index", entry.offset_bytes, entry, found)
         return ckt.decode_batch(ckt.rows_message(payload), batch_schema(relation), entry.row_count)
     except ckt.FrameInvalid as error:
         raise corrupt(reader.path, error) from error
@@ -121,15 +128,15 @@ def read_batch(reader: FrameReader, entry: FrameEntry, relation: Relation) -> pa
 def place_entry(
     kind: FrameKind, offset: int, length: int, gsn: int, relation: int = 0
 ) -> FrameEntry:
-    """The index entry of a frame that holds no rows: it follows row gsn."""
+    """Return the index entry of a frame without rows, which follows row gsn."""
     return FrameEntry(kind, 0, 0, relation, offset, length, 0, 0, gsn, gsn, 0, 0)
 
 
 def is_header_torn(path: Path, files: Files = REAL_FILES) -> bool:
-    """Whether an open segment has no whole header yet, so that it holds nothing.
+    """Return whether an open segment has no whole header yet, so that it holds nothing.
 
-    The writer makes the header durable before anything else: in a longer file a damaged header
-    is corruption, and reading it says so. Raises FileMissing.
+    The writer makes the header durable first: in a longer file a damaged header is corruption, and
+    reading it says so. Raises FileMissing.
     """
     file = files.open_read(path)
     try:

@@ -1,7 +1,7 @@
-"""What a segment holds, gathered frame by frame: by the writer as it writes, by a scan.
+"""Index of a segment, built frame by frame: by the writer as it writes, or by a scan.
 
-Both ways give the same index, so a footer made by recovery equals the one the writer would have
-written. Not here: the verdict on a torn tail (`recovery.py`).
+Both ways give the same index, so a footer made by recovery equals the one that the writer would
+have written. Not here: the decision about a torn tail (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SEARCH_BLOCK_BYTES = 2**20
 
 
 class IndexBuilder:
-    """Collects frames in file order. Those behind the last flush point are pending."""
+    """Collects frames in file order. Frames after the last flush point are pending."""
 
     def __init__(self, header: ckt.SegmentHeader) -> None:
-        """Starts with the header frame."""
+        """Start with the header frame."""
         length = ckt.HEADER_REGION_SIZE - len(ckt.MAGIC) - ckt.HEAD.size
         self.entries = [place_entry(FrameKind.HEADER, len(ckt.MAGIC), length, header.start.gsn)]
         self.start = header.start
@@ -39,14 +39,14 @@ class IndexBuilder:
         self._rows_of: dict[int, int] = {}
 
     def add_relation(self, offset: int, length: int, relation_id: int, relation: Relation) -> None:
-        """A shape becomes current behind the rows so far."""
+        """Add a shape, which becomes current after the rows so far."""
         self.relations[relation_id] = (relation, self.gsn_last)
         self.entries.append(
             place_entry(FrameKind.RELATION, offset, length, self.gsn_last, relation_id)
         )
 
     def add_rows(self, entry: FrameEntry) -> None:
-        """A rows frame."""
+        """Add a rows frame."""
         self.entries.append(entry)
         self.gsn_last = max(self.gsn_last, entry.gsn_last)
         self.row_count += entry.row_count
@@ -57,27 +57,27 @@ class IndexBuilder:
             self.relations[entry.relation_id] = (relation, entry.gsn_first - 1)
 
     def add_marker(self, offset: int, length: int, gsn: int) -> None:
-        """A marker frame."""
+        """Add a marker frame."""
         self.marker_count += 1
         self.entries.append(place_entry(FrameKind.MARKER, offset, length, gsn))
 
     def add_transactions(self, entry: FrameEntry) -> None:
-        """A transactions frame; it follows the rows so far."""
+        """Add a transactions frame, which follows the rows so far."""
         self.entries.append(entry._replace(gsn_first=self.gsn_last, gsn_last=self.gsn_last))
 
     def add_flush_point(self, offset: int, length: int, point: FlushPoint) -> None:
-        """All before it are whole transactions."""
+        """Add a flush point: all frames before it are whole transactions."""
         self.flush_point_count += 1
         self.end = point
         self.entries.append(place_entry(FrameKind.FLUSH_POINT, offset, length, point.gsn))
 
     @property
     def has_content(self) -> bool:
-        """Whether a reader would find anything but positions."""
+        """Return whether there is anything besides positions."""
         return bool(self.row_count or self.marker_count or self.relations)
 
     def totals(self, closed_us: int) -> Totals:
-        """The footer's totals as of now."""
+        """Return the footer's totals as of now."""
         return Totals(
             end=self.end,
             rows=self.row_count,
@@ -100,9 +100,9 @@ class IndexBuilder:
 
 
 def _count_updates(letters: bytes, before: pa.Array) -> int:
-    """How many of the operations are updates with an image before.
+    """Return how many of the operations are updates with a before image.
 
-    With numpy: what pyarrow does with a Python value imports pandas first, a seventh of a second.
+    It uses numpy: pyarrow with a Python value imports pandas first, a seventh of a second.
     """
     is_update = np.frombuffer(letters, np.uint8) == Op.UPDATE
     if not before.null_count:
@@ -113,7 +113,7 @@ def _count_updates(letters: bytes, before: pa.Array) -> int:
 
 
 def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
-    """What a rows frame's fixed part says about its batch; place still 0."""
+    """Return the fixed part of a rows frame, computed from its batch; the place is still 0."""
     batch = rows.batch
     ops = batch.column("op")
     letters = ops.buffers()[1][ops.offset : ops.offset + len(ops)].to_pybytes()
@@ -146,21 +146,25 @@ def row_facts(relation_id: int, rows: Rows) -> FrameEntry:
 
 @dataclass(frozen=True, slots=True)
 class ScannedFrame:
-    """One verified frame; content: Relation pair, FlushFrame, footer pair or None, by kind."""
+    """One verified frame.
+
+    Attributes:
+        content: Relation pair, FlushFrame, footer pair or None, depending on the kind.
+    """
 
     entry: FrameEntry
     content: Any
 
     @property
     def end_bytes(self) -> int:
-        """Where the next frame starts."""
+        """Offset of the next frame."""
         return self.entry.offset_bytes + ckt.HEAD.size + self.entry.length_bytes
 
 
 def scan_frames(
     reader: FrameReader, start_bytes: int = ckt.HEADER_REGION_SIZE
 ) -> Iterator[ScannedFrame]:
-    """All frames from there on, verified, in file order, up to the footer or the file's end.
+    """Yield all frames from an offset, verified, in file order, up to the footer or file end.
 
     One frame at a time is in memory. Raises SegmentCorrupt at the first frame that is not whole.
     """
@@ -169,7 +173,7 @@ def scan_frames(
         length = reader.length_at(offset)
         kind, payload = reader.frame(offset, length)
         try:
-            found = _scanned(kind, payload, offset)
+            found = _decode_frame(kind, payload, offset)
         except ckt.FrameInvalid as error:
             raise corrupt(reader.path, error) from error
         yield found
@@ -178,7 +182,7 @@ def scan_frames(
         offset = found.end_bytes
 
 
-def _scanned(kind: FrameKind, payload: Any, offset: int) -> ScannedFrame:
+def _decode_frame(kind: FrameKind, payload: Any, offset: int) -> ScannedFrame:
     entry = place_entry(kind, offset, payload.size, 0)
     content: Any = None
     if kind is FrameKind.ROWS:
@@ -199,7 +203,7 @@ def _scanned(kind: FrameKind, payload: Any, offset: int) -> ScannedFrame:
 
 
 def add_scanned(builder: IndexBuilder, found: ScannedFrame) -> None:
-    """Put a scanned frame into an index; the footer is not part of one."""
+    """Add a scanned frame to an index; the footer is not part of an index."""
     offset, length = found.entry.offset_bytes, found.entry.length_bytes
     match FrameKind(found.entry.kind):
         case FrameKind.ROWS:
@@ -218,11 +222,13 @@ def add_scanned(builder: IndexBuilder, found: ScannedFrame) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Scan:
-    """What a file holds up to its last flush point.
+    """Content of a file up to its last flush point.
 
-    flush_end_bytes: where the last flush point ends; the header's end when there is none.
-    is_complete: a footer and a right trailer follow it. torn: why the scan ended before the end
-    of the file, when it did; what lies behind the flush point is not whole.
+    Attributes:
+        flush_end_bytes: end of the last flush point; the header's end if there is none.
+        is_complete: a footer and a right trailer follow the flush point.
+        torn: why the scan stopped before the end of the file; None if it did not. Bytes after the
+            flush point are not whole then.
     """
 
     builder: IndexBuilder
@@ -235,11 +241,11 @@ class Scan:
 
 
 def scan(reader: FrameReader) -> Scan:
-    """Read a whole file frame by frame. Raises SegmentCorrupt when durable bytes are damaged, or a
-    transaction is missing.
+    """Read a whole file frame by frame.
 
     Damage is a torn tail only where bytes may not have reached the disk before a crash. A flush
-    point found behind it that was written when those bytes were durable proves corruption.
+    point after the damage proves corruption if it was written when those bytes were durable.
+    Raises SegmentCorrupt if durable bytes are damaged or a transaction is missing.
     """
     result = Scan(builder=IndexBuilder(reader.header), flush_end_bytes=ckt.HEADER_REGION_SIZE)
     try:
@@ -277,7 +283,7 @@ def _trailer_is_right(reader: FrameReader, footer: ScannedFrame) -> bool:
 
 
 def read_trailer(reader: FrameReader) -> int:
-    """Where the footer frame starts. Raises SegmentCorrupt when the file has no right trailer."""
+    """Return the offset of the footer frame. Raises SegmentCorrupt without a right trailer."""
     size = reader.file.size_bytes
     data = reader.file.read(max(size - ckt.TRAILER_SIZE, 0), ckt.TRAILER_SIZE)
     try:
@@ -287,7 +293,7 @@ def read_trailer(reader: FrameReader) -> int:
 
 
 def _durable_bytes_behind(reader: FrameReader, start: int) -> int:
-    """The largest durable_bytes of any whole flush point behind this place; 0 for none."""
+    """Return the largest durable_bytes of any whole flush point from `start` on, or 0."""
     frame_size = ckt.HEAD.size + ckt.FLUSH_POINT_SIZE
     largest = 0
     offset = start - start % ckt.ALIGNMENT
@@ -304,7 +310,7 @@ def _durable_bytes_behind(reader: FrameReader, start: int) -> int:
 
 
 def _durable_bytes_of(reader: FrameReader, data: bytes, offset: int) -> int:
-    """durable_bytes when these bytes are a whole flush point of this file at this place, else 0."""
+    """Return durable_bytes if these bytes are a whole flush point of this file, else 0."""
     if offset % ckt.ALIGNMENT or len(data) != ckt.HEAD.size + ckt.FLUSH_POINT_SIZE:
         return 0
     try:
@@ -313,4 +319,4 @@ def _durable_bytes_of(reader: FrameReader, data: bytes, offset: int) -> int:
             return 0
         return ckt.decode_flush_point(payload).durable_bytes
     except (ckt.FrameInvalid, ckt.FormatUnknown):
-        return 0  # bytes of rows that only look like the start of a flush point
+        return 0  # bytes of rows that look like the start of a flush point

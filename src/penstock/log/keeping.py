@@ -1,8 +1,8 @@
-"""Limits for segments that the log keeps although everything in them is applied or linked.
+"""Limits for segments that the log keeps although they are fully applied or linked.
 
-Such segments cost disk space but are useful: a target that loses its last commits in a crash
-needs them, and `read_log` and `penstock log` show what happened. They stay up to an age and up to
-a total size. Consumers' links are names of their own and keep what they need.
+Such segments cost disk space but are useful: a target that loses its last commits in a crash needs
+them, and `read_log` and `penstock log` show what happened. They stay up to an age and up to a
+total size. Consumers' links are names of their own and keep what they need.
 """
 
 from __future__ import annotations
@@ -27,14 +27,18 @@ LOOK_INTERVAL_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptFile:
-    """A segment that nothing needs. age_s: since it was closed."""
+    """Segment that nothing needs.
+
+    Attributes:
+        age_s: seconds since it was closed.
+    """
 
     file: SegmentFile
     age_s: float
     size_bytes: int
 
 
-def outlived(files: Sequence[KeptFile], keeping: Keeping) -> list[SegmentFile]:
+def find_outlived(files: Sequence[KeptFile], keeping: Keeping) -> list[SegmentFile]:
     """Return the segments to remove, oldest first, up to the first that stays. Pure.
 
     No younger segment is removed, so the log gets no gap.
@@ -81,7 +85,7 @@ class SegmentKeeper:
         self._looked_s = now_s
         closed = list_segments(place.directory, place.extension, place.files)
         unneeded = [file for file in closed if file.number <= through]
-        for file in outlived(measure_files(unneeded, place.clock), self._keeping):
+        for file in find_outlived(measure_files(unneeded, place.clock), self._keeping):
             faults.point("log.unlink.before")
             place.files.unlink(file.path)
             logger.info("segment removed", segment=file.path.name)

@@ -1,6 +1,6 @@
-"""Names and numbers of files: where a pipeline keeps its files, and which segments there are.
+"""Names and numbers of files: where a pipeline keeps its files, and which segments exist.
 
-Nothing here opens a file: see `segment.py` to read one, `reader.py` for the whole log.
+This module opens no file: see `segment.py` to read one, `reader.py` for the whole log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EXTENSION = re.compile(r"[A-Za-z0-9]{1,16}\Z")
 
 
 class SegmentMissing(PenstockError):
-    """The numbers of the segments have a hole: changes are gone. fields: after, next."""
+    """The numbers of the segments have a gap: changes are lost. Fields: after, next."""
 
     code = "LG03"
     retry = "operator"
@@ -32,7 +32,11 @@ class SegmentMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SegmentFile:
-    """One segment by name; closed ones never change. durable: how far an open one is read."""
+    """One segment by name; closed ones never change.
+
+    Attributes:
+        durable: how far an open segment is read.
+    """
 
     number: int
     path: Path
@@ -41,29 +45,29 @@ class SegmentFile:
 
 
 def segment_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
-    """`7.ckt`."""
+    """Return the name of a closed segment: `7.ckt`."""
     return f"{number}.{extension}"
 
 
 def open_name(number: int, extension: str = EXTENSION_DEFAULT) -> str:
-    """`7.ckt_`, the name while it is being written."""
+    """Return the name of a segment while it is being written: `7.ckt_`."""
     return segment_name(number, extension) + OPEN_SUFFIX
 
 
 def closed_path(path: Path) -> Path:
-    """The name that an open segment gets; a closed one has it already."""
+    """Return the final name of an open segment; a closed one already has it."""
     return path.with_name(path.name.removesuffix(OPEN_SUFFIX))
 
 
 def checked_extension(extension: str) -> str:
-    """The extension itself; raises ValueError for one that could be taken for something else."""
+    """Return the extension; raises ValueError if it could be taken for something else."""
     if not _EXTENSION.match(extension) or extension in ("tmp", "json"):
         raise ValueError(f"not a usable file extension: {extension!r}")
     return extension
 
 
 def parse_name(name: str, extension: str = EXTENSION_DEFAULT) -> tuple[int, bool] | None:
-    """Number and is_open of a segment's name; None for any other name (`07.ckt` is another)."""
+    """Return number and is_open of a segment's name; None for any other name (such as `07.ckt`)."""
     stem, dot, ending = name.partition(".")
     if not dot or not _NUMBER.match(stem) or ending not in (extension, extension + OPEN_SUFFIX):
         return None
@@ -82,18 +86,18 @@ def _segment_files(directory: Path, extension: str, names: Iterable[str]) -> lis
 def list_segments(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[SegmentFile]:
-    """Closed segments in numeric order; empty when the directory is not there yet."""
-    return [file for file in _listed(directory, extension, files) if not file.is_open]
+    """Return closed segments in numeric order; empty if the directory does not exist yet."""
+    return [file for file in _list_files(directory, extension, files) if not file.is_open]
 
 
 def list_open_segments(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[SegmentFile]:
-    """Segments still named `N.ckt_`: at most one, except after a crash."""
-    return [file for file in _listed(directory, extension, files) if file.is_open]
+    """Return segments still named `N.ckt_`: at most one, except after a crash."""
+    return [file for file in _list_files(directory, extension, files) if file.is_open]
 
 
-def _listed(directory: Path, extension: str, files: Files) -> list[SegmentFile]:
+def _list_files(directory: Path, extension: str, files: Files) -> list[SegmentFile]:
     try:
         names = files.listdir(directory)
     except FileMissing:
@@ -102,7 +106,7 @@ def _listed(directory: Path, extension: str, files: Files) -> list[SegmentFile]:
 
 
 def list_temporary(directory: Path, files: Files = REAL_FILES) -> list[Path]:
-    """Left-overs of files that were being replaced when the process ended."""
+    """Return left-overs of files that were being replaced when the process ended."""
     return sorted(
         directory / name for name in files.listdir(directory) if name.endswith(TEMPORARY_SUFFIX)
     )
@@ -116,14 +120,22 @@ def next_segments(
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
 ) -> list[SegmentFile]:
-    """The closed segments with numbers after + 1, after + 2, ..., at most as many as asked for.
+    """Return the closed segments after + 1, after + 2, ..., at most `count_max`.
 
-    after: the last one already applied; -1 for none. Raises SegmentMissing when after + 1 is not
-    there but a later one is, or when there is a hole between those it would return.
+    Args:
+        directory: the log.
+        after: the last one already applied; -1 for none.
+        count_max: maximum number of segments.
+        extension: of segments.
+        files: the disk.
+
+    Raises:
+        SegmentMissing: after + 1 is missing but a later one exists, or there is a gap among the
+            returned ones.
     """
     found = _after(directory, after, extension, files)
     if _first_hole(after, found[:count_max]) is not None:
-        # A directory is not listed at one moment: a rename meanwhile can hide a name. Look again.
+        # A listing takes time, and a rename meanwhile can hide a name. List again.
         found = _after(directory, after, extension, files)
     chosen = found[:count_max]
     hole = _first_hole(after, chosen)
@@ -144,7 +156,9 @@ def _first_hole(after: int, found: Sequence[SegmentFile]) -> tuple[int, int] | N
 
 
 def missing(directory: Path, last: int, following: int, *, extension: str) -> SegmentMissing:
-    """The error for a hole between segments `last` and `following` (last -1: from the start)."""
+    """Return the error for a gap between segments `last` and `following` (last -1: from the
+    start).
+    """
     return SegmentMissing(
         f"found missed segments in {directory}: {segment_name(last + 1, extension)} is not there "
         f"but {segment_name(following, extension)} is (last segment {last}, next {following})",

@@ -1,14 +1,12 @@
 """Consumers' hard links: each consumer owns a directory with a second name of every segment.
 
-A segment's space is freed when its last name goes: the log's own (removed by the loader) and
+A segment's space is freed when its last name is removed: the log's own (removed by the loader) and
 every consumer's. So consumers are isolated and no bookkeeping is needed. A consumer that is
-disabled, or whose directory has reached its size limit, gets no further links: a hole that it meets
-as SegmentMissing, never silently. Follows document 002 (hard links, skipped segments).
-
-The file `cdc.disabled` beside the consumers' directories stops all links.
-
-After a crash the newest segment may be linked again although a consumer has removed it: a
-consumer removes, unread, links that its own state is past.
+disabled, or whose directory has reached its size limit, gets no further links: it meets the gap as
+SegmentMissing, never silently. Follows document 002 (hard links, skipped segments). The file
+`cdc.disabled` beside the consumers' directories stops all links. After a crash the newest segment
+may be linked again although a consumer has removed it: a consumer removes, unread, links that its
+own state is past.
 """
 
 from __future__ import annotations
@@ -38,10 +36,12 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """The settings in a consumer's directory. size_bytes_max: of its links; None: no limit.
+    """Settings in a consumer's directory.
 
-    paused: it is given nothing, and keeps its links. start: where it begins, while that was not
-    found out yet; empty afterwards.
+    Attributes:
+        size_bytes_max: limit for the size of its links; None: no limit.
+        paused: it gets no changes, and keeps its links.
+        start: where it begins, until that is resolved; empty afterwards.
     """
 
     enabled: bool = True
@@ -53,31 +53,31 @@ class Consumer:
 def enable(
     directory: Path, *, size_bytes_max: int | None = None, files: Files = REAL_FILES
 ) -> None:
-    """Let a consumer have links from the next rotation on; makes its directory."""
+    """Let a consumer have links from the next rotation on; create its directory."""
     consumer = load_consumer(directory, files) or Consumer()
     save_consumer(directory, changed(consumer, enabled=True, size_bytes_max=size_bytes_max), files)
 
 
 def disable(directory: Path, files: Files = REAL_FILES) -> None:
-    """Give it no further links; those it has stay until it removes them."""
+    """Give a consumer no further links; existing links stay until it removes them."""
     consumer = load_consumer(directory, files)
     if consumer is not None:
         save_consumer(directory, changed(consumer, enabled=False), files)
 
 
 def save_consumer(directory: Path, consumer: Consumer, files: Files = REAL_FILES) -> None:
-    """Replace a consumer's settings, durably; makes its directory."""
+    """Replace a consumer's settings, durably; create its directory."""
     files.make_directory(directory)
     checkpoint.save(directory / CONSUMER_FILE, consumer, files)
 
 
 def load_consumer(directory: Path, files: Files = REAL_FILES) -> Consumer | None:
-    """A consumer's settings; None for a directory that is none's."""
+    """Return a consumer's settings; None if the directory is not a consumer's."""
     return checkpoint.load(directory / CONSUMER_FILE, Consumer, files)
 
 
 def registered_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
-    """Names of all consumers, enabled or not, sorted."""
+    """Return the names of all consumers, enabled or not, sorted."""
     try:
         names = files.listdir(consumers)
     except FileMissing:
@@ -86,7 +86,7 @@ def registered_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str
 
 
 def enabled_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:
-    """Names of the consumers that want links, sorted. Not here: `cdc.disabled`."""
+    """Return the names of the enabled consumers, sorted. Not here: `cdc.disabled`."""
     return [
         name
         for name in registered_consumers(consumers, files)
@@ -101,26 +101,26 @@ def disable_all(consumers: Path, files: Files = REAL_FILES) -> None:
 
 
 def enable_all(consumers: Path, files: Files = REAL_FILES) -> None:
-    """Take `disable_all` back; consumers that are disabled alone stay so."""
+    """Undo `disable_all`; consumers that are disabled alone stay disabled."""
     with suppress(FileMissing):
         files.unlink(consumers / DISABLED_FILE)
         files.fsync_directory(consumers)
 
 
 def are_all_disabled(consumers: Path, files: Files = REAL_FILES) -> bool:
-    """Whether cdc.disabled is true."""
+    """Return whether cdc.disabled is true."""
     return files.exists(consumers / DISABLED_FILE)
 
 
 def is_linking(directory: Path, files: Files = REAL_FILES) -> bool:
-    """Whether a consumer gets links now."""
+    """Return whether a consumer gets links now."""
     return _is_enabled(directory, files) and not are_all_disabled(directory.parent, files)
 
 
 def link_segment(directory: Path, segment: Path, files: Files = REAL_FILES) -> bool:
-    """Give a consumer its link, durably; False when its size limit forbids it (logged).
+    """Give a consumer its link, durably; return False if its size limit forbids it (logged).
 
-    Doing it again changes nothing. Raises FileFailed, for example across file systems.
+    Repeating it changes nothing. Raises FileFailed, for example across file systems.
     """
     consumer = load_consumer(directory, files)
     if consumer is None:
@@ -172,10 +172,17 @@ def release(
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
 ) -> int:
-    """Remove a consumer's links up to and with this number, oldest first; return how many.
+    """Remove a consumer's links up to and with this number, oldest first; return their count.
 
-    log_id: of the log that the number belongs to; empty if that is not known. Raises
-    StateOfOtherLog if a link belongs to another log; then none is removed.
+    Args:
+        directory: the consumer's links.
+        through: the last number to remove.
+        log_id: of the log that the number belongs to; empty if unknown.
+        extension: of segments.
+        files: the disk.
+
+    Raises:
+        StateOfOtherLog: a link belongs to another log. Nothing is removed.
     """
     done = [file for file in list_segments(directory, extension, files) if file.number <= through]
     for file in done if log_id else ():
@@ -183,8 +190,8 @@ def release(
             log_id,
             log_id_of(file.path, files),
             place=f"the position that {directory.name} has read up to",
-            hint="The log was created anew, and nothing was removed. Move "
-            f"{file.path} away if its rows are not needed, or let its reader begin anew.",
+            hint="The log was created again, and nothing was removed. Move "
+            f"{file.path} away if its rows are not needed, or let its reader begin again.",
             error=StateOfOtherLog,
         )
     for file in done:
@@ -195,7 +202,7 @@ def release(
 def delete_lost(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[SegmentFile]:
-    """Remove every link before the last hole; returns what was removed, oldest first."""
+    """Remove every link before the last gap; return the removed ones, oldest first."""
     found = list_segments(directory, extension, files)
     lost = found[: lost_count([file.number for file in found])]
     for file in lost:
@@ -219,5 +226,5 @@ def _size_bytes(path: Path, files: Files) -> int:
 def linked_bytes(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> int:
-    """The size of all that a directory's links hold."""
+    """Return the total size of a directory's links."""
     return sum(_size_bytes(file.path, files) for file in list_segments(directory, extension, files))

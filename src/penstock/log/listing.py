@@ -1,8 +1,8 @@
-"""Which segments a reader of a log reads next: its own links, and after them the open segment.
+"""Segments that a reader of a log reads next: its own links, and then the open segment.
 
 Consumers, FlexCDC and merges read this way. Each look first checks that the saved state and the
-links belong to the log that is there, then the whole listing for gaps; only then is a link removed,
-or a segment returned.
+links belong to this log, then the whole listing for gaps; only then is a link removed, or a
+segment returned.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSegment:
-    """The part of a saved state that a listing needs.
+    """Part of a saved state that a listing needs.
 
     Attributes:
-        segment: the number of the segment to go on with.
+        segment: the number of the segment to continue with.
         log_id: id of the log; empty if the state was saved before there was one.
     """
 
@@ -42,7 +42,7 @@ class SavedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderErrors:
-    """What a reader says when it cannot go on.
+    """Errors of a reader that cannot continue.
 
     Attributes:
         missed: makes the error for a gap, from its text and the numbers around it.
@@ -58,7 +58,7 @@ class ReaderErrors:
 
 
 class Listing:
-    """The segments of one reader, as they arrive. For one thread."""
+    """Segments of one reader, as they arrive. For one thread."""
 
     def __init__(
         self,
@@ -183,14 +183,14 @@ class Listing:
         elif saved is not None:
             expected = saved.segment
         else:
-            return []  # the first link says where this reader begins
+            return []  # this reader begins at its first link
         durable = self._follower.durable()
         if durable is None or durable.number < expected:
             return []
         if durable.number > expected:
             if not closed:
                 self._check_not_skipped(expected, durable.number)
-            return []  # the link of the one expected comes first
+            return []  # the link of the expected segment is made first
         if (durable.number, durable.end.trx) == self._open_seen:
             return []
         file = self._follower.find(number=expected, trx_after=-1)

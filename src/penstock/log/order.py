@@ -1,7 +1,7 @@
-"""The rows of a segment in strict order: relations merged by gsn, markers in their places.
+"""Rows of a segment in strict order: relations merged by gsn, markers in their places.
 
-Rows frames hold one relation each; the frames of one run interleave by gsn, runs do not. So a
-group of frames whose gsn ranges overlap is merged at a time, and memory is bounded by one run.
+A rows frame holds one relation; the frames of one run interleave by gsn, runs do not. So a group
+of frames whose gsn ranges overlap is merged at a time, and memory is bounded by one run.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 class Merged:
     """Rows in order, without a marker between them.
 
-    batches: one or more, of any relations. gsns, batch_index, row_index: int lists of equal length;
-    the row of number gsns[i] is row row_index[i] of batches[batch_index[i]]. before: markers before
-    them, in order; in the last group, which may have no rows, all that are left.
+    The row of number gsns[i] is row row_index[i] of batches[batch_index[i]].
+
+    Attributes:
+        batches: one or more, of any relations.
+        gsns: numbers of the rows.
+        batch_index: a batch for each row.
+        row_index: a place in the batch for each row.
+        before: markers before the rows, in order. The last group may have no rows; it has all
+            remaining markers.
     """
 
     batches: tuple[Rows, ...]
@@ -38,9 +44,9 @@ class Merged:
     before: tuple[Marker, ...] = ()
 
 
-def merged(segment: Segment) -> Iterator[Merged]:
-    """All content of a segment, in order. Raises SegmentCorrupt."""
-    # A marker follows its gsn; those of one place keep their order in the file.
+def merge_rows(segment: Segment) -> Iterator[Merged]:
+    """Yield all content of a segment, in order. Raises SegmentCorrupt."""
+    # A marker follows its gsn; markers with the same gsn keep their order in the file.
     markers = deque(sorted(segment.markers(), key=lambda marker: marker.gsn))
     for entries in _groups(segment):
         batches = tuple(segment.read_rows(entry) for entry in entries)
@@ -56,8 +62,8 @@ def merged(segment: Segment) -> Iterator[Merged]:
 
 
 def in_order(segment: Segment) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
-    """Every row as (relation, index in batch, batch), and every marker, in order."""
-    for group in merged(segment):
+    """Yield every row as (relation, index in batch, batch), and every marker, in order."""
+    for group in merge_rows(segment):
         yield from group.before
         pairs = [(rows.relation, rows.batch) for rows in group.batches]
         for which, index in zip(group.batch_index, group.row_index, strict=True):
@@ -66,7 +72,7 @@ def in_order(segment: Segment) -> Iterator[tuple[Relation, int, pa.RecordBatch] 
 
 
 def _groups(segment: Segment) -> Iterator[list[FrameEntry]]:
-    """Rows frames by rising gsn, in groups that do not overlap."""
+    """Yield rows frames by rising gsn, in groups that do not overlap."""
     group: list[FrameEntry] = []
     last = 0
     for entry in sorted(segment.row_frames(), key=lambda entry: entry.gsn_first):
@@ -103,7 +109,7 @@ def _merge(batches: tuple[Rows, ...]) -> Merged:
 
 
 def _integers(indices: Any) -> memoryview:
-    """An array of uint64 without nulls as Python sees numbers, not copied."""
+    """Return a view of a uint64 array without nulls as Python numbers, not copied."""
     start = indices.offset
     return memoryview(indices.buffers()[1]).cast("Q")[start : start + len(indices)]
 

@@ -19,7 +19,12 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 
 
 def python_values(values: Any, neutral: str) -> list[Any]:
-    """One value per row, None for NULL. neutral: of the column, as in `Column.neutral`."""
+    """Return one value per row, None for NULL.
+
+    Args:
+        values: the column.
+        neutral: type of the column, as in `Column.neutral`.
+    """
     match neutral:
         case "uuid":
             return exact_texts(values, neutral)

@@ -31,7 +31,11 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFinding:
-    """One thing noticed. code: of the error it would be when met while reading."""
+    """One observation about a log.
+
+    Attributes:
+        code: of the error that a reader would raise for it.
+    """
 
     severity: Severity
     code: str
@@ -48,11 +52,22 @@ def open_chain(
     extension: str = EXTENSION_DEFAULT,
     files: Files = REAL_FILES,
 ) -> list[Segment]:
-    """Open consecutive closed segments and check that each continues the one before.
+    """Open consecutive closed segments and check that each continues the previous one.
 
-    log_id: the log they must belong to. gsn_applied: the first may start at or before this row's
-    end, never behind it. Close each when done. Raises SegmentMissing, ChainBroken, LogForeign and
-    all that open_segment() raises; then none stays open.
+    The caller closes each of them. If an error is raised, none stays open.
+
+    Args:
+        segments: the files.
+        log_id: the log that they must belong to.
+        gsn_applied: the first segment may start at or before this row's end, never after it.
+        extension: of segments.
+        files: the disk.
+
+    Raises:
+        SegmentMissing: a segment is missing.
+        ChainBroken: a segment does not continue the previous one.
+        LogForeign: a segment belongs to another log.
+        PenstockError: all that open_segment() raises.
     """
     with ExitStack() as stack:
         opened: list[Segment] = []
@@ -89,7 +104,7 @@ def _foreign(segment: Segment, log_id: str) -> LogForeign:
 
 
 def check_link(before: ClosedSegment | None, segment: Segment) -> None:
-    """Raise unless the segment is the one that follows `before` (None: nothing to compare)."""
+    """Raise unless the segment follows `before` (None: nothing to compare)."""
     if before is None:
         return
     if segment.header.log_id != before.log_id:
@@ -114,8 +129,17 @@ def check(
 ) -> list[LogFinding]:
     """Examine a whole log: every byte of every segment, numbers, chain, state, left-overs.
 
-    on_segment: called before each segment (progress). A writer may be at work meanwhile. Raises
-    FileMissing when there is no such directory, FileFailed when the disk cannot be read.
+    A writer may be at work meanwhile.
+
+    Args:
+        directory: the log.
+        extension: of segments.
+        files: the disk.
+        on_segment: called before each segment (progress).
+
+    Raises:
+        FileMissing: the directory does not exist.
+        FileFailed: the disk cannot be read.
     """
     findings: list[LogFinding] = []
     names = files.listdir(directory)
@@ -187,7 +211,7 @@ def _state_of(directory: Path, files: Files) -> tuple[LogState | None, list[LogF
 def _check_closed(
     file: SegmentFile, before: ClosedSegment | None, extension: str, files: Files
 ) -> tuple[list[LogFinding], ClosedSegment | None]:
-    """Findings about one closed segment, and its facts (None: not known) for the next."""
+    """Return findings about one closed segment, and its facts (None: unknown) for the next."""
     findings = []
     try:
         with open_segment(file.path, extension=extension, files=files) as segment:
@@ -243,7 +267,7 @@ def _compare_state(state: LogState | None, last: ClosedSegment | None) -> Iterat
 def _check_open(
     file: SegmentFile, before: ClosedSegment | None, state: LogState | None, files: Files
 ) -> list[LogFinding]:
-    """Findings about `N.ckt_`: being written by a running extractor, or left over."""
+    """Return findings about `N.ckt_`, which a running extractor writes, or which is left over."""
     try:
         source = files.open_read(file.path)
     except FileMissing:
@@ -282,11 +306,11 @@ def _open_finding(severity: Severity, file: SegmentFile, what: str) -> LogFindin
 
 
 def _check_cut(path: Path, at: CutPlace, files: Files) -> list[LogFinding]:
-    """Findings about bytes that a recovery cut off and kept."""
+    """Return findings about bytes that a recovery cut off and kept."""
     try:
         cut = read_cut(path, at, files)
     except FileMissing:
-        return []  # the log has gone past it meanwhile
+        return []  # the log has its changes again by now
     rows = (
         f"{count_words(cut.row_count, 'row')} up to gsn {cut.gsn_last}"
         if cut.row_count

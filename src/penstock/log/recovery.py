@@ -1,10 +1,9 @@
-"""What to do at start-up with what a crash left behind. Idempotent: a crash during recovery is
-repaired by the next start.
+"""Recovery at start-up after a crash. It is idempotent: the next start repairs a crash during it.
 
 - `N.ckt_` with whole transactions is cut at its last flush point, gets its footer and its name.
-  What is cut off is kept unless the source certainly sends it again (`cut.py`).
-- `N.ckt_` without any is removed; a position it moved on to is kept in the state.
-- A torn tail is expected, damage to what was durable is SegmentCorrupt: nothing is changed then.
+  The bytes that are cut off are kept unless the source certainly sends them again (`cut.py`).
+- `N.ckt_` without any is removed; if its position is later, the state keeps that position. - A
+torn tail is expected; damage to durable bytes is SegmentCorrupt: nothing is changed then.
 """
 
 from __future__ import annotations
@@ -56,8 +55,9 @@ _COPY_BLOCK_BYTES = 2**20
 
 
 class LogForeign(PenstockError):
-    """The directory holds the log of another pipeline or source. fields: path, key, expected,
-    actual.
+    """The directory holds the log of another pipeline or source.
+
+    Fields: path, key, expected, actual.
     """
 
     code = "LG04"
@@ -65,14 +65,14 @@ class LogForeign(PenstockError):
 
 
 class ChainBroken(PenstockError):
-    """A segment does not start where the one before it ends."""
+    """A segment does not start where the previous one ends."""
 
     code = "LG09"
     retry = "operator"
 
 
 class LeftoverUnexpected(PenstockError):
-    """A file `N.ckt_` has a number for which the writer cannot have left one."""
+    """A file `N.ckt_` has a number that the writer cannot have left."""
 
     code = "LG10"
     retry = "operator"
@@ -80,7 +80,12 @@ class LeftoverUnexpected(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """state: as stored. closed: segments that got their name only now; to be recorded."""
+    """Result of a recovery.
+
+    Attributes:
+        state: as stored.
+        closed: segments that got their name only now; the caller records them.
+    """
 
     state: LogState
     closed: tuple[ClosedSegment, ...]
@@ -93,33 +98,45 @@ def recover(
     source: Mapping[str, str],
     resend_from: int | None = None,
 ) -> Recovered:
-    """Bring a log's directory into order, making it when there is none.
+    """Bring a log's directory into order; create it if it does not exist.
 
-    The caller holds the directory's lock. log_id: what it must be; None takes what is there, or a
-    new one. source: identity of the captured database; must be what it was. resend_from: position
-    from which on the source can certainly send again; bytes that are cut off before it, or None,
-    are kept beside the segment (`cut.py`). Raises LogForeign, ChainBroken, LeftoverUnexpected,
-    SegmentCorrupt, SegmentPresent, DiskFull, FileFailed.
+    The caller holds the directory's lock.
+
+    Args:
+        place: the log.
+        log_id: the expected id; None accepts the existing one, or creates one.
+        source: identity of the captured database, which must not have changed.
+        resend_from: position from which the source can certainly send again. Bytes that are cut
+            off before it, or all if it is None, are kept beside the segment (`cut.py`).
+
+    Raises:
+        LogForeign: the log is another one.
+        ChainBroken: a segment does not continue the previous one.
+        LeftoverUnexpected: an open segment has an impossible number.
+        SegmentCorrupt: durable bytes are damaged.
+        SegmentPresent: a segment cannot get its name.
+        DiskFull: the disk is full.
+        FileFailed: the disk fails.
     """
     faults.point("log.recovery.before")
-    place.files.fsync_directory(place.directory)  # what is seen below must not vanish later
+    place.files.fsync_directory(place.directory)  # names that are seen below must not vanish later
     for path in list_temporary(place.directory, place.files):
         place.files.unlink(path)
     closed = list_segments(place.directory, place.extension, place.files)
     leftovers = list_open_segments(place.directory, place.extension, place.files)
     state = load_state(place.directory, place.files)
     if state is None:
-        state = _state_anew(place, closed, leftovers, log_id, source)
+        state = _make_state(place, closed, leftovers, log_id, source)
     check_owner(place.directory, state.log_id, state.source, log_id, source)
     if closed:
         state = _compared_with_last(place, state, closed[-1])
-    mended = []
+    repaired = []
     for leftover in leftovers:
-        segment, state = _mend(place, state, leftover, resend_from)
-        mended += [segment] if segment else []
+        segment, state = _repair(place, state, leftover, resend_from)
+        repaired += [segment] if segment else []
     state = _link_last(place, state)
     faults.point("log.recovery.after")
-    return Recovered(state=state, closed=tuple(mended))
+    return Recovered(state=state, closed=tuple(repaired))
 
 
 def check_owner(
@@ -146,19 +163,21 @@ def check_owner(
             )
 
 
-def _state_anew(
+def _make_state(
     place: Place,
     closed: list[SegmentFile],
     leftovers: list[SegmentFile],
     log_id: str | None,
     source: Mapping[str, str],
 ) -> LogState:
-    """The first state of a new log, or the state that follows from the segments."""
+    """Store and return the first state of a new log, or the state that follows from
+    the segments.
+    """
     if closed:
-        with _opened(place, closed[-1]) as segment:
+        with _open(place, closed[-1]) as segment:
             state = _state_of(segment)
     elif leftovers and not is_header_torn(leftovers[-1].path, place.files):
-        with _opened(place, leftovers[-1]) as segment:
+        with _open(place, leftovers[-1]) as segment:
             header = segment.header
         state = LogState(
             log_id=header.log_id,
@@ -178,7 +197,7 @@ def _state_anew(
     return store_state(place, state)
 
 
-def _opened(place: Place, file: SegmentFile) -> Segment:
+def _open(place: Place, file: SegmentFile) -> Segment:
     return open_segment(file.path, extension=place.extension, files=place.files)
 
 
@@ -193,8 +212,8 @@ def _state_of(segment: Segment) -> LogState:
 
 
 def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> LogState:
-    """Check the last closed segment against the state; the newer of the two is right."""
-    with _opened(place, last) as segment:
+    """Check the last closed segment against the state, and return the newer state."""
+    with _open(place, last) as segment:
         header, end = segment.header, segment.end
         from_last = _state_of(segment)
     check_owner(last.path, header.log_id, header.source, state.log_id, state.source)
@@ -214,11 +233,11 @@ def _compared_with_last(place: Place, state: LogState, last: SegmentFile) -> Log
 
 
 def broken_chain(path: Path, expected: FlushPoint, actual: FlushPoint) -> ChainBroken:
-    """The error for a segment that does not fit its place."""
+    """Return the error for a segment that does not fit its place."""
     return ChainBroken(
         f"{path.name} does not continue the log: expected {_point_text(expected)}, "
         f"got {_point_text(actual)}",
-        hint="Run penstock log check; a file from a copy or another log is among these.",
+        hint="Run penstock log check: one of the files is from a copy or from another log.",
         path=str(path),
         expected=_point_text(expected),
         actual=_point_text(actual),
@@ -229,7 +248,7 @@ def _point_text(point: FlushPoint) -> str:
     return f"gsn {point.gsn}, transaction {point.trx}, position {point.position}"
 
 
-def _mend(
+def _repair(
     place: Place, state: LogState, leftover: SegmentFile, resend_from: int | None
 ) -> tuple[ClosedSegment | None, LogState]:
     if leftover.number == state.number_next - 1:
@@ -263,7 +282,7 @@ def _mend(
 
 
 def _checked_scan(reader: FrameReader, state: LogState) -> Scan:
-    """Scan an open file that must follow the state."""
+    """Scan an open file, and check that it follows the state."""
     header = reader.header
     check_owner(reader.path, header.log_id, header.source, state.log_id, state.source)
     follows = header.number == state.number_next and header.previous_file_id == state.last_file_id
@@ -291,7 +310,7 @@ def _discard(place: Place, state: LogState, leftover: SegmentFile) -> LogState:
 
 
 def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: Scan) -> None:
-    """Cut behind the last flush point and write the footer, or write the last bytes again."""
+    """Cut after the last flush point and write the footer, or write the last bytes again."""
     file = place.files.open_append(leftover.path)
     try:
         faults.point("log.recovery.truncate.before")
@@ -309,10 +328,11 @@ def _complete(place: Place, leftover: SegmentFile, reader: FrameReader, found: S
 
 
 def _write_again(place: Place, file: AppendFile, found: Scan) -> None:
-    """Write over what may never have reached the disk, with the same bytes.
+    """Write bytes that may never have reached the disk again, unchanged.
 
-    A failed fdatasync leaves pages that read well, count as clean and are never written: a later
-    fsync succeeds without them. What the last flush point knew to be durable is left alone.
+    A failed fdatasync leaves pages that can be read, count as clean and are never written: a later
+    fsync succeeds without them. Bytes that the last flush point knew to be durable are not
+    touched.
     """
     source = place.files.open_read(file.path)
     try:
@@ -336,7 +356,7 @@ def _finish(
         reader.file.close()
     right = reader.header.file_id == state.last_file_id and found.builder.end == state.end
     if not found.is_complete or not right:
-        raise reader.damaged(
+        raise reader.make_damaged(
             "segment is not what the log's state says",
             found.flush_end_bytes,
             _point_text(state.end),

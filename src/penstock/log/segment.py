@@ -1,8 +1,8 @@
-"""Read one segment: open it cheaply by its footer, or scan it; every byte used is verified.
+"""One segment: open it cheaply by its footer, or scan it; every byte that is used is verified.
 
 A closed file (`N.ckt`) must be whole: anything else is SegmentCorrupt. An open one (`N.ckt_`) is
-read up to its last flush point; what follows it is not a whole transaction yet. Not here:
-several segments in a row (`reader.py`), repairing what a crash left (`recovery.py`).
+read up to its last flush point; the rest is not a whole transaction yet. Not here: several
+segments in a row (`reader.py`), repair after a crash (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class SegmentMisnamed(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedSegment:
-    """The facts about a closed segment.
+    """Facts about a closed segment.
 
-    start: where it begins (the end of the one before); end: its last flush point. gsn_first,
-    gsn_last: the numbers given in it; gsn_last is gsn_first - 1 when it has no rows.
+    Attributes:
+        start: where it begins (the end of the previous one).
+        end: its last flush point.
+        gsn_first: the first number assigned in it.
+        gsn_last: the last number; gsn_first - 1 if it has no rows.
     """
 
     number: int
@@ -58,21 +61,25 @@ class ClosedSegment:
 
     @property
     def gsn_first(self) -> int:
-        """The first number given in it, were there one."""
+        """First number of the segment, whether or not it has rows."""
         return self.start.gsn + 1
 
     @property
     def gsn_last(self) -> int:
-        """The last row's number."""
+        """Number of the last row."""
         return self.end.gsn
 
 
 class Segment:
     """One segment, open for reading. Use as a context manager; several threads may read.
 
-    header, totals: see `penstock.codec.ckt`. entries: the frames in file order. transactions: where
-    and when those of the rows were committed. Checksums are verified whenever a frame is read; a
-    frame that fails never gives rows.
+    Checksums are verified whenever a frame is read; a frame that fails never gives rows.
+
+    Attributes:
+        header: see `penstock.codec.ckt`.
+        totals: see `penstock.codec.ckt`.
+        entries: the frames in file order.
+        transactions: where and when those of the rows were committed.
     """
 
     def __init__(
@@ -102,27 +109,27 @@ class Segment:
 
     @property
     def number(self) -> int:
-        """The segment's number."""
+        """Number of the segment."""
         return self.header.number
 
     @property
     def start(self) -> FlushPoint:
-        """Where it begins: the end of the segment before."""
+        """Start of the segment: the end of the previous one."""
         return self.header.start
 
     @property
     def end(self) -> FlushPoint:
-        """Its last flush point."""
+        """Last flush point."""
         return self.totals.end
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
         return self.frame_reader.file.size_bytes
 
     @property
     def is_dense(self) -> bool:
-        """Whether every row has one number: no update of a key has a second for the old key."""
+        """Return whether every row has one number: no update of a key takes a second one."""
         return self.totals.rows == self.end.gsn - self.start.gsn
 
     @property
@@ -131,7 +138,7 @@ class Segment:
         return self.totals.tables
 
     def facts(self) -> ClosedSegment:
-        """What to record about it."""
+        """Return the facts to record about it."""
         return ClosedSegment(
             number=self.number,
             path=self.path,
@@ -149,24 +156,24 @@ class Segment:
         )
 
     def relation(self, relation_id: int) -> Relation:
-        """The shape that rows frames name by this id. Raises SegmentCorrupt for an unknown id."""
+        """Return the shape with this id in rows frames. Raises SegmentCorrupt for an unknown id."""
         if relation_id not in self._relations:
             entry = self._relation_entries.get(relation_id)
             if entry is None:
-                raise self.frame_reader.damaged(
+                raise self.frame_reader.make_damaged(
                     "unknown relation", 0, "an id in the file", relation_id
                 )
             self._relations[relation_id] = self._read_relation(entry)
         return self._relations[relation_id]
 
     def relations(self) -> list[tuple[int, Relation]]:
-        """All shapes, as (gsn, relation): it became current behind the row of that number."""
+        """Return all shapes, as (gsn, relation): it became current after the row of that number."""
         return [(totals.gsn, self.relation(totals.id)) for totals in self.tables]
 
     def row_frames(
         self, *, table: TableName | None = None, gsn_after: int = 0
     ) -> Iterator[FrameEntry]:
-        """The index entries of rows frames, without reading them. See rows()."""
+        """Yield the index entries of rows frames, without reading them. See rows()."""
         wanted = None if table is None else self._ids_of(table)
         for entry in self.entries:
             if entry.kind != FrameKind.ROWS or entry.gsn_last <= gsn_after:
@@ -175,15 +182,18 @@ class Segment:
                 yield entry
 
     def read_rows(self, entry: FrameEntry) -> Rows:
-        """The rows of one frame, verified. Raises SegmentCorrupt."""
+        """Return the rows of one frame, verified. Raises SegmentCorrupt."""
         relation = self.relation(entry.relation_id)
         return Rows(relation=relation, batch=read_batch(self.frame_reader, entry, relation))
 
     def rows(self, *, table: TableName | None = None, gsn_after: int = 0) -> Iterator[Rows]:
-        """Batches in file order, each of one relation version; within a table in gsn order.
+        """Yield batches in file order, each of one relation version; within a table in gsn order.
 
-        table: only this one. gsn_after: leave out rows up to and with this number. One batch at
-        a time is in memory. Raises SegmentCorrupt.
+        One batch at a time is in memory. Raises SegmentCorrupt.
+
+        Args:
+            table: only this table.
+            gsn_after: leave out rows up to and with this number.
         """
         for entry in self.row_frames(table=table, gsn_after=gsn_after):
             rows = self.read_rows(entry)
@@ -192,29 +202,29 @@ class Segment:
             yield rows
 
     def markers(self) -> Iterator[Marker]:
-        """Markers in order."""
+        """Yield the markers in order."""
         for entry in self.entries:
             if entry.kind == FrameKind.MARKER:
                 yield self.read_marker(entry)
 
     def read_marker(self, entry: FrameEntry) -> Marker:
-        """The marker of one frame, verified. Raises SegmentCorrupt."""
-        marker: Marker = self._decoded(entry, FrameKind.MARKER, ckt.decode_marker)
+        """Return the marker of one frame, verified. Raises SegmentCorrupt."""
+        marker: Marker = self._decode(entry, FrameKind.MARKER, ckt.decode_marker)
         return marker
 
     def flush_points(self) -> Iterator[ckt.FlushFrame]:
-        """All flush points in order."""
+        """Yield all flush points in order."""
         for entry in self.entries:
             if entry.kind == FrameKind.FLUSH_POINT:
-                yield self._decoded(entry, FrameKind.FLUSH_POINT, ckt.decode_flush_point)
+                yield self._decode(entry, FrameKind.FLUSH_POINT, ckt.decode_flush_point)
 
-    def dated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows read from it with two columns more: `position` and `commit_time` of the commit.
+    def add_commit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the segment with two more columns: `position` and `commit_time`.
 
         Raises SegmentCorrupt.
         """
         try:
-            return self.transactions.dated(batch)
+            return self.transactions.add_commit(batch)
         except ckt.FrameInvalid as error:
             raise corrupt(self.path, error) from error
 
@@ -224,17 +234,20 @@ class Segment:
         try:
             found = ckt.decode_transactions_prefix(payload, offset)
             if found != entry._replace(gsn_first=0, gsn_last=0):
-                raise self.frame_reader.damaged("bad index", offset, entry, found)
+                raise self.frame_reader.make_damaged("bad index", offset, entry, found)
             batch = ckt.decode_transactions(payload)
         except ckt.FrameInvalid as error:
             raise corrupt(self.path, error) from error
         if not never_fall(batch.column(0)):
-            raise self.frame_reader.damaged("positions fall", offset, "rising ones", "a lower one")
+            raise self.frame_reader.make_damaged(
+                "positions fall", offset, "rising ones", "a lower one"
+            )
         return batch
 
     def in_order(self) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
-        """Rows of all tables in strict order, as (relation, row index, batch), and markers in
-        their places. Raises SegmentCorrupt.
+        """Yield rows of all tables in strict order, with markers in their places.
+
+        Rows are (relation, row index, batch). Raises SegmentCorrupt.
         """
         return order.in_order(self)
 
@@ -251,11 +264,11 @@ class Segment:
                 self._payload(entry, FrameKind(entry.kind))
 
     def close(self) -> None:
-        """Give the file back. Batches read from it stay valid."""
+        """Close the file. Batches read from it stay valid."""
         self.frame_reader.file.close()
 
     def __enter__(self) -> Self:
-        """The segment."""
+        """Return the segment."""
         return self
 
     def __exit__(
@@ -264,7 +277,7 @@ class Segment:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the file."""
         self.close()
 
     def _ids_of(self, table: TableName) -> set[int]:
@@ -273,7 +286,7 @@ class Segment:
     def _payload(self, entry: FrameEntry, expected: FrameKind) -> pa.Buffer:
         return read_payload(self.frame_reader, entry, expected)
 
-    def _decoded(self, entry: FrameEntry, kind: FrameKind, decode: Any) -> Any:
+    def _decode(self, entry: FrameEntry, kind: FrameKind, decode: Any) -> Any:
         payload = self._payload(entry, kind)
         try:
             return decode(payload)
@@ -281,9 +294,9 @@ class Segment:
             raise corrupt(self.path, error) from error
 
     def _read_relation(self, entry: FrameEntry) -> Relation:
-        relation_id, relation = self._decoded(entry, FrameKind.RELATION, ckt.decode_relation)
+        relation_id, relation = self._decode(entry, FrameKind.RELATION, ckt.decode_relation)
         if relation_id != entry.relation_id:
-            raise self.frame_reader.damaged(
+            raise self.frame_reader.make_damaged(
                 "bad relation id", entry.offset_bytes, entry.relation_id, relation_id
             )
         found: Relation = relation
@@ -308,7 +321,7 @@ def open_segment(
 ) -> Segment:
     """Open `N.ckt`, by its footer, or `N.ckt_`, by a scan up to its last flush point.
 
-    A file of another name (moved away, say) must be closed. Raises SegmentCorrupt,
+    A file of another name (moved away, for example) must be closed. Raises SegmentCorrupt,
     SegmentMisnamed, FormatUnknown, FileMissing.
     """
     file = files.open_read(path)
@@ -318,7 +331,7 @@ def open_segment(
         if named and named[0] != reader.header.number:
             raise SegmentMisnamed(
                 f"{path.name} says in its header that it is segment {reader.header.number}",
-                hint="Give the file its own name back; run penstock log check for the others.",
+                hint="Rename the file back; run penstock log check to see the others.",
                 path=str(path),
                 expected=named[0],
                 actual=reader.header.number,
@@ -335,14 +348,14 @@ def open_segment(
 
 
 def _read_footer(reader: FrameReader) -> tuple[tuple[FrameEntry, ...], Totals]:
-    """The index of a closed file; trailer, length and checksum must all agree."""
+    """Return the index of a closed file; trailer, length and checksum must all agree."""
     offset = read_trailer(reader)
     length = reader.file.size_bytes - ckt.TRAILER_SIZE - ckt.HEAD.size - offset
     if offset < ckt.HEADER_REGION_SIZE or length < 0:
-        raise reader.damaged("bad footer offset", reader.file.size_bytes, "inside", offset)
+        raise reader.make_damaged("bad footer offset", reader.file.size_bytes, "inside", offset)
     kind, payload = reader.frame(offset, length)
     if kind is not FrameKind.FOOTER:
-        raise reader.damaged("no footer", offset, FrameKind.FOOTER.name, kind.name)
+        raise reader.make_damaged("no footer", offset, FrameKind.FOOTER.name, kind.name)
     try:
         return ckt.decode_footer(payload)
     except ckt.FrameInvalid as error:
@@ -352,9 +365,9 @@ def _read_footer(reader: FrameReader) -> tuple[tuple[FrameEntry, ...], Totals]:
 def list_begun_segments(
     directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
 ) -> list[SegmentFile]:
-    """Open segments whose header is whole: of the others nothing can be read.
+    """Return the open segments with a whole header: the others cannot be read.
 
-    One that is closed and renamed while we look is left out.
+    A segment that is closed and renamed during the listing is left out.
     """
     begun = []
     for file in list_open_segments(directory, extension, files):

@@ -1,8 +1,8 @@
-"""The order every run must keep, checked before anything is written: pure.
+"""Order of runs, checked before anything is written. Pure.
 
-GSNs one higher each, or two higher where an update with a before image takes one for its old key,
-transactions dense and each announced, flush points never going back. A run that breaks this would
-be loaded wrongly much later; here it still stops the source at the place where it happened.
+GSNs are one higher each, or two higher if an update with a before image takes one for its old key.
+Transactions are dense and each is announced. Flush points never go back. A run that breaks this
+would be loaded wrongly much later; here it still stops the source at the place where it happened.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model.position import to_ordinal
 
 
 class RunInvalid(PenstockError):
-    """A run does not continue the log: numbers missing or twice, or a position going back."""
+    """A run does not continue the log: numbers are missing or twice, or a position goes back."""
 
     code = "LG07"
     retry = "never"
@@ -29,10 +29,15 @@ class RunInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """Where the log is. gsn: last row's number. trx: highest seen. end: last end of a run.
+    """Present end of the log.
 
-    announced: the last transaction whose commit position is known; position: that one, 0 before
-    any. at_commit: the last run ended where a transaction ends.
+    Attributes:
+        gsn: number of the last row.
+        trx: the highest transaction seen.
+        announced: the last transaction whose commit position is known.
+        end: the last end of a run.
+        position: of the last announced transaction; 0 before any.
+        at_commit: the last run ended where a transaction ends.
     """
 
     gsn: int
@@ -44,12 +49,12 @@ class Sequence:
 
 
 def start_of(point: FlushPoint) -> Sequence:
-    """The sequence directly after a flush point."""
+    """Return the sequence directly after a flush point."""
     return Sequence(gsn=point.gsn, trx=point.trx, announced=point.trx, end=point)
 
 
 def advance(last: Sequence, run: Run) -> Sequence:
-    """The sequence behind a run. Raises RunInvalid when the run does not follow `last`."""
+    """Return the sequence after a run. Raises RunInvalid if the run does not follow `last`."""
     gsn = _last_number(last.gsn, run.rows)
     trx = last.trx
     for rows in run.rows:
@@ -61,7 +66,7 @@ def advance(last: Sequence, run: Run) -> Sequence:
         if not last.gsn <= marker.gsn <= gsn or marker.trx < last.end.trx:
             raise _invalid(f"{marker.kind} marker behind row {marker.gsn}", last)
         trx = max(trx, marker.trx)
-    announced, position = _announced(last, run)
+    announced, position = _find_announced(last, run)
     if run.end is None:
         if trx > announced + 1:
             raise _invalid(
@@ -80,8 +85,8 @@ def advance(last: Sequence, run: Run) -> Sequence:
     return Sequence(gsn=gsn, trx=end.trx, announced=announced, end=end, position=position)
 
 
-def _announced(last: Sequence, run: Run) -> tuple[int, int]:
-    """The last transaction that is announced in this run, and its position."""
+def _find_announced(last: Sequence, run: Run) -> tuple[int, int]:
+    """Return the last transaction that is announced in this run, and its position."""
     if run.transactions is None or not run.transactions.num_rows:
         return last.announced, last.position
     positions = run.transactions.column(0)
@@ -92,10 +97,10 @@ def _announced(last: Sequence, run: Run) -> tuple[int, int]:
 
 
 def _last_number(last: int, batches: tuple[Rows, ...]) -> int:
-    """The number of the last row, being exactly last + 1, last + 2, ... over all batches.
+    """Return the number of the last row; rows are last + 1, last + 2, ... over all batches.
 
-    Only an update with a before image may leave one number out in front of its own: that of the old
-    key's row.
+    Only an update with a before image may leave one number out directly before its own: that of
+    the old key's row.
     """
     columns = [rows.batch.column(0) for rows in batches]
     count = sum(len(column) for column in columns)
@@ -107,7 +112,7 @@ def _last_number(last: int, batches: tuple[Rows, ...]) -> int:
             raise RunInvalid(f"rows of {rows.relation.full_name} are not in order", hint=_HINT)
     if not count:
         return last
-    numbers = columns[0] if len(columns) == 1 else _merged(columns)
+    numbers = columns[0] if len(columns) == 1 else _merge_numbers(columns)
     low, high = numbers[0].as_py(), numbers[count - 1].as_py()
     dense = len(columns) == 1 or count == 1 or pc.min(pc.pairwise_diff(numbers)).as_py() == 1
     dense = dense and low == last + 1 and high == last + count
@@ -119,7 +124,7 @@ def _last_number(last: int, batches: tuple[Rows, ...]) -> int:
 
 
 def _only_keys_lack(last: int, batches: tuple[Rows, ...]) -> bool:
-    """Whether each number follows the one before, or is the second of an update."""
+    """Return whether each number follows the previous one, or is the second of an update."""
     numbers = np.concatenate([rows.batch.column("gsn").to_numpy() for rows in batches])
     order = np.argsort(numbers, kind="stable")
     steps = np.diff(numbers[order], prepend=last)
@@ -128,19 +133,19 @@ def _only_keys_lack(last: int, batches: tuple[Rows, ...]) -> bool:
 
 
 def _with_before(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows are updates with a before image."""
+    """Return a mask of the rows that are updates with a before image."""
     updates = rows.batch.column("op").to_numpy() == Op.UPDATE
     found: npt.NDArray[np.bool_] = updates & np.asarray(rows.batch.column("before").is_valid())
     return found
 
 
-def _merged(columns: list[Any]) -> Any:
+def _merge_numbers(columns: list[Any]) -> Any:
     numbers = pa.concat_arrays(columns)
     return numbers.take(pc.array_sort_indices(numbers))
 
 
 def _bounds(rows: Rows) -> tuple[int, int]:
-    """The first and the last transaction, which rise."""
+    """Return the first and the last transaction; raise RunInvalid if they do not rise."""
     column = rows.batch.column(1)
     steps = pc.min(pc.pairwise_diff(column)).as_py()
     if column.null_count or (steps is not None and steps < 0):

@@ -1,8 +1,8 @@
-"""The log's own small state: what must be known even when no segment is left.
+"""The log's own small state: facts that must be known even if no segment is left.
 
-Written before a segment gets its final name, so that a consumer that removes the file at once
-cannot make the log forget where it was. When segments and state disagree, the newer one wins;
-a missing state is made again from the segments.
+It is written before a segment gets its final name, so a consumer that removes the file at once
+cannot make the log forget its end. If segments and state disagree, the newer one is right; a
+missing state is made again from the segments.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.log.layout import DONE_NAME, STATE_NAME
 from penstock.model import FlushPoint
 
-_POINT = "end"  # where in both files the position is
+_POINT = "end"  # key of the position in both files
 
 
 _State = TypeVar("_State")
@@ -27,11 +27,13 @@ _State = TypeVar("_State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What `LOG.json` holds.
+    """Content of `LOG.json`.
 
-    number_next: of the first segment that is not closed. end: the newest durable flush point
-    when this was written. last_file_id: file id of segment number_next - 1, empty before any.
-    number_linked: consumers have their links to all segments up to this one; -1 before any.
+    Attributes:
+        number_next: number of the first segment that is not closed.
+        end: the newest durable flush point when this was written.
+        last_file_id: file id of segment number_next - 1, empty before any.
+        number_linked: consumers have their links to all segments up to this one; -1 before any.
     """
 
     log_id: str
@@ -44,7 +46,7 @@ class LogState:
 
 
 def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
-    """The state of the log in this directory; None when there is none."""
+    """Return the state of the log in this directory; None if there is none."""
     return _load(directory / STATE_NAME, LogState, files)
 
 
@@ -55,24 +57,24 @@ def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What `CHANGE.DONE` holds: nothing comes behind this segment and this point."""
+    """Content of `CHANGE.DONE`: nothing follows after this segment and this point."""
 
     number_last: int
     end: FlushPoint
 
 
 def load_done(directory: Path, files: Files = REAL_FILES) -> Done | None:
-    """The end of the log; None while extraction goes on."""
+    """Return the end of the log; None while extraction continues."""
     return _load(directory / DONE_NAME, Done, files)
 
 
 def save_done(directory: Path, done: Done, files: Files = REAL_FILES) -> None:
-    """Say, durably, that the log is finished."""
+    """Record, durably, that the log is finished."""
     checkpoint.save(directory / DONE_NAME, plain(done, _POINT), files)
 
 
 def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
-    """What `save` wrote. Raises CheckpointCorrupt, FormatUnknown."""
+    """Return what `save` wrote. Raises CheckpointCorrupt, FormatUnknown."""
     found: dict[str, Any] | None = checkpoint.load(path, dict[str, Any], files)
     if found is None:
         return None

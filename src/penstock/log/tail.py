@@ -1,7 +1,7 @@
-"""The segment that is being written, read again and again up to what is durable of it.
+"""The segment that is being written, read repeatedly up to its durable end.
 
-Its index grows with the file: each look reads only the frames that are new. What is handed out are
-whole transactions on the disk, which no recovery cuts off. Not here: who says what is durable
+Its index grows with the file: each look reads only the new frames. Readers get whole transactions
+on the disk, which no recovery cuts off. Not here: the file that names the durable end
 (`durable.py`).
 """
 
@@ -28,12 +28,12 @@ from penstock.model import FlushPoint
 
 
 class LogFollower:
-    """Finds the segments behind a place in a log, and sees cheaply whether there are more."""
+    """Finds the segments after a place in a log, and checks cheaply for more."""
 
     def __init__(
         self, directory: Path, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES
     ) -> None:
-        """Nothing is opened before the first look."""
+        """Open nothing before the first look."""
         self._directory = directory
         self._extension = extension
         self._files = files
@@ -43,10 +43,17 @@ class LogFollower:
     def behind(
         self, segment: int, trx: int, *, count_max: int, size_max: int, reads_open: bool
     ) -> list[SegmentFile]:
-        """The segments behind number `segment`, at most so many and of so many bytes; at least one.
+        """Return the segments after number `segment`, within the limits, but at least one.
 
-        reads_open: and the open one, if it has durable transactions behind trx. Raises
-        SegmentMissing.
+        Args:
+            segment: number of the last segment that was read.
+            trx: the last transaction that was read.
+            count_max: maximum number of segments.
+            size_max: maximum total size, in bytes.
+            reads_open: include the open segment if it has durable transactions after trx.
+
+        Raises:
+            SegmentMissing: there is a gap.
         """
         found = next_segments(
             self._directory,
@@ -68,7 +75,9 @@ class LogFollower:
         return chosen
 
     def find(self, *, number: int, trx_after: int) -> SegmentFile | None:
-        """The open segment, if it has this number and durable transactions behind trx_after."""
+        """Return the open segment if it has this number and durable transactions after
+        trx_after.
+        """
         durable = self._marks.read()
         if durable is None or durable.number != number or durable.end.trx <= trx_after:
             return None
@@ -76,32 +85,32 @@ class LogFollower:
         return SegmentFile(number=number, path=path, is_open=True, durable=durable)
 
     def durable_end(self) -> FlushPoint:
-        """Up to where the writer says that all is on the disk; the beginning if it said nothing."""
+        """Return the durable end of the log; the beginning if the writer has not noted one."""
         durable = self._marks.read()
         return durable.end if durable is not None else FlushPoint(position=0)
 
     def durable(self) -> Durable | None:
-        """What the writer said last of the open segment; None where it said nothing."""
+        """Return the writer's last note about the open segment; None if there is none."""
         return self._marks.read()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the writer says that more is durable, at most so long."""
+        """Wait until more is durable, at most this long."""
         self._watch.wait(timeout_s)
 
     def close(self) -> None:
-        """Close what is kept open between looks."""
+        """Close the files that stay open between looks."""
         self._marks.close()
         self._watch.close()
 
 
 class SegmentOpener:
-    """Opens segments for somebody who follows the log: closed ones, and the open one's start.
+    """Opens segments for a follower of the log: closed ones, and the open one's durable part.
 
     For one thread at a time.
     """
 
     def __init__(self, extension: str = EXTENSION_DEFAULT, files: Files = REAL_FILES) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._extension = extension
         self._files = files
         self._file_id = ""
@@ -109,9 +118,9 @@ class SegmentOpener:
         self._end_bytes = 0
 
     def open(self, file: SegmentFile) -> Segment:
-        """Open a segment; one that was open when it was found, up to what was durable then.
+        """Open a segment; an open one up to its durable end when it was found.
 
-        Raises what open_segment() does, FileMissing where it was removed meanwhile.
+        Raises the errors of open_segment(), and FileMissing if it was removed meanwhile.
         """
         durable = file.durable
         if durable is None:
@@ -119,17 +128,17 @@ class SegmentOpener:
         reader = FrameReader(open_either(file.path, self._files))
         try:
             if reader.header.file_id != durable.file_id:
-                raise reader.damaged(
+                raise reader.make_damaged(
                     "another segment", len(ckt.MAGIC), durable.file_id, reader.header.file_id
                 )
-            builder = self._grown(reader, durable)
+            builder = self._grow_index(reader, durable)
             return Segment(reader, tuple(builder.entries), builder.totals(0), is_closed=False)
         except BaseException:
             reader.file.close()
             raise
 
-    def _grown(self, reader: FrameReader, durable: Durable) -> IndexBuilder:
-        """The index up to the durable end."""
+    def _grow_index(self, reader: FrameReader, durable: Durable) -> IndexBuilder:
+        """Return the index up to the durable end."""
         if (
             self._builder is None
             or self._file_id != durable.file_id
@@ -137,7 +146,7 @@ class SegmentOpener:
         ):
             self._builder, self._end_bytes = IndexBuilder(reader.header), ckt.HEADER_REGION_SIZE
             self._file_id = durable.file_id
-        builder, self._builder = self._builder, None  # what is half done is begun anew
+        builder, self._builder = self._builder, None  # an index that is half done is built again
         end_bytes = self._end_bytes
         if end_bytes < durable.size_bytes:
             for found in scan_frames(reader, end_bytes):
@@ -146,13 +155,15 @@ class SegmentOpener:
                 if end_bytes >= durable.size_bytes:
                     break
         if end_bytes != durable.size_bytes or builder.end != durable.end:
-            raise reader.damaged("no flush point", durable.size_bytes, durable.end, builder.end)
+            raise reader.make_damaged(
+                "no flush point", durable.size_bytes, durable.end, builder.end
+            )
         self._builder, self._end_bytes = builder, end_bytes
         return builder
 
 
 def open_either(path: Path, files: Files = REAL_FILES) -> ReadFile:
-    """Open `N.ckt_`, or `N.ckt` where it was closed and renamed meanwhile. Raises FileMissing."""
+    """Open `N.ckt_`, or `N.ckt` if it was closed and renamed meanwhile. Raises FileMissing."""
     with suppress(FileMissing):
         return files.open_read(path)
     return files.open_read(closed_path(path))

@@ -13,8 +13,8 @@ r"""A segment as tab-delimited lines, for people and for `penstock log cat`. Pur
 | C | its commit: trx, position, commit time |
 | M | any other marker: kind, then tables and details as JSON |
 
-The sequence is the gsn; of what is not a row, the gsn of the row it follows. Values as
-COPY's text format writes them: `\N` is NULL, and `\b \f \n \r \t \v \\` are escapes. Bytes are
+The sequence is the gsn; a line that is not a row has the gsn of the row that it follows. Values
+are written as in COPY's text format: `\N` is NULL, `\b \f \n \r \t \v \\` are escapes. Bytes are
 hex digits. `\A` is ABSENT: the source did not send the column; its value is unchanged (U) or not
 part of the replica identity (before image). No value can look like one of these: a backslash in a
 value is always doubled.
@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 
 from penstock.codec.exact_text import exact_texts, timestamp_text
-from penstock.log.order import merged
+from penstock.log.order import merge_rows
 from penstock.log.segment import Segment
 from penstock.log.transactions import Transaction
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows
@@ -53,13 +53,17 @@ PositionText = Callable[[int], str]
 
 
 def lines(segment: Segment, position_text: PositionText) -> Iterator[str]:
-    """All of a segment's content in order, one line each, without the line's end.
+    """Yield all content of a segment in order, one line each, without the line's end.
 
-    position_text: prints a position as the source writes it. Raises SegmentCorrupt.
+    Raises SegmentCorrupt.
+
+    Args:
+        segment: the segment.
+        position_text: prints a position as the source writes it.
     """
     relations = sorted(segment.relations(), key=lambda place: place[0])
     trx, behind = 0, segment.start.gsn
-    for group in merged(segment):
+    for group in merge_rows(segment):
         texts = [_RowTexts(rows) for rows in group.batches]
         for number, gsn, found in _items(group, texts, relations):
             if number and number != trx:
@@ -73,17 +77,17 @@ def lines(segment: Segment, position_text: PositionText) -> Iterator[str]:
     yield from _ends(segment, trx, behind, position_text)
 
 
-def escaped(value: str) -> str:
-    """A string with the escapes of COPY's text format."""
+def escape(value: str) -> str:
+    """Return a string with the escapes of COPY's text format."""
     return value.translate(_ESCAPES)
 
 
 def _items(
     group: Any, texts: list[_RowTexts], relations: list[tuple[int, Relation]]
 ) -> Iterator[tuple[int, int, Sequence[str]]]:
-    """What a group prints, as (trx or 0, gsn of a row or 0, lines).
+    """Yield the lines of a group, as (trx or 0, gsn of a row or 0, lines).
 
-    Relations are used up as their place comes.
+    Relations are taken off the list when their place is reached.
     """
     for marker in group.before:
         yield marker.trx, 0, _marker_lines(marker)
@@ -94,30 +98,30 @@ def _items(
 
 
 def _relation_line(gsn: int, relation: Relation) -> str:
-    columns = [escaped(f"{column.name} {column.source_type}") for column in relation.columns]
-    return "\t".join([str(gsn), "R", escaped(relation.schema), escaped(relation.name), *columns])
+    columns = [escape(f"{column.name} {column.source_type}") for column in relation.columns]
+    return "\t".join([str(gsn), "R", escape(relation.schema), escape(relation.name), *columns])
 
 
 def _marker_lines(marker: Marker) -> list[str]:
-    details = escaped(msgspec.json.encode(marker.data).decode())
+    details = escape(msgspec.json.encode(marker.data).decode())
     if marker.kind is MarkerKind.TRUNCATE:
         return [
-            f"{marker.gsn}\tT\t{escaped(schema)}\t{escaped(name)}\t{details}"
+            f"{marker.gsn}\tT\t{escape(schema)}\t{escape(name)}\t{details}"
             for schema, name in marker.tables
         ]
-    tables = escaped(msgspec.json.encode(marker.tables).decode())
+    tables = escape(msgspec.json.encode(marker.tables).decode())
     return [f"{marker.gsn}\tM\t\t\t{marker.kind}\t{tables}\t{details}"]
 
 
 def _begins(segment: Segment, trx: int, behind: int) -> list[str]:
-    found = _marked(segment, trx)
+    found = _find_marked(segment, trx)
     if found is None:
         return []
-    return [f"{behind}\tB\t\t\t{trx}\t{escaped(str(found.source_id))}"]
+    return [f"{behind}\tB\t\t\t{trx}\t{escape(str(found.source_id))}"]
 
 
 def _ends(segment: Segment, trx: int, behind: int, position_text: PositionText) -> list[str]:
-    found = _marked(segment, trx)
+    found = _find_marked(segment, trx)
     if found is None:
         return []
     place = position_text(found.position)
@@ -125,13 +129,13 @@ def _ends(segment: Segment, trx: int, behind: int, position_text: PositionText) 
     return [f"{behind}\tC\t\t\t{trx}\t{place}\t{time}"]
 
 
-def _marked(segment: Segment, trx: int) -> Transaction | None:
+def _find_marked(segment: Segment, trx: int) -> Transaction | None:
     transactions = segment.transactions
     return transactions.find(trx) if transactions.is_marked(trx) else None
 
 
 class _RowTexts:
-    """The rows of one batch as text, column by column."""
+    """Rows of one batch as text, column by column."""
 
     def __init__(self, rows: Rows) -> None:
         batch, relation = rows.batch, rows.relation
@@ -145,10 +149,10 @@ class _RowTexts:
             zip(relation.before, _texts(batch.column("before"), before), strict=True)
         )
         self._column_count = len(relation.columns)
-        self._table = f"{escaped(relation.schema)}\t{escaped(relation.name)}"
+        self._table = f"{escape(relation.schema)}\t{escape(relation.name)}"
 
     def line(self, index: int) -> str:
-        """A row without its sequence."""
+        """Return a row without its sequence."""
         op = self._ops[index]
         fields = self._before_fields(index) if op == Op.DELETE else self._after_fields(index)
         if op == Op.UPDATE and self._has_before[index]:
@@ -173,7 +177,7 @@ class _RowTexts:
 
 
 def _texts(images: Any, columns: Sequence[Column]) -> list[list[str]]:
-    """The columns of a struct array as text; NULL where the image or the value is null."""
+    """Return the columns of a struct array as text; NULL if the image or the value is null."""
     return [
         _column_texts(values, column.neutral)
         for values, column in zip(images.flatten(), columns, strict=True)
@@ -183,5 +187,5 @@ def _texts(images: Any, columns: Sequence[Column]) -> list[list[str]]:
 def _column_texts(values: Any, neutral: str) -> list[str]:
     texts = exact_texts(values, neutral)
     if neutral == "string":
-        return [NULL if text is None else escaped(text) for text in texts]
+        return [NULL if text is None else escape(text) for text in texts]
     return [NULL if text is None else text for text in texts]

@@ -1,7 +1,7 @@
-"""The transactions of a segment: where and when each was committed. Rows name theirs by number.
+"""Transactions of a segment: where and when each was committed. Rows name theirs by number.
 
-Numbers are dense, and a segment holds the whole of every transaction that it has rows of, so that
-the n-th one is at the n-th place. A transactions frame is read when it is first asked for.
+Numbers are dense, and a segment holds the whole of every transaction that it has rows of, so the
+n-th transaction is at the n-th place. A transactions frame is read when it is first needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ DATED_FIELDS = (pa.field("position", POSITION), pa.field("commit_time", COMMIT_T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """One of them. source_id: the source's own id. origin: which of the logs that it merges."""
+    """One transaction.
+
+    Attributes:
+        source_id: the source's own id.
+        origin: the log that it is from, in a merged log.
+    """
 
     position: int
     end_position: int
@@ -35,9 +40,10 @@ class Transaction:
 
 
 def check_announced(entries: Iterable[FrameEntry], start: FlushPoint, end: FlushPoint) -> None:
-    """Raise FrameInvalid unless every transaction between these points is there, once, in order.
+    """Raise FrameInvalid unless every transaction between these points is there once, in order.
 
-    And unless all rows are of one of these: for another the commit position would be unknown.
+    All rows must belong to one of these, too: for another transaction the commit position would be
+    unknown.
     """
     announced = start.trx
     for entry in entries:
@@ -65,7 +71,7 @@ def _not_announced(offset_bytes: int, expected: int | str, actual: int) -> Frame
 
 
 def halves(positions: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """Positions as two numbers each, the high one first, which compare as the bytes do."""
+    """Return positions as two numbers each, the high one first, which compare as the bytes do."""
     data = positions.buffers()[1]
     start = positions.offset * POSITION_BYTES
     both = np.frombuffer(data, ">u8", 2 * len(positions), start).astype(np.uint64)
@@ -73,14 +79,14 @@ def halves(positions: pa.Array) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.
 
 
 def never_fall(positions: pa.Array) -> bool:
-    """Whether no position is lower than the one before it."""
+    """Return whether no position is lower than the previous one."""
     high, low = halves(positions)
     rises = high[1:] > high[:-1]
     return bool((rises | ((high[1:] == high[:-1]) & (low[1:] >= low[:-1]))).all())
 
 
 class Transactions:
-    """Those of one segment, by number. Several threads may ask."""
+    """Transactions of one segment, by number. Several threads may use it."""
 
     def __init__(
         self,
@@ -89,8 +95,13 @@ class Transactions:
         end: FlushPoint,
         read: Callable[[FrameEntry], pa.RecordBatch],
     ) -> None:
-        """entries: the segment's frames, which `check_announced` has passed. read: raises
-        its errors.
+        """Index the transactions frames.
+
+        Args:
+            entries: the segment's frames, which `check_announced` has checked.
+            start: where the segment begins.
+            end: where it ends.
+            read: reads a frame; its errors are raised.
         """
         self._frames = [entry for entry in entries if entry.kind == FrameKind.TRANSACTIONS]
         self._firsts = [entry.trx_first for entry in self._frames]
@@ -100,7 +111,7 @@ class Transactions:
         self.last = end.trx
 
     def find(self, number: int) -> Transaction | None:
-        """The transaction of this number; None when the segment does not have it."""
+        """Return the transaction of this number; None if the segment does not have it."""
         if not self.first <= number <= self.last:
             return None
         frame = bisect_right(self._firsts, number) - 1
@@ -117,18 +128,21 @@ class Transactions:
         )
 
     def between(self, low: int, high: int) -> pa.RecordBatch:
-        """Those from low to high, which the segment has, as TRANSACTIONS_SCHEMA has them."""
+        """Return transactions low to high, which the segment has, as in TRANSACTIONS_SCHEMA."""
         frames = self._between(low, high)
         batch = pa.concat_batches([self._batch(frame) for frame in frames])
         return batch.slice(low - self._firsts[frames.start], high - low + 1)
 
     def load(self, low: int, high: int) -> None:
-        """Read those of these numbers; they are found without the file from then on."""
+        """Read the transactions of these numbers; later calls find them without the file."""
         for frame in self._between(low, high):
             self._batch(frame)
 
-    def committed(self, low: int, high: int) -> tuple[npt.NDArray[np.int64], list[int | str]]:
-        """When those of these numbers were committed, and their ids. Times as everywhere."""
+    def list_commits(self, low: int, high: int) -> tuple[npt.NDArray[np.int64], list[int | str]]:
+        """Return the commit times of the transactions of these numbers, and their ids.
+
+        Times are microseconds since 1970 UTC.
+        """
         if high < low:
             return np.empty(0, np.int64), []
         if low < self.first or high > self.last:
@@ -141,19 +155,19 @@ class Transactions:
         return times[at : at + high - low + 1], ids[at : at + high - low + 1]
 
     def is_marked(self, number: int) -> bool:
-        """Whether BEGIN and COMMIT of a transaction are wanted where the log is printed."""
+        """Return whether BEGIN and COMMIT of a transaction are wanted when the log is printed."""
         if not self.first <= number <= self.last:
             return False
         frame = self._frames[bisect_right(self._firsts, number) - 1]
         return bool(frame.flags & TransactionsFlag.COMMITS)
 
     def first_from(self, position: int) -> int:
-        """Number of the first transaction at this position or behind it; last + 1 for none.
+        """Return the number of the first transaction at or after this position; last + 1 if none.
 
-        Positions rise with the numbers, so all before it are in front of the position.
+        Positions rise with the numbers, so all earlier ones have lower positions.
         """
         if not self._frames or self._position(0, 0) >= position:
-            return self.first  # nearly always, and one frame is all that is read
+            return self.first  # nearly always, and only one frame is read
         frame = bisect_left(range(len(self._frames)), position, key=lambda n: self._position(n, -1))
         if frame == len(self._frames):
             return self.last + 1
@@ -161,8 +175,8 @@ class Transactions:
         at = bisect_left(range(count), position, key=lambda n: self._position(frame, n))
         return self._firsts[frame] + at
 
-    def dated(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the segment with two columns more: `position` and `commit_time` of the commit.
+    def add_commit(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the segment with two more columns: `position` and `commit_time`.
 
         Raises FrameInvalid for a row of a transaction that the segment does not have.
         """
@@ -186,7 +200,7 @@ class Transactions:
         return pa.RecordBatch.from_arrays([*rows.columns, *dates], schema=schema)
 
     def _between(self, low: int, high: int) -> range:
-        """The frames that hold these numbers."""
+        """Return the frames that hold these numbers."""
         return range(bisect_right(self._firsts, low) - 1, bisect_right(self._firsts, high))
 
     def _position(self, frame: int, at: int) -> int:

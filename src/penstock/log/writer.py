@@ -1,10 +1,11 @@
-"""Write the change log: one writer per directory, one thread.
+"""Writer of the change log: one writer per directory, one thread.
 
 Files on disk: closed segments `0.ckt 1.ckt ...`, at most one open `N.ckt_`, the log's state
-`LOG.json`, the lock. What is durable: exactly what the last flush() or rotate() returned. Memory:
-frames are written out (not synced) beyond `buffer_size_bytes_max`, however long a transaction is.
-After any failed write or sync the writer refuses to go on: what the disk holds is unknown until
-recovery has looked, so the process starts again through `Writer.open`.
+`LOG.json`, the lock. Durable is exactly what the last flush() or rotate() returned. Memory: frames
+are written out (not synced) beyond `buffer_size_bytes_max`, however long a transaction is.
+
+After any failed write or sync the writer refuses to continue: the contents of the disk are unknown
+until recovery has looked, so the process starts again through `Writer.open`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ UNANNOUNCED_COUNT_MAX = 50_000  # transactions that wait in memory for their fra
 
 
 class LogLocked(PenstockError):
-    """Another extractor writes this log. fields: path, holder_pid."""
+    """Another extractor writes this log. Fields: path, holder_pid."""
 
     code = "LG05"
     retry = "operator"
@@ -78,11 +79,15 @@ class LogBehindSource(PenstockError):
 class WriterOptions:
     """Bounds of a log; defaults as in document 000.
 
-    operation_count_max: rotate at the first COMMIT behind so many rows. flush_interval_s: rotate
-    a segment with data after this. segment_size_bytes_max: rotate at the first COMMIT beyond.
-    compression: of rows: lz4, zstd or None. process_commits: BEGIN and COMMIT are wanted where the
-    log is printed. consumers: directory of the consumers' directories. keeping: limits for
-    keeping segments that consumers have linked; None: a loader removes them.
+    Attributes:
+        operation_count_max: rotate at the first COMMIT after this many rows.
+        flush_interval_s: rotate a segment with data after this time.
+        segment_size_bytes_max: rotate at the first COMMIT beyond this size.
+        compression: of rows: lz4, zstd or None.
+        process_commits: BEGIN and COMMIT are wanted when the log is printed.
+        consumers: directory of the consumers' directories.
+        keeping: limits for keeping segments that consumers have linked; None: a loader removes
+            them.
     """
 
     operation_count_max: int = 150_000
@@ -97,7 +102,7 @@ class WriterOptions:
     clock: Clock = REAL_CLOCK
 
     def __post_init__(self) -> None:
-        """Refuse bounds that cannot work."""
+        """Raise ValueError for bounds that cannot work."""
         checked_extension(self.extension)
         if min(self.operation_count_max, self.segment_size_bytes_max) < 1:
             raise ValueError("a segment must be able to hold an operation")
@@ -106,15 +111,15 @@ class WriterOptions:
 
 
 class _OpenSegment:
-    """The file being written, with what is remembered about it."""
+    """The file being written, with its index and the ids of its relations."""
 
     def __init__(self, buffer: FrameBuffer, header: ckt.SegmentHeader, opened_at_s: float) -> None:
         self.buffer = buffer
         self.header = header
         self.builder = IndexBuilder(header)
         self.opened_at_s = opened_at_s
-        # By identity first: hashing a relation of 1,000 columns for every batch would cost too
-        # much. The relation is kept beside its id, so that no other object can get that id.
+        # By identity first: to hash a relation of 1,000 columns for every batch would cost too
+        # much. The relation is kept beside its id, so no other object can get that id.
         self.ids: dict[int, tuple[int, Relation]] = {}
         self.relation_ids: dict[Relation, int] = {}
         self.encoders: dict[int, MessageEncoder] = {}
@@ -124,13 +129,14 @@ class _OpenSegment:
 class Writer:
     """Appends runs to the log. Not thread-safe; holds the directory's lock until close().
 
-    resume: the newest durable flush point at opening; position 0 for an empty log. recovered:
-    segments that recovery closed, for the caller to record. segment_number: of the segment that
-    is open or will be opened next.
+    Attributes:
+        resume: the newest durable flush point at opening; position 0 for an empty log.
+        recovered: segments that recovery closed, for the caller to record.
+        segment_number: number of the segment that is open or will be opened next.
     """
 
     def __init__(self, place: Place, options: WriterOptions, lock: Any) -> None:
-        """Not to be called: see open()."""
+        """Not for callers: see open()."""
         self._place = place
         self._options = options
         self._lock = lock
@@ -154,13 +160,20 @@ class Writer:
         options: WriterOptions | None = None,
         files: Files = REAL_FILES,
     ) -> Writer:
-        """Make or recover the log in this directory and take its lock.
+        """Create or recover the log in this directory and take its lock.
 
-        log_id: None takes the log that is there, or makes a new one. source: what permanently
-        identifies the captured database (engine, system id, database, slot), never its address.
-        resend_from: position from which on it can certainly send again, None when that is not
-        known.
-        Raises LogLocked and all that `recovery.recover` raises; then nothing is held.
+        Args:
+            directory: the log.
+            log_id: None accepts the existing log, or creates one.
+            source: permanent identity of the captured database (engine, system id, database,
+                slot), never its address.
+            resend_from: position from which the source can certainly send again; None if unknown.
+            options: bounds of the log.
+            files: the disk.
+
+        Raises:
+            LogLocked: another process has the lock.
+            PenstockError: all that `recovery.recover` raises. The lock is not held then.
         """
         options = options or WriterOptions()
         files.make_directory(directory)
@@ -200,28 +213,29 @@ class Writer:
         self._remove_linked()
 
     def _remove_linked(self) -> None:
-        """Remove the log's own names of old segments where no loader does: consumers have links.
+        """Remove the log's own names of old segments if consumers have links and no loader does
+        it.
 
-        A skipped link does not matter, because no consumer would ever take the name. While no
-        consumer is registered, everything stays.
+        A skipped link is ignored, because no consumer would ever use the name. While no consumer
+        is registered, everything stays.
         """
         consumers = self._place.consumers if self._options.keeping is not None else None
         if consumers is not None and links.registered_consumers(consumers, self._place.files):
             self._keeper.remove_outlived(self._state.number_next - 1)
 
     def _forget_cuts(self) -> None:
-        """Remove what was kept of an earlier end of the log, once the log has it again."""
+        """Remove the kept bytes of an earlier end of the log once the log has them again."""
         if self._cuts:
             self._cuts = remove_passed(self._place, self._cuts, self._durable)
 
     def _remove_done(self) -> None:
-        """Extraction goes on: a loader must not take the log for finished."""
+        """Remove CHANGE.DONE: extraction continues, and no loader may take the log for finished."""
         path = self._place.directory / DONE_NAME
         if self._place.files.exists(path):
             self._place.files.unlink(path)
             self._place.files.fsync_directory(self._place.directory)
 
-    # --- what may be asked at any time -----------------------------------------------------
+    # --- properties at any time ------------------------------------------------------------
 
     @property
     def log_id(self) -> str:
@@ -230,12 +244,14 @@ class Writer:
 
     @property
     def source(self) -> Mapping[str, str]:
-        """Identity of the source, as given when the log was made."""
+        """Identity of the source, as given when the log was created."""
         return self._state.source
 
     @property
     def cut_files(self) -> tuple[Path, ...]:
-        """What recovery cut off, now or earlier, and the log does not have again."""
+        """Files with bytes that recovery cut off, now or earlier, and the log does not
+        have again.
+        """
         return tuple(cut.path for cut in self._cuts)
 
     @property
@@ -245,17 +261,19 @@ class Writer:
 
     @property
     def durable(self) -> FlushPoint:
-        """The newest flush point on disk: what may be acknowledged to the source."""
+        """The newest flush point on disk, which may be acknowledged to the source."""
         return self._durable
 
     @property
     def end(self) -> FlushPoint:
-        """The last end of a run that was written: the next flush makes it durable."""
+        """Last written end of a run: the next flush makes it durable."""
         return self._sequence.end
 
     @property
     def at_commit(self) -> bool:
-        """Whether the last run ended where a transaction ends: flush and rotate are allowed."""
+        """Return whether the last run ended where a transaction ends: flush and rotate are
+        allowed.
+        """
         return self._sequence.at_commit
 
     @property
@@ -265,23 +283,23 @@ class Writer:
 
     @property
     def segment_size_bytes(self) -> int:
-        """Size of the open segment with what is still in memory; 0 when none is open."""
+        """Size of the open segment including frames in memory; 0 if none is open."""
         return self._segment.buffer.end_bytes if self._segment else 0
 
     @property
     def segment_age_s(self) -> float:
-        """How long the open segment has been open; 0 when none is."""
+        """Age of the open segment, seconds; 0 if none is open."""
         if self._segment is None:
             return 0.0
         return self._options.clock.monotonic_s() - self._segment.opened_at_s
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether something was written that no flush point covers yet."""
+        """Return whether anything was written that no flush point covers yet."""
         return self._unflushed or self._sequence.end != self._durable
 
     def due(self) -> bool:
-        """Whether to rotate now: enough operations, bytes or time, and at a COMMIT."""
+        """Return whether to rotate now: enough operations, bytes or time, and at a COMMIT."""
         if self._segment is None or not self.at_commit:
             return False
         return (
@@ -291,10 +309,14 @@ class Writer:
         )
 
     def check_acknowledged(self, position: int) -> None:
-        """Raise LogBehindSource when the source has forgotten more than the log holds.
+        """Raise LogBehindSource if the source has forgotten more than the log holds.
 
-        position: up to which the source was told to forget (a slot's confirmed_flush_lsn). Call
-        before streaming starts: the server would begin there, and silently leave a hole.
+        Call this before streaming starts: the server would begin at `position`, and silently leave
+        a gap.
+
+        Args:
+            position: the source was told to forget everything before it (a slot's
+                confirmed_flush_lsn).
         """
         if position > self._durable.position:
             raise LogBehindSource(
@@ -310,10 +332,10 @@ class Writer:
     # --- writing -----------------------------------------------------------------------------
 
     def write(self, run: Run) -> None:
-        """Append a run; in memory or written out, durable only after flush().
+        """Append a run, in memory or written out; it is durable only after flush().
 
-        A run without rows, markers, relations and transactions only moves the position on.
-        Raises RunInvalid before anything is written, DiskFull or FileFailed when writing out.
+        A run without rows, markers, relations and transactions only moves the position. Raises
+        RunInvalid before anything is written, DiskFull or FileFailed when writing out.
         """
         self._usable()
         sequence = advance(self._sequence, run)
@@ -332,11 +354,12 @@ class Writer:
         self._sequence = sequence
 
     def flush(self) -> FlushPoint:
-        """Make everything written so far durable; returns the flush point to acknowledge.
+        """Make everything written so far durable; return the flush point to acknowledge.
 
-        With an open segment this is a flush point frame, one write and one fdatasync; without
-        one, only a moved position, it replaces the log's state. Nothing new: no I/O. Raises
-        TransactionOpen inside a transaction, DiskFull or FileFailed when the disk fails.
+        With an open segment this is a flush point frame, one write and one fdatasync. Without one,
+        if only the position moved, it replaces the log's state. If there is nothing new, there is
+        no I/O. Raises TransactionOpen inside a transaction, DiskFull or FileFailed if the disk
+        fails.
         """
         self._usable()
         if not self.at_commit:
@@ -353,9 +376,9 @@ class Writer:
         return self._durable
 
     def rotate(self) -> ClosedSegment | None:
-        """Flush and close the open segment; the next one is opened by the next data.
+        """Flush and close the open segment; the next data opens the next one.
 
-        Returns what to record, or None when no segment is open. Raises as flush().
+        Returns the facts to record, or None if no segment is open. Raises as flush().
         """
         self.flush()
         segment = self._segment
@@ -375,11 +398,11 @@ class Writer:
         return closed
 
     def rewind(self) -> FlushPoint:
-        """Forget what no flush point covers (the source's connection broke inside a transaction).
+        """Forget everything that no flush point covers (the source disconnected in a transaction).
 
-        Goes through recovery, as a new start would; `recovered` then holds the segment that it
-        closed. What is forgotten was never acknowledged, so the source has it. Returns the flush
-        point to resume from. Raises as open().
+        It goes through recovery, as a new start would; `recovered` then holds the segment that it
+        closed. Forgotten changes were never acknowledged, so the source has them. Returns the
+        flush point to resume from. Raises as open().
         """
         self._usable()
         try:
@@ -390,8 +413,8 @@ class Writer:
             raise
         return self.resume
 
-    def done(self) -> None:
-        """Write CHANGE.DONE, durably: nothing comes behind what the log holds now.
+    def finish(self) -> None:
+        """Write CHANGE.DONE, durably: nothing follows after the present end of the log.
 
         Call rotate() before: the caller has to record what it returns. Raises TransactionOpen
         while a segment is open.
@@ -403,16 +426,17 @@ class Writer:
         save_done(self._place.directory, done, self._place.files)
 
     def close(self) -> None:
-        """Give file and lock back. Not flushed: rotate() first to keep what was written.
+        """Close the file and release the lock. Nothing is flushed: call rotate() first to keep
+        rows.
 
-        May be called twice, and after a failure.
+        It may be called twice, and after a failure.
         """
         self._close_segment()
         self._mark.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
-        """The writer."""
+        """Return the writer."""
         return self
 
     def __exit__(
@@ -421,7 +445,7 @@ class Writer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the writer."""
         self.close()
 
     # --- inside ------------------------------------------------------------------------------
@@ -470,8 +494,10 @@ class Writer:
             )
         )
 
-    def _opened(self) -> _OpenSegment:
-        """The open segment, made now if there is none: its header is durable before any row."""
+    def _open_segment(self) -> _OpenSegment:
+        """Return the open segment; create it if there is none. Its header is durable before any
+        row.
+        """
         if self._segment is None:
             header = ckt.SegmentHeader(
                 format=ckt.FORMAT_VERSION,
@@ -502,7 +528,7 @@ class Writer:
         return _OpenSegment(buffer, header, self._options.clock.monotonic_s())
 
     def _write_rows(self, rows: Rows) -> None:
-        segment = self._opened()
+        segment = self._open_segment()
         relation_id = self._relation_id(segment, rows.relation)
         facts = row_facts(relation_id, rows)
         message = segment.encoders[relation_id].encode(rows.batch)
@@ -513,8 +539,8 @@ class Writer:
         self._unflushed = True
 
     def _tell(self, batch: pa.RecordBatch) -> None:
-        """Keep transactions for the frame in front of the next flush point: one for many runs."""
-        self._opened()
+        """Keep transactions for the frame before the next flush point: one frame for many runs."""
+        self._open_segment()
         self._unannounced.append(batch)
         self._unflushed = True
         if sum(one.num_rows for one in self._unannounced) >= UNANNOUNCED_COUNT_MAX:
@@ -528,8 +554,13 @@ class Writer:
             self._announced += batch.num_rows
 
     def _write_transactions(self, batch: pa.RecordBatch, first: int) -> None:
-        """first: number of the first of them."""
-        segment = self._opened()
+        """Write a transactions frame.
+
+        Args:
+            batch: the transactions.
+            first: number of the first one.
+        """
+        segment = self._open_segment()
         is_named = pa.types.is_string(batch.column(3).type)
         flags = ckt.TransactionsFlag.COMMITS if self._options.process_commits else 0
         flags |= ckt.TransactionsFlag.NAMED if is_named else 0
@@ -560,14 +591,14 @@ class Writer:
         segment.builder.add_transactions(facts._replace(offset_bytes=offset, length_bytes=length))
 
     def _write_marker(self, marker: Marker) -> None:
-        segment = self._opened()
+        segment = self._open_segment()
         added = segment.buffer.add(FrameKind.MARKER, ckt.encode_marker(marker))
         segment.builder.add_marker(*added, marker.gsn)
         self._unflushed = True
 
     def _write_relation(self, relation: Relation) -> None:
-        """A shape without rows: written unless this segment has it, or a later one, already."""
-        segment = self._opened()
+        """Write a shape without rows, unless this segment has it, or a later one, already."""
+        segment = self._open_segment()
         if segment.version_of.get(_table_of(relation), 0) < relation.version:
             self._relation_id(segment, relation)
         self._unflushed = True

@@ -264,7 +264,7 @@ class _Encoding:
         dated = self._segment.transactions
         time_us = 0
         if dated.first <= end.trx <= dated.last:
-            time_us = int(dated.committed(end.trx, end.trx)[0][0])
+            time_us = int(dated.list_commits(end.trx, end.trx)[0][0])
         return out.block(end.position, lsn, time_us)
 
     def _committed(self) -> None:
@@ -276,7 +276,7 @@ class _Encoding:
         low = max(min(seen, default=1), known.first)
         high = min(max(seen, default=0), known.last)
         self._first = low
-        self._times, self._ids = known.committed(low, high)
+        self._times, self._ids = known.list_commits(low, high)
 
     def _runs(self) -> Iterator[tuple[int, _Run]]:
         """Rows that lie one behind the other in one table and transaction; with the first gsn."""

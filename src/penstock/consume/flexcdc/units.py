@@ -76,5 +76,5 @@ class Units:
         for start in range(after + 1, through + 1, TIMES_MAX):
             numbers = range(start, min(start + TIMES_MAX, through + 1))
             batch = pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], names=["trx"])
-            times: Any = self._segment.dated(batch).column("commit_time").cast(pa.int64())
+            times: Any = self._segment.add_commit(batch).column("commit_time").cast(pa.int64())
             yield from zip(numbers, times.to_pylist(), strict=True)
