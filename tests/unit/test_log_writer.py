@@ -189,7 +189,7 @@ def test_flush_rotate_and_done_are_refused_inside_a_transaction() -> None:
     with opened(Disk()) as log:
         log.write(run_of(GROUPS[0][:1], ended=False))
         assert not log.at_commit
-        for act in (log.flush, log.rotate, log.done):
+        for act in (log.flush, log.rotate, log.finish):
             with pytest.raises(TransactionOpen):
                 act()
         log.write(run_of(GROUPS[0][1:]))
