@@ -2,10 +2,9 @@
 
 Files on disk: closed segments `0.ckt 1.ckt ...`, at most one open `N.ckt_`, the log's state
 `LOG.json`, the lock. Durable is exactly what the last flush() or rotate() returned. Memory: frames
-are written out (not synced) beyond `buffer_size_bytes_max`, however long a transaction is.
-
-After any failed write or sync the writer refuses to continue: the contents of the disk are unknown
-until recovery has looked, so the process starts again through `Writer.open`.
+are written out (not synced) beyond `buffer_size_bytes_max`, however long a transaction is. After
+any failed write or sync the writer refuses to continue: the contents of the disk are unknown until
+recovery has looked, so the process starts again through `Writer.open`.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ class WriterOptions:
         compression: of rows: lz4, zstd or None.
         process_commits: BEGIN and COMMIT are wanted when the log is printed.
         consumers: directory of the consumers' directories.
-        keeping: limits for keeping segments that consumers have linked; None: a loader removes
-            them.
+        keeping: limits for keeping linked segments; None: a loader removes them.
     """
 
     operation_count_max: int = 150_000
@@ -162,18 +160,10 @@ class Writer:
     ) -> Writer:
         """Create or recover the log in this directory and take its lock.
 
-        Args:
-            directory: the log.
-            log_id: None accepts the existing log, or creates one.
-            source: permanent identity of the captured database (engine, system id, database,
-                slot), never its address.
-            resend_from: position from which the source can certainly send again; None if unknown.
-            options: bounds of the log.
-            files: the disk.
-
-        Raises:
-            LogLocked: another process has the lock.
-            PenstockError: all that `recovery.recover` raises. The lock is not held then.
+        `source` is the permanent identity of the captured database (engine, system id, database,
+        slot), never its address. Without a `log_id` it accepts the existing log, or creates one.
+        The source can certainly send again from `resend_from`; None if unknown. Raises LogLocked
+        and the errors of `recovery.recover`; then nothing is held.
         """
         options = options or WriterOptions()
         files.make_directory(directory)
@@ -213,11 +203,10 @@ class Writer:
         self._remove_linked()
 
     def _remove_linked(self) -> None:
-        """Remove the log's own names of old segments if consumers have links and no loader does
-        it.
+        """Remove the log's names of old segments if consumers have links and no loader does it.
 
-        A skipped link is ignored, because no consumer would ever use the name. While no consumer
-        is registered, everything stays.
+        A skipped link is ignored: no consumer would ever use the name. Without consumers
+        everything stays.
         """
         consumers = self._place.consumers if self._options.keeping is not None else None
         if consumers is not None and links.registered_consumers(consumers, self._place.files):
@@ -309,14 +298,10 @@ class Writer:
         )
 
     def check_acknowledged(self, position: int) -> None:
-        """Raise LogBehindSource if the source has forgotten more than the log holds.
+        """Raise LogBehindSource if the source was told to forget more than the log holds.
 
-        Call this before streaming starts: the server would begin at `position`, and silently leave
-        a gap.
-
-        Args:
-            position: the source was told to forget everything before it (a slot's
-                confirmed_flush_lsn).
+        Call this before streaming starts: the server would begin at `position` (a slot's
+        confirmed_flush_lsn), and silently leave a gap.
         """
         if position > self._durable.position:
             raise LogBehindSource(
@@ -356,10 +341,9 @@ class Writer:
     def flush(self) -> FlushPoint:
         """Make everything written so far durable; return the flush point to acknowledge.
 
-        With an open segment this is a flush point frame, one write and one fdatasync. Without one,
-        if only the position moved, it replaces the log's state. If there is nothing new, there is
-        no I/O. Raises TransactionOpen inside a transaction, DiskFull or FileFailed if the disk
-        fails.
+        With an open segment this is a flush point frame, one write and one fdatasync; without one,
+        if only the position moved, it replaces the log's state. Raises TransactionOpen inside a
+        transaction, DiskFull or FileFailed if the disk fails.
         """
         self._usable()
         if not self.at_commit:
@@ -426,10 +410,9 @@ class Writer:
         save_done(self._place.directory, done, self._place.files)
 
     def close(self) -> None:
-        """Close the file and release the lock. Nothing is flushed: call rotate() first to keep
-        rows.
+        """Close the file and release the lock, even after a failure; a second call is harmless.
 
-        It may be called twice, and after a failure.
+        Nothing is flushed: call rotate() first to keep rows.
         """
         self._close_segment()
         self._mark.close()
@@ -554,12 +537,7 @@ class Writer:
             self._announced += batch.num_rows
 
     def _write_transactions(self, batch: pa.RecordBatch, first: int) -> None:
-        """Write a transactions frame.
-
-        Args:
-            batch: the transactions.
-            first: number of the first one.
-        """
+        """Write a transactions frame; `first` is the number of its first transaction."""
         segment = self._open_segment()
         is_named = pa.types.is_string(batch.column(3).type)
         flags = ckt.TransactionsFlag.COMMITS if self._options.process_commits else 0
