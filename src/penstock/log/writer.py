@@ -130,7 +130,6 @@ class Writer:
     Attributes:
         resume: the newest durable flush point at opening; position 0 for an empty log.
         recovered: segments that recovery closed, for the caller to record.
-        segment_number: number of the segment that is open or will be opened next.
     """
 
     def __init__(self, place: Place, options: WriterOptions, lock: Any) -> None:
@@ -319,8 +318,8 @@ class Writer:
     def write(self, run: Run) -> None:
         """Append a run, in memory or written out; it is durable only after flush().
 
-        A run without rows, markers, relations and transactions only moves the position. Raises
-        RunInvalid before anything is written, DiskFull or FileFailed when writing out.
+        A run without contents only moves the position. Raises RunInvalid before anything is
+        written, DiskFull or FileFailed when writing out.
         """
         self._usable()
         sequence = advance(self._sequence, run)
@@ -360,9 +359,9 @@ class Writer:
         return self._durable
 
     def rotate(self) -> ClosedSegment | None:
-        """Flush and close the open segment; the next data opens the next one.
+        """Flush and close the open segment; the next data opens the next one. Raises as flush().
 
-        Returns the facts to record, or None if no segment is open. Raises as flush().
+        Returns the facts to record, or None if no segment is open.
         """
         self.flush()
         segment = self._segment
@@ -384,9 +383,8 @@ class Writer:
     def rewind(self) -> FlushPoint:
         """Forget everything that no flush point covers (the source disconnected in a transaction).
 
-        It goes through recovery, as a new start would; `recovered` then holds the segment that it
-        closed. Forgotten changes were never acknowledged, so the source has them. Returns the
-        flush point to resume from. Raises as open().
+        It goes through recovery; `recovered` then holds the closed segment. Forgotten changes were
+        never acknowledged. Returns the flush point to resume from. Raises as open().
         """
         self._usable()
         try:
@@ -398,10 +396,9 @@ class Writer:
         return self.resume
 
     def finish(self) -> None:
-        """Write CHANGE.DONE, durably: nothing follows after the present end of the log.
+        """Write CHANGE.DONE, durably: nothing follows after the log's end. Raises TransactionOpen.
 
-        Call rotate() before: the caller has to record what it returns. Raises TransactionOpen
-        while a segment is open.
+        Call rotate() first: the caller has to record its result.
         """
         if self._segment is not None:
             raise TransactionOpen("CHANGE.DONE asked for while a segment is open")
@@ -410,9 +407,8 @@ class Writer:
         save_done(self._place.directory, done, self._place.files)
 
     def close(self) -> None:
-        """Close the file and release the lock, even after a failure; a second call is harmless.
-
-        Nothing is flushed: call rotate() first to keep rows.
+        """Close the file and release the lock. Nothing is flushed: call rotate() first to keep
+        rows.
         """
         self._close_segment()
         self._mark.close()
