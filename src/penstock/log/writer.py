@@ -204,8 +204,7 @@ class Writer:
     def _remove_linked(self) -> None:
         """Remove the log's names of old segments if consumers have links and no loader does it.
 
-        A skipped link is ignored: no consumer would ever use the name. Without consumers
-        everything stays.
+        A skipped link is ignored. Without consumers everything stays.
         """
         consumers = self._place.consumers if self._options.keeping is not None else None
         if consumers is not None and links.registered_consumers(consumers, self._place.files):
