@@ -24,7 +24,7 @@ from fix_log import (
 )
 from penstock.base.held import BaseNotReady
 from penstock.base.manifest import BaseCorrupt, empty, save_manifest
-from penstock.base.shapes import ShapeUnfit, converted
+from penstock.base.shapes import ShapeUnfit, convert_rows
 from penstock.host import faults
 from penstock.load.base import BaseHole
 from penstock.log.layout import list_segments
@@ -203,4 +203,4 @@ def test_values_that_a_type_has_changed_are_not_known() -> None:
         ),
     )
     with pytest.raises(ShapeUnfit):
-        converted(empty(ITEM), ITEM, changed)
+        convert_rows(empty(ITEM), ITEM, changed)

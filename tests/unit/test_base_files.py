@@ -27,7 +27,7 @@ from penstock.base.manifest import (
     write_files,
 )
 from penstock.base.net_rows import FoldedRows
-from penstock.base.shapes import ShapeUnfit, converted, widest
+from penstock.base.shapes import ShapeUnfit, convert_rows, widest
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Column, Relation
 
@@ -114,16 +114,16 @@ def test_a_column_is_known_by_its_identity() -> None:
     """One that was dropped and added again under its name has none of the old values."""
     old, again = numbered(ITEM, 1, 2), numbered(ITEM, 1, 3)
     rows = batch_of(ITEM, (1, "old"))
-    assert values(converted(rows, old, again)) == [(1, None)]
+    assert values(convert_rows(rows, old, again)) == [(1, None)]
     renamed = replace(old, columns=(old.columns[0], replace(old.columns[1], name="title")))
-    assert values(converted(rows, old, renamed)) == [(1, "old")]
+    assert values(convert_rows(rows, old, renamed)) == [(1, "old")]
 
 
 def test_a_new_column_has_the_value_that_rows_have_of_it() -> None:
     """As the source says: rows of before are not written there either."""
     price = replace(ITEM_2.columns[2], missing="1.50")
     new = replace(ITEM_2, columns=(*ITEM.columns, price))
-    assert values(converted(batch_of(ITEM, (1, "a")), ITEM, new)) == [(1, "a", Decimal("1.50"))]
+    assert values(convert_rows(batch_of(ITEM, (1, "a")), ITEM, new)) == [(1, "a", Decimal("1.50"))]
 
 
 def shape(neutral: str, source_type: str) -> Relation:
@@ -147,7 +147,7 @@ def test_values_that_the_server_may_have_changed_are_not_taken_over(
 ) -> None:
     """They are not in the log: the table is read again."""
     with pytest.raises(ShapeUnfit):
-        converted(batch_of(old), old, new)
+        convert_rows(batch_of(old), old, new)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_values_that_stay_the_same_are_taken_over(
     old: Relation, new: Relation, value: Any, wanted: Any
 ) -> None:
     """Where every value of the old type is one of the new type."""
-    assert values(converted(batch_of(old, (value,)), old, new)) == [(wanted,)]
+    assert values(convert_rows(batch_of(old, (value,)), old, new)) == [(wanted,)]
 
 
 def test_a_column_kept_as_text_stays_text() -> None:

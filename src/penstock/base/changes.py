@@ -1,6 +1,6 @@
-"""What happened to one table in some segments: in layers of one shape each, behind an emptying.
+"""Changes of one table in some segments: layers of one shape each, after it was last emptied.
 
-Reads the segments' indexes, markers and shapes; rows are read when a layer is folded.
+This module reads the segments' indexes, markers and shapes; rows are read when a layer is folded.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Which changes count: rows with gsn_after < gsn up to the end, of transactions from trx_from.
+    """Limits of the changes that count: gsn_after < gsn, up to the end, transactions from
+    trx_from.
 
-    settled_trx: changes of transactions before it may be in the base already.
+    Attributes:
+        settled_trx: changes of transactions before it may be in the base already.
     """
 
     end: FlushPoint
@@ -31,7 +33,7 @@ class Window:
     settled_trx: int = 0
 
     def behind(self, gsn: int) -> Window:
-        """The part of it behind a row."""
+        """Return the part of the window after a row."""
         return Window(
             end=self.end,
             gsn_after=max(self.gsn_after, gsn),
@@ -44,8 +46,9 @@ class Window:
 class Layer:
     """Changes of one shape, in order; they can be read as often as needed.
 
-    frames: none where the shape became current without rows. overlaps: the rows below may have some
-    of them already.
+    Attributes:
+        frames: empty if the shape became current without rows.
+        overlaps: the rows below may have some of the changes already.
     """
 
     relation: Relation
@@ -54,16 +57,18 @@ class Layer:
     overlaps: bool = False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Their frames, cut to what counts. Raises SegmentCorrupt."""
+        """Yield the frames, cut to the window. Raises SegmentCorrupt."""
         for segment, entry in self.frames:
             yield _cut(segment.read_rows(entry).batch, self.window)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChanges:
-    """All of one table. is_emptied: what was before is void. relation: the newest; None: unknown.
+    """All changes of one table.
 
-    window: what of the segments counts.
+    Attributes:
+        is_emptied: earlier rows are void.
+        relation: the newest shape; None if unknown.
     """
 
     layers: tuple[Layer, ...]
@@ -72,12 +77,12 @@ class TableChanges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row has changed."""
+        """Return whether no row has changed."""
         return not self.is_emptied and not any(layer.frames for layer in self.layers)
 
 
 def first_trx(segments: Sequence[Segment], ordinal: int) -> int:
-    """The first transaction at a position of the source or behind it; 0: all are."""
+    """Return the first transaction at or after a position of the source; 0 for position 0."""
     found = 0
     if ordinal:
         for segment in segments:
@@ -88,7 +93,7 @@ def first_trx(segments: Sequence[Segment], ordinal: int) -> int:
 
 
 def changes_of(segments: Sequence[Segment], table: TableName, window: Window) -> TableChanges:
-    """What happened to a table in segments that follow one another. Raises SegmentCorrupt."""
+    """Return the changes of a table in consecutive segments. Raises SegmentCorrupt."""
     emptied = _emptied_at(segments, table, window)
     counted = window if emptied is None else window.behind(emptied)
     layers: list[Layer] = []
@@ -114,7 +119,7 @@ def changes_of(segments: Sequence[Segment], table: TableName, window: Window) ->
         for shape in _news(segment, table, window, used):
             layers.append(Layer(relation=shape, frames=(), window=counted))
             newest = shape
-    # In the order of versions each shape is met once, whether rows have it or not.
+    # In the order of versions each shape occurs once, whether rows have it or not.
     layers.sort(key=lambda layer: layer.relation.version)
     if layers:
         newest = layers[-1].relation
@@ -136,7 +141,9 @@ def _emptied_at(segments: Sequence[Segment], table: TableName, window: Window) -
 
 
 def _news(segment: Segment, table: TableName, window: Window, used: set[int]) -> Iterator[Relation]:
-    """The shapes in a segment without rows that count: news after the base's point alone."""
+    """Yield the shapes in a segment that have no rows that count, and are after the
+    base's point.
+    """
     for totals in segment.tables:
         if (totals.schema, totals.name) != tuple(table) or totals.gsn > window.end.gsn:
             continue
@@ -147,7 +154,7 @@ def _news(segment: Segment, table: TableName, window: Window, used: set[int]) ->
 
 
 def _cut(batch: pa.RecordBatch, window: Window) -> pa.RecordBatch:
-    """The rows that count: gsn and trx rise in a batch, so it is one slice.
+    """Return the rows that count: gsn and trx rise in a batch, so they are one slice.
 
     A frame ends at a flush point at the latest, and so does the window.
     """

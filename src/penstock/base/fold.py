@@ -1,22 +1,23 @@
-"""Many changes to one net row per key: what a batch leaves behind of one table.
+"""Fold of many changes to one net row per key: the result of a batch for one table.
 
-Pure and vectorized. Keys become small dense numbers, so that only numbers are compared; a Python
-loop runs only over keys that took part in a key change. The frames of a table are added in gsn
-order, and only their keys are kept: which rows come of it is a `Net`, in terms of the numbers of
-changes and of keys, and `net_rows.py` picks those rows from the same frames, read again.
+Pure and vectorized. Keys become small dense numbers, so only numbers are compared; a Python loop
+runs only over keys that took part in a key change. The frames of a table are added in gsn order,
+and only their keys are kept. The result is a `Net`, in terms of the numbers of changes and of
+keys; `net_rows.py` picks those rows from the same frames, which are read again.
 
-A net row is an upsert (the whole new row), or the delete of a key. Columns that the source did
-not send (ABSENT) are taken from the last change in the batch that had them; when none had, the
-row names its ORIGIN, the key that it has in the target before the batch, and the apply
-statement fills them from there. An upsert is distinguished from a NEW row, whose key no row had
-before the batch, since the first change that the batch has of this key made it. A table without a
-key folds to a count per distinct row: so many copies to insert (positive) or to delete (negative).
+A net row is an upsert (the whole new row), or the delete of a key. Columns that the source did not
+send (ABSENT) are taken from the last change in the batch that had them. If none had, the row names
+its ORIGIN, the key that it has in the target before the batch, and the apply statement fills the
+columns from there. A NEW row is an upsert whose key no row had before the batch: the first change
+of this key in the batch created it. A table without a key folds to a count per distinct row:
+copies to insert (positive) or to delete (negative).
 
-Two keys are equal where their kept forms are: text by text, floats by value with both zeros one (as
-an index has them) or, for whole rows, by their bits. A database that compares more loosely (citext,
-1.0 = 1.00) sees such a pair as a key change, which folds to a delete and an upsert.
+Two keys are equal if their kept forms are: texts as they are, floats by value with both zeros
+equal (as an index has them) or, for whole rows, by their bits. A database that compares more
+loosely (citext, 1.0 = 1.00) sees such a pair as a key change, which folds to a delete and an
+upsert.
 
-Not here: truncations and changes of shape, which bound what is folded together (`plan.py`).
+Not here: truncations and changes of shape, which limit what is folded together (`plan.py`).
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ TEXT_BYTES_MAX = 2**30  # Arrow's plain strings end at 2 GiB
 
 
 class LogInconsistent(PenstockError):
-    """Changes of one table contradict each other: the log cannot have come from one history."""
+    """Changes of one table contradict each other: the log cannot be from one history."""
 
     code = "LD10"
     retry = "never"
 
 
 def inconsistent(relation: Relation, what: str) -> LogInconsistent:
-    """The error for a log that holds this of a table."""
+    """Return the error for a log with such a contradiction in a table."""
     return LogInconsistent(
         f"the log holds {what} of table {relation.full_name}",
         hint=f"Please report it with the output of `penstock log cat`. {LOAD_AFRESH}",
@@ -71,8 +72,11 @@ def _none() -> Bools:
 class KeyCodes:
     """Keys numbered 0 to size - 1.
 
-    after, before: the codes of the keys given as such. columns: all keys given, those of after
-    first. first: by code, its place in columns.
+    Attributes:
+        after: the codes of the keys after the changes.
+        before: the codes of the keys before the changes.
+        columns: all given keys, those of after first.
+        first: by code, its first place in columns.
     """
 
     size: int
@@ -82,7 +86,7 @@ class KeyCodes:
     first: Ints
 
     def copies(self) -> Ints:
-        """Per code: how often it is in after, less how often it is in before."""
+        """Return for each code its count in after, less its count in before."""
         plus = np.bincount(self.after, minlength=self.size)
         return plus - np.bincount(self.before, minlength=self.size)
 
@@ -90,9 +94,12 @@ class KeyCodes:
 def encode(
     after: list[list[Any]], before: list[list[Any]], *, whole_rows: bool = False
 ) -> KeyCodes:
-    """Number the distinct keys. after, before: for each key column the arrays of its values.
+    """Number the distinct keys.
 
-    whole_rows: these are images of rows, not keys: minus zero is another value than zero.
+    Args:
+        after: for each key column the arrays of its values.
+        before: as after.
+        whole_rows: the values are images of rows, not keys: minus zero differs from zero.
     """
     columns = tuple(_one_array(a + b) for a, b in zip(after, before, strict=True))
     split = sum(len(part) for part in after[0])
@@ -141,16 +148,21 @@ def _compact(codes: Ints) -> tuple[Ints, int]:
 
 @dataclass(slots=True, kw_only=True)
 class Net:
-    """The net result per key, in terms of numbers of changes (rows) and codes of keys.
+    """Net result per key, in terms of numbers of changes (rows) and codes of keys.
 
-    counts: how many changes went in, and what came out. copies: of a table without a key, the count
-    of each row by code; then the rest is empty.
-    rows: the last change of each surviving row, ascending; for each codes: of its key, and new:
-    whether that was free before. gone: codes to delete. patches: column to (places in rows, changes
-    to take the value from). open_places: places in rows with columns left to the target; open_bits:
-    which columns, open_origin: the codes of their origin keys. is_mixed: the target may have some
-    of the changes, and a key of such a row changed among them: what is at its origin key there may
-    be another row.
+    Attributes:
+        counts: number of changes, and of the resulting rows.
+        copies: of a table without a key, the count of each row by code; then the rest is empty.
+        rows: the last change of each surviving row, ascending.
+        codes: for each of rows the code of its key.
+        new: for each of rows whether its key was free before.
+        gone: codes to delete.
+        patches: column to (places in rows, changes to take the value from).
+        open_places: places in rows with columns that the target fills.
+        open_bits: for each of open_places the columns.
+        open_origin: for each of open_places the code of its origin key.
+        is_mixed: the target may have some of the changes, and a key of such a row changed among
+            them: its origin key may belong to another row there.
     """
 
     relation: Relation
@@ -169,7 +181,7 @@ class Net:
 
 
 def fold(relation: Relation, frames: Iterable[pa.RecordBatch], *, overlaps: bool = False) -> Net:
-    """The net result of a relation version's frames, which come in gsn order; see `Fold`."""
+    """Return the net result of a relation version's frames, given in gsn order; see `Fold`."""
     folding = Fold(relation, overlaps=overlaps)
     for frame in frames:
         folding.add(frame)
@@ -180,10 +192,12 @@ class Fold:
     """Folds the changes of one relation version."""
 
     def __init__(self, relation: Relation, *, overlaps: bool = False) -> None:
-        """Nothing is in it yet.
+        """Start without changes.
 
-        overlaps: the target may have some of these changes already. A row that they insert and
-        delete again may be there then, copied in between: its key is deleted as well.
+        Args:
+            relation: the shape.
+            overlaps: the target may have some of these changes already. A row that they insert and
+                delete again may exist there, copied in between: its key is deleted as well.
         """
         self._overlaps = overlaps
         self._relation = relation
@@ -197,7 +211,7 @@ class Fold:
         self._size = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in the next frame. Raises LogInconsistent."""
+        """Add the next frame. Raises LogInconsistent."""
         if not batch.num_rows:
             return
         op = batch.column("op").to_numpy()
@@ -206,10 +220,10 @@ class Fold:
         has_after = op != Op.DELETE
         self._check(op, has_before)
         for place, index in enumerate(self._key):
-            self._after[place].append(_picked(after.field(index), has_after))
+            self._after[place].append(_pick(after.field(index), has_after))
             if has_before.any():
                 inside = self._relation.before.index(index)
-                self._before[place].append(_picked(before.field(inside), has_before))
+                self._before[place].append(_pick(before.field(inside), has_before))
         self._ops.append(op)
         self._has_before.append(has_before)
         absent = batch.column("absent")
@@ -220,7 +234,7 @@ class Fold:
         self._size += batch.num_rows
 
     def _check(self, op: npt.NDArray[np.uint8], has_before: Bools) -> None:
-        """A delete must name its row, and so must every update of a table without a key."""
+        """Raise unless each delete, and each update of a table without a key, names its row."""
         needs = op == Op.DELETE if self._relation.key else op != Op.INSERT
         if not has_before[needs].all():
             raise inconsistent(
@@ -230,7 +244,7 @@ class Fold:
             raise inconsistent(self._relation, "before images that lack columns of the key")
 
     def finish(self) -> Net:
-        """The net result of all frames added. Raises LogInconsistent."""
+        """Return the net result of all frames. Raises LogInconsistent."""
         net = self._net()
         net.counts = self._counts(net)
         return net
@@ -256,7 +270,7 @@ class Fold:
             if self._absent_rows:
                 raise inconsistent(self._relation, "unsent columns in a change without a key")
             return Net(relation=self._relation, keys=keys, copies=keys.copies())
-        op = _joined(self._ops, np.uint8)
+        op = _join(self._ops, np.uint8)
         destination, origin = self._codes(keys, op)
         net = Net(relation=self._relation, keys=keys)
         lineage, origin_of = _net_by_key(net, op, destination, origin)
@@ -264,7 +278,7 @@ class Fold:
             touched = np.union1d(destination, origin)
             net.gone = np.setdiff1d(touched[touched >= 0], net.codes)
         if self._absent_rows:
-            absent = _joined(self._absent_rows, np.int64)
+            absent = _join(self._absent_rows, np.int64)
             unsent = _Unsent(absent, self._absent_bits, len(self._relation.columns))
             _resolve_absent(net, op, lineage, origin_of, unsent)
             is_moved = lineage[net.rows[net.open_places]] >= keys.size
@@ -272,18 +286,18 @@ class Fold:
         return net
 
     def _codes(self, keys: KeyCodes, op: npt.NDArray[np.uint8]) -> tuple[Ints, Ints]:
-        """Per change: the code of the key it leads to (-1 for deletes) and comes from."""
+        """Return per change the code of its new key (-1 for deletes) and of its old key."""
         destination = np.full(self._size, -1, np.int64)
         destination[op != Op.DELETE] = keys.after
         origin = destination.copy()
-        origin[_joined(self._has_before, np.bool_)] = keys.before
+        origin[_join(self._has_before, np.bool_)] = keys.before
         return destination, origin
 
 
 def _net_by_key(
     net: Net, op: npt.NDArray[np.uint8], destination: Ints, origin: Ints
 ) -> tuple[Ints, Ints]:
-    """Fill in the rows; lineage per change, and per lineage the code of its origin key.
+    """Fill in the rows; return the lineage of each change, and the origin key's code of each.
 
     A lineage is one row through its key changes; without key changes it is simply the key. The
     origin of a new row is -1.
@@ -305,12 +319,12 @@ def _net_by_key(
                 int(op[change]), int(origin[change]), int(destination[change])
             )
         origin_of = np.concatenate([origin_of, np.array(walk.origins, np.int64)])
-        extra_gone = np.array(sorted(walk.gone()), np.int64)
+        extra_gone = np.array(sorted(walk.list_gone()), np.int64)
         last = np.full(size + len(walk.origins), -1, np.int64)
         last[lineage] = number
         extra_rows = last[np.array(walk.alive(), np.int64)]
         extra_new = np.array(walk.alive_new(), np.bool_)
-    # numpy keeps the last of several values assigned to one index, so this is "last per key".
+    # numpy keeps the last of several values assigned to one index: the last one per key.
     last = np.full(len(origin_of), -1, np.int64)
     last[lineage] = number
     first = np.full(len(origin_of), -1, np.int64)
@@ -343,7 +357,7 @@ class _Walk:
         return self._size + len(self.origins) - 1
 
     def step(self, op: int, origin: int, destination: int) -> int:
-        """Take one change; the lineage it belongs to."""
+        """Process one change; return its lineage."""
         if op == Op.INSERT:
             found = self._new(-1)
         elif origin in self._at:
@@ -366,25 +380,30 @@ class _Walk:
         return [lineage for lineage in self._at.values() if lineage is not None]
 
     def alive_new(self) -> list[bool]:
-        """For each of alive(): whether no row had its final key before the batch."""
+        """Return for each of alive() whether no row had its final key before the batch."""
         return [
             code not in self._existed for code, lineage in self._at.items() if lineage is not None
         ]
 
-    def gone(self) -> set[int]:
+    def list_gone(self) -> set[int]:
         return {code for code in self._existed if self._at[code] is None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Unsent:
-    """Columns that changes did not have. rows: numbers of such changes, ascending; with bitmaps."""
+    """Columns that changes did not have.
+
+    Attributes:
+        rows: numbers of such changes, ascending.
+        bitmaps: the unsent columns of each.
+    """
 
     rows: Ints
     bitmaps: list[bytes]
     column_count: int
 
     def flags(self, changes: Ints) -> Bools:
-        """One row of flags per change: true where a column was not sent."""
+        """Return one row of flags per change: true if a column was not sent."""
         flags = np.zeros((len(changes), self.column_count), np.bool_)
         at = np.searchsorted(self.rows, changes)
         inside = at < len(self.rows)
@@ -401,7 +420,7 @@ class _Unsent:
 def _resolve_absent(
     net: Net, op: npt.NDArray[np.uint8], lineage: Ints, origin_of: Ints, absent: _Unsent
 ) -> None:
-    """Find for each unsent column of a surviving row the change that had it last."""
+    """Find for each unsent column of a surviving row the last change that had it."""
     final = np.isin(net.rows, absent.rows)
     if not final.any():
         return
@@ -435,9 +454,9 @@ def _resolve_absent(
         raise inconsistent(net.relation, "an inserted row with unsent columns")
 
 
-def _picked(values: Any, mask: Bools) -> Any:
+def _pick(values: Any, mask: Bools) -> Any:
     return values if mask.all() else values.filter(pa.array(mask))
 
 
-def _joined(parts: list[Any], kind: Any) -> Any:
+def _join(parts: list[Any], kind: Any) -> Any:
     return np.concatenate(parts) if parts else np.empty(0, kind)

@@ -1,7 +1,7 @@
-"""A state of all tables that stays readable: links of the base's files and of the log behind it.
+"""State of all tables that stays readable: links to the base's files and to the later log.
 
-The base moves on, and its files and the log's segments go; what is held has names of its own, in a
-directory that is removed when nobody needs it any more. Nothing is copied.
+The base moves on, and its files and the log's segments are removed; a held state has names of its
+own, in a directory that is removed when it is released. Nothing is copied.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ declare("base.held.linked")
 
 
 class BaseNotReady(PenstockError):
-    """There is no base yet, or the log is not as far as the point at which it was read."""
+    """There is no base yet, or the log does not reach the point at which it was read."""
 
     code = "BA04"
     retry = "backoff"
 
 
 class TableNotInBase(PenstockError):
-    """A table is not in the base, or not yet. fields: table."""
+    """A table is not in the base, or not yet. Fields: table."""
 
     code = "BA05"
     retry = "backoff"
@@ -43,7 +43,11 @@ class TableNotInBase(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldState:
-    """All tables as they were at the log's position `end`. segments: the files behind the base."""
+    """All tables as they were at the log's position `end`.
+
+    Attributes:
+        segments: the files after the base.
+    """
 
     directory: Path
     manifest: Manifest
@@ -52,7 +56,7 @@ class HeldState:
     extension: str
 
     def table(self, name: TableName) -> BaseTable:
-        """A table of the base. Raises TableNotInBase."""
+        """Return a table of the base. Raises TableNotInBase."""
         found = self.manifest.of(name)
         if found is None:
             raise TableNotInBase(
@@ -65,7 +69,10 @@ class HeldState:
         return found
 
     def pieces(self, name: TableName) -> Generator[Piece]:
-        """The rows of a table, in its shape at the end. Raises TableNotInBase, SegmentCorrupt."""
+        """Yield the rows of a table, in its shape at the end.
+
+        Raises TableNotInBase, SegmentCorrupt.
+        """
         table = self.table(name)
         with ExitStack() as stack:
             segments = [
@@ -87,7 +94,7 @@ class HeldState:
             yield Piece(relation=relation, rows=read_file(self.directory, file, relation))
 
     def release(self) -> None:
-        """Nobody reads any more. Raises FileFailed."""
+        """Remove the held files. Raises FileFailed."""
         with suppress(FileMissing):
             remove_tree(self.directory)
 
@@ -105,8 +112,15 @@ class Holder:
         extension: str = EXTENSION_DEFAULT,
         files: Files = REAL_FILES,
     ) -> None:
-        """owner: a name that no other process has. links: directories that have names of segments,
-        beside the log's own.
+        """Set the directories.
+
+        Args:
+            base: the base.
+            owner: a name that no other process has.
+            log: the log.
+            links: directories with names of segments, besides the log's own.
+            extension: of segments.
+            files: the disk.
         """
         self._base, self._log, self._links = base, log, links
         self._held = base / HELD / owner
@@ -114,12 +128,12 @@ class Holder:
         self._extension, self._files = extension, files
 
     def clear(self) -> None:
-        """Remove what an earlier process of this owner has held."""
+        """Remove the states that an earlier process of this owner held."""
         if self._files.exists(self._held):
             remove_tree(self._held)
 
     def shapes(self) -> list[Relation] | None:
-        """The tables' newest shapes, where the base is another than at the last call."""
+        """Return the tables' newest shapes; None if the base is that of the last call."""
         manifest = load_manifest(self._base, self._files)
         number = -1 if manifest is None else manifest.number
         if number == self._seen:
@@ -128,7 +142,7 @@ class Holder:
         return [] if manifest is None else [table.relations[-1] for table in manifest.tables]
 
     def hold_now(self) -> tuple[HeldState, int]:
-        """The state at the log's end as its files say it, and the segment that the end is in.
+        """Return the state at the log's end in its files, and the segment of that end.
 
         Raises BaseNotReady, FileFailed.
         """
@@ -139,12 +153,14 @@ class Holder:
         return self.hold(log_id, number, end, is_open=is_open), number
 
     def end(self) -> FlushPoint | None:
-        """The log's end as its files say it; None where there is no log yet."""
+        """Return the log's end in its files; None if there is no log yet."""
         found = self._now()
         return None if found is None else found[2]
 
     def _now(self) -> tuple[str, int, FlushPoint, bool] | None:
-        """The log's id, the segment of its end, that end, and whether that segment is open."""
+        """Return the log's id, the segment of its end, that end, and whether that
+        segment is open.
+        """
         durable, log = read_durable(self._log, self._files), load_state(self._log, self._files)
         if log is None:
             return None
@@ -153,9 +169,13 @@ class Holder:
         return log.log_id, log.number_next, log.end, False
 
     def hold(self, log_id: str, number: int, end: FlushPoint, *, is_open: bool) -> HeldState:
-        """The state at the end of what is durable. number: of the segment that it is in, or next.
+        """Return the state at the durable end. Raises BaseNotReady, FileFailed.
 
-        Raises BaseNotReady, FileFailed.
+        Args:
+            log_id: the log.
+            number: of the segment that the end is in, or of the next one.
+            end: the durable end.
+            is_open: whether that segment is open.
         """
         for _ in range(_ATTEMPTS_MAX):
             manifest = load_manifest(self._base, self._files)
@@ -175,7 +195,7 @@ class Holder:
                     self._segment(directory, one) for one in range(manifest.segment, last + 1)
                 )
             except FileMissing:
-                remove_tree(directory)  # the base has moved on meanwhile
+                remove_tree(directory)  # the base moved on meanwhile
                 continue
             return HeldState(
                 directory=directory,
@@ -187,7 +207,7 @@ class Holder:
         raise _not_ready("the base moves on faster than it can be held")
 
     def _segment(self, directory: Path, number: int) -> Path:
-        """A link of a segment, under the name that says whether it was open. Raises FileMissing."""
+        """Return a link to a segment; its name says whether it was open. Raises FileMissing."""
         closed = segment_name(number, self._extension)
         opened = open_name(number, self._extension)
         # It may be closed and renamed between two looks.

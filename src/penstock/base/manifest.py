@@ -1,10 +1,10 @@
 """The base: per table a set of columnar files, equal to the fold of the log up to a position.
 
-One manifest, replaced whole, says which files there are and of which position. Files are written
-once, under names that were never used, and are durable before a manifest names them: a crash
-leaves the old base or the new one, and files that no manifest names, which the next writer removes.
-A file is Arrow's IPC format with a checksum over all of it in the manifest; its columns are those
-of one relation, in order.
+One manifest, replaced as a whole, lists the files and their position. Files are written once,
+under names that were never used, and are durable before a manifest names them. A crash leaves the
+old base or the new one, and files that no manifest names, which the next writer removes. A file is
+Arrow's IPC format with a checksum over all of it in the manifest; its columns are those of one
+relation, in order.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.model import PenstockError, Relation, TableName
 
 NAME = "base"
-"""Of its directory in the pipeline's, and of its links among those of consumers."""
+"""Name of its directory in the pipeline's, and of its links among those of consumers."""
 FILE_NAME = "BASE.json"
 HELD = "held"
 SUFFIX = ".arrow"
-FILE_BYTES = 48 << 20  # of rows in memory; so much at once is in the memory of who reads
+FILE_BYTES = 48 << 20  # of rows in memory; a reader holds this much at once
 declare("base.manifest.before", "base.manifest.after", "base.file.written", "base.others.removed")
 
 
 class BaseCorrupt(PenstockError):
-    """A file of the base does not hold what was written to it. fields: path."""
+    """A file of the base does not hold what was written to it. Fields: path."""
 
     code = "BA01"
     retry = "operator"
@@ -43,7 +43,12 @@ class BaseCorrupt(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasePlace:
-    """Where it is. links: of the base's names of segments; extension: of segments."""
+    """Directories of a base.
+
+    Attributes:
+        links: the base's names of segments.
+        extension: of segments.
+    """
 
     directory: Path
     links: Path
@@ -52,7 +57,13 @@ class BasePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFile:
-    """One file. size_bytes, crc32c: of all of it. relation: which one of its table's."""
+    """One file.
+
+    Attributes:
+        size_bytes: of the whole file.
+        crc32c: checksum of the whole file.
+        relation: index into the relations of its table.
+    """
 
     name: str
     row_count: int
@@ -63,11 +74,13 @@ class BaseFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTable:
-    """One table. relations: shapes of its files; the last one is that of the table.
+    """One table.
 
-    ordinal: changes of transactions at this position of the source or behind it count, those
-    before are in the files. settled: up to here changes may be in the files, too. Both as text: a
-    number may be longer than what JSON's readers take.
+    Attributes:
+        relations: shapes of its files; the last one is that of the table.
+        ordinal: changes of transactions at or after this position of the source count; earlier
+            ones are in the files. Text, as a number may be longer than readers of JSON accept.
+        settled: up to here changes may be in the files, too. Text, like ordinal.
     """
 
     schema: str
@@ -79,7 +92,7 @@ class BaseTable:
 
     @property
     def table(self) -> TableName:
-        """Its name."""
+        """Name of the table."""
         return TableName(self.schema, self.name)
 
     @property
@@ -89,15 +102,18 @@ class BaseTable:
 
     @property
     def size_bytes(self) -> int:
-        """Of its files."""
+        """Total size of its files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The base. number: one higher than that of the one before.
+    """Content of the base.
 
-    segment, gsn: what has to be added to it begins at this segment's start, behind this row.
+    Attributes:
+        number: one higher than the previous one.
+        segment: later changes begin at the start of this segment.
+        gsn: later changes begin after this row.
     """
 
     log_id: str
@@ -107,36 +123,36 @@ class Manifest:
     tables: tuple[BaseTable, ...] = ()
 
     def of(self, table: TableName) -> BaseTable | None:
-        """A table; None: it is not in the base."""
+        """Return a table; None if it is not in the base."""
         return next((one for one in self.tables if one.table == table), None)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """Total size of all files."""
         return sum(table.size_bytes for table in self.tables)
 
     @property
     def complete_at(self) -> int:
-        """The position of the source from which on the base with the log is one state."""
+        """Position of the source from which the base with the log is one state."""
         return max((max(int(t.ordinal), int(t.settled)) for t in self.tables), default=0)
 
 
 def load_manifest(directory: Path, files: Files = REAL_FILES) -> Manifest | None:
-    """The base in a directory; None where there is none yet. Raises CheckpointCorrupt."""
+    """Return the base in a directory; None if there is none yet. Raises CheckpointCorrupt."""
     return checkpoint.load(directory / FILE_NAME, Manifest, files)
 
 
 def save_manifest(directory: Path, manifest: Manifest, files: Files = REAL_FILES) -> None:
-    """Let a new base be the one that counts; its files are durable. Raises DiskFull, FileFailed."""
+    """Make a new base the valid one; its files are durable. Raises DiskFull, FileFailed."""
     point("base.manifest.before")
     checkpoint.save(directory / FILE_NAME, manifest, files)
     point("base.manifest.after")
 
 
 def remove_others(directory: Path, manifest: Manifest | None, files: Files = REAL_FILES) -> int:
-    """Remove files that a base does not name, for the writer alone; how many they were.
+    """Remove files that a base does not name; return their number.
 
-    Who reads has links of its own.
+    Only the writer may do so. Readers have links of their own.
     """
     kept = {file.name for table in manifest.tables for file in table.files} if manifest else set()
     count = 0
@@ -153,17 +169,17 @@ def remove_others(directory: Path, manifest: Manifest | None, files: Files = REA
 
 
 def columns_schema(relation: Relation) -> pa.Schema:
-    """Of a file with rows of this relation."""
+    """Return the schema of a file with rows of this relation."""
     return pa.schema(list(after_type(relation)))
 
 
 def rows_batch(relation: Relation, columns: Sequence[Any]) -> pa.RecordBatch:
-    """Columns in order as one batch."""
+    """Return columns, given in order, as one batch."""
     return pa.RecordBatch.from_arrays(list(columns), schema=columns_schema(relation))
 
 
 def empty(relation: Relation) -> pa.RecordBatch:
-    """No rows of this relation."""
+    """Return a batch of this relation without rows."""
     return rows_batch(relation, [pa.nulls(0, field.type) for field in columns_schema(relation)])
 
 
@@ -175,7 +191,15 @@ def write_files(
     place: int = 0,
     files: Files = REAL_FILES,
 ) -> Iterator[BaseFile]:
-    """Rows as files, durably, in pieces of FILE_BYTES. place: of the relation in its table's."""
+    """Write rows to files, durably, in pieces of FILE_BYTES; yield each file.
+
+    Args:
+        directory: of the base.
+        relation: the shape of the rows.
+        batches: the rows.
+        place: index of the relation in its table's.
+        files: the disk.
+    """
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -217,7 +241,7 @@ def _write(
 def read_file(
     directory: Path, file: BaseFile, relation: Relation, files: Files = REAL_FILES
 ) -> pa.RecordBatch:
-    """All rows of a file, verified. Raises BaseCorrupt, FileMissing."""
+    """Return all rows of a file, verified. Raises BaseCorrupt, FileMissing."""
     path = directory / file.name
     data = files.read_whole(path)
     if len(data) != file.size_bytes or google_crc32c.value(data) != file.crc32c:
@@ -232,7 +256,7 @@ def read_file(
 def _corrupt(path: Path, why: str) -> BaseCorrupt:
     return BaseCorrupt(
         f"file {path} of the base is damaged: {why}",
-        hint="Remove the directory base of the pipeline and start it again: the base is read anew "
-        "from the source.",
+        hint="Remove the directory base of the pipeline and start it again: the base is read "
+        "again from the source.",
         path=str(path),
     )

@@ -1,8 +1,8 @@
-"""What a fold leaves behind, as rows of a merge table: in order of their keys, part by part.
+"""Result of a fold as rows of a merge table: in the order of their keys, part by part.
 
-In key order, rows are looked up in the target in the order of its index, which halves the work
-where changes come in random order. For that all frames must fit into memory together, twice; where
-they do not, rows come in the order of their last change, frame by frame. Pure.
+In key order, rows are looked up in the target in the order of its index, which halves the work if
+changes come in random order. For that all frames must fit into memory together, twice. If they do
+not, rows come in the order of their last change, frame by frame. Pure.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ ROWS_PER_BATCH = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldedRows:
-    """See `NetRows`.
+    """Net rows of folded frames; see `NetRows`.
 
-    frames: the same batches, in the same order, that were folded; a table without a key does not
-    look at them. in_key_order: all frames and a copy may be in memory at once.
+    Attributes:
+        frames: the batches that were folded, in the same order; a table without a key does not
+            read them.
+        in_key_order: all frames and a copy may be in memory at once.
     """
 
     net: Net
@@ -38,7 +40,7 @@ class FoldedRows:
 
     @property
     def absent_columns(self) -> frozenset[int]:
-        """Indexes of the columns that some upsert leaves to the target."""
+        """Indexes of the columns that the target fills in at least one upsert."""
         if not len(self.net.open_places):
             return frozenset()
         return frozenset(np.flatnonzero(self.net.open_bits.any(axis=0)).tolist())
@@ -51,14 +53,16 @@ class FoldedRows:
     def deletes(self) -> Iterator[pa.RecordBatch]:
         """See `NetRows`."""
         if self.net.copies is not None:
-            yield from self._counted(self.net.copies)
+            yield from self._count_rows(self.net.copies)
             return
         gone = self.net.gone
         order = _order(self.net.keys, gone)
         yield from self._deletes(gone if order is None else gone[order])
 
     def upserts(self) -> Iterator[pa.RecordBatch]:
-        """See `NetRows`. Raises LogInconsistent when the frames are not the same."""
+        """Yield upserts; see `NetRows`. Raises LogInconsistent if the frames differ from the
+        folded ones.
+        """
         if self.net.copies is not None:
             return
         order = _order(self.net.keys, self.net.codes) if self.in_key_order else None
@@ -67,7 +71,7 @@ class FoldedRows:
         else:
             yield from self._ordered_upserts(order)
 
-    def _counted(self, copies: Ints) -> Iterator[pa.RecordBatch]:
+    def _count_rows(self, copies: Ints) -> Iterator[pa.RecordBatch]:
         for codes in _pieces(np.flatnonzero(copies)):
             yield self.layout.batch(copies[codes], key_values(self.net.keys, codes))
 
@@ -80,25 +84,25 @@ class FoldedRows:
             yield self.layout.batch(np.full(len(codes), GONE, np.int64), columns)
 
     def _upserts(self) -> Iterator[pa.RecordBatch]:
-        """In the order of the last changes: one frame in memory is enough."""
+        """Yield rows in the order of their last changes: one frame in memory is enough."""
         stash = _Stash(self.net.patches)
         for after, start, places in self._surviving(stash):
             for some in _pieces(places):
                 yield self._batch(after, self.net.rows[some] - start, some, stash)
 
     def _ordered_upserts(self, order: Ints) -> Iterator[pa.RecordBatch]:
-        """These places of net.rows, in this order."""
+        """Yield the rows at these places of net.rows, in this order."""
         stash = _Stash(self.net.patches)
         every = [after for after, _, _ in self._surviving(stash)]
         if not len(order):
             return
-        # Also what does not survive: to take the others from each frame costs more than to join it.
+        # All rows are joined: to take only the surviving ones from each frame costs more.
         joined = pa.concat_arrays(every)
         for some in _pieces(order):
             yield self._batch(joined, self.net.rows[some], some, stash)
 
     def _surviving(self, stash: _Stash) -> Iterator[tuple[Any, int, Ints]]:
-        """Per frame its after images, the number of its first change, and the places it holds."""
+        """Yield per frame its after images, the number of its first change, and its places."""
         start = 0
         for frame in self.frames:
             end = start + frame.num_rows
@@ -111,11 +115,18 @@ class FoldedRows:
             raise inconsistent(self.net.relation, "other changes at the second reading")
 
     def _batch(self, after: Any, local: Ints, places: Ints, stash: _Stash) -> pa.RecordBatch:
-        """The rows at these places of net.rows; local: where in after they are."""
+        """Return the rows at these places of net.rows.
+
+        Args:
+            after: after images.
+            local: places of the rows in after.
+            places: places of the rows in net.rows.
+            stash: values of earlier changes.
+        """
         net = self.net
         index = pa.array(local)
         columns = [
-            stash.patched(number, after.field(number).take(index), places)
+            stash.patch(number, after.field(number).take(index), places)
             for number in range(len(net.relation.columns))
         ]
         bitmaps, origin = None, None
@@ -136,16 +147,16 @@ class FoldedRows:
 
 
 def key_values(keys: KeyCodes, codes: Ints) -> list[Any]:
-    """The key columns for some codes; null for -1."""
+    """Return the key columns for some codes; null for -1."""
     place = np.where(codes >= 0, keys.first[codes], 0) if keys.size else codes
     index = pa.array(place, mask=codes < 0)
     return [column.take(index) for column in keys.columns]
 
 
 def _order(keys: KeyCodes, codes: Ints) -> Ints | None:
-    """Where in codes the keys stand from the smallest to the greatest; None: they do already.
+    """Return the places in codes in ascending order of keys; None if they are in order already.
 
-    The order is Arrow's: of texts by their bytes.
+    The order is Arrow's: texts by their bytes.
     """
     columns = key_values(keys, codes)
     if len(columns) == 1 and pa.types.is_integer(columns[0].type):
@@ -176,8 +187,8 @@ class _Stash:
         if low < high:
             self._kept.append(after.take(pa.array(self._wanted[low:high] - start)))
 
-    def patched(self, index: int, values: Any, places: Ints) -> Any:
-        """The column's values with those of the patched places replaced."""
+    def patch(self, index: int, values: Any, places: Ints) -> Any:
+        """Return the column's values with those of the patched places replaced."""
         if index not in self._patches:
             return values
         all_places, sources = self._patches[index]

@@ -1,8 +1,8 @@
-"""Rows of one version of a table in the shape of a later one. Pure, vectorized.
+"""Conversion of rows of one version of a table to the shape of a later one. Pure, vectorized.
 
-A column is found by its identity, or by name where one of the shapes has none. A new one has the
-value that earlier rows have of it. A change of type counts only where every value stays the same;
-where the server has computed new values, the rows have to be read again (`ShapeUnfit`).
+A column is found by its identity, or by name if one of the shapes has no identities. A new column
+has the value that earlier rows have for it. A change of type is accepted only if every value stays
+the same; if the server has computed new values, the rows have to be read again (`ShapeUnfit`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _WIDER = {
     "uint32": ("int64", "uint64"),
 }
 _WHOLE = ("int16", "int32", "int64", "uint32", "uint64")
-# Whose source's type may differ while the values are the same: lengths and names.
+# Neutral types whose values stay the same if the source's type changes in length or name.
 _SAME_VALUES = (*_WHOLE, "string", "binary", "uuid", "bool")
 
 Convert = Callable[[Any], Any]
 
 
 class ShapeUnfit(PenstockError):
-    """Rows of the base do not have the values that a changed table has. fields: table, column."""
+    """Rows of the base do not have the values that a changed table has. Fields: table, column."""
 
     code = "BA02"
     retry = "backoff"
 
 
 def widest(newest: Relation, others: Iterable[Relation]) -> Relation:
-    """A shape in which columns are texts that were kept as exact text in another one.
+    """Return a shape in which columns are texts if another shape kept them as exact text.
 
     Such a text may be of a value that the column's own type cannot hold.
     """
@@ -61,7 +61,7 @@ def widest(newest: Relation, others: Iterable[Relation]) -> Relation:
 
 
 def places_in(old: Relation, new: Relation) -> list[int | None]:
-    """Return for each column of a shape its place in an older one; None where it was not there."""
+    """Return for each column of a shape its place in an older one; None if it is new."""
     has_ids = old.source_id == new.source_id and all(
         column.id for column in (*old.columns, *new.columns)
     )
@@ -73,14 +73,14 @@ def places_in(old: Relation, new: Relation) -> list[int | None]:
 
 
 def as_kind(values: Any, old: str, new: str) -> Any:
-    """Return values of a neutral type as those of another: their exact texts, where it is text."""
+    """Return values of a neutral type as another type; as their exact texts if it is text."""
     if old != new and new == "string":
         return pa.array(exact_texts(cast_exactly(values, arrow_type(old)), old), pa.string())
     return cast_exactly(values, arrow_type(new))
 
 
-def converted(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordBatch:
-    """Rows of an old shape in a new one. Raises ShapeUnfit."""
+def convert_rows(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordBatch:
+    """Return rows of an old shape in a new one. Raises ShapeUnfit."""
     if old.columns == new.columns:
         return batch
     arrays = []
@@ -88,7 +88,7 @@ def converted(batch: pa.RecordBatch, old: Relation, new: Relation) -> pa.RecordB
         if place is None:
             arrays.append(_missing(column, batch.num_rows))
         else:
-            arrays.append(_retyped(batch.column(place), old.columns[place], column, new))
+            arrays.append(_convert_column(batch.column(place), old.columns[place], column, new))
     return rows_batch(new, arrays)
 
 
@@ -100,7 +100,7 @@ def _missing(column: Column, count: int) -> Any:
     return cast_exactly(pa.repeat(value, count), kind)
 
 
-def _retyped(values: Any, old: Column, new: Column, table: Relation) -> Any:
+def _convert_column(values: Any, old: Column, new: Column, table: Relation) -> Any:
     if old.neutral == new.neutral:
         if old.source_type != new.source_type and not _same_values(old.neutral):
             raise _unfit(old, new, table)

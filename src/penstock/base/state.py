@@ -1,9 +1,9 @@
-"""One table at a position: the rows of the base with what has changed since. Streams.
+"""One table at a position: the rows of the base with later changes. Rows are streamed.
 
-Changes lie over the rows in layers, one for each shape that the table has had. A layer folds its
-changes to one row per key; a row below whose key took part is dropped, and the layer's rows follow
-behind those that are left. In memory are the keys of the changes and one piece of rows, of about a
-file's size; the changed rows are read from the log again.
+Changes lie over the rows in layers, one for each shape of the table. A layer folds its changes to
+one row per key; a row below whose key took part is dropped, and the layer's rows follow after the
+remaining ones. In memory are the keys of the changes and one piece of rows, of about a file's
+size; the changed rows are read from the log again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.base.changes import Layer, TableChanges
 from penstock.base.fold import Bools, Ints, Net, encode, fold, inconsistent
 from penstock.base.manifest import FILE_BYTES, columns_schema, empty, rows_batch
 from penstock.base.net_rows import FoldedRows, key_values
-from penstock.base.shapes import ShapeUnfit, as_kind, converted, widest
+from penstock.base.shapes import ShapeUnfit, as_kind, convert_rows, widest
 from penstock.codec.columns import batch_schema
 from penstock.codec.exact_cast import cast_exactly
 from penstock.model import Op, Relation
@@ -28,14 +28,18 @@ from penstock.model import Op, Relation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some rows in a shape. is_old: they were in the base, and no change has touched them."""
+    """Some rows in a shape.
+
+    Attributes:
+        is_old: the rows were in the base, and no change has touched them.
+    """
 
     relation: Relation
     rows: pa.RecordBatch
     is_old: bool = True
 
     def slice(self, at: int, count: int) -> Piece:
-        """Some of its rows."""
+        """Return a part of its rows."""
         return replace(self, rows=self.rows.slice(at, count))
 
 
@@ -46,10 +50,18 @@ def state(
     shapes: Sequence[Relation],
     adds_rows: bool = True,
 ) -> Iterator[Piece]:
-    """The rows of a table in its newest shape; first none, to say it. pieces: those of the base.
+    """Yield the rows of a table in its newest shape, after an empty piece that has the shape.
 
-    shapes: those of the table in the base. adds_rows: whether rows of changes come, too; without
-    them, what is left of the pieces. Raises SegmentCorrupt, LogInconsistent, ShapeUnfit.
+    Args:
+        pieces: those of the base.
+        changes: later changes.
+        shapes: shapes of the table in the base.
+        adds_rows: include rows of changes; otherwise only the remaining rows of the pieces.
+
+    Raises:
+        SegmentCorrupt: the log is damaged.
+        LogInconsistent: changes contradict each other.
+        ShapeUnfit: rows do not fit the newest shape.
     """
     found: Iterable[Piece] = () if changes.is_emptied else pieces
     below = [] if changes.is_emptied else list(shapes)
@@ -58,21 +70,32 @@ def state(
         shape = widest(layer.relation, below)
         found = _Layered(layer, shape, adds_rows=adds_rows).over(found)
     last = last_shape(changes, shapes)
-    yield Piece(relation=last, rows=empty(last))  # says the shape where there is no row
+    yield Piece(relation=last, rows=empty(last))  # names the shape if there is no row
     for piece in found:
-        rows = converted(piece.rows, piece.relation, last)
+        rows = convert_rows(piece.rows, piece.relation, last)
         yield Piece(relation=last, rows=rows, is_old=piece.is_old)
 
 
 def last_shape(changes: TableChanges, shapes: Sequence[Relation]) -> Relation:
-    """The newest shape of a table, in which all of its rows can be. shapes: those in the base."""
+    """Return the newest shape of a table, which can hold all of its rows.
+
+    Args:
+        changes: changes of the table.
+        shapes: shapes in the base.
+    """
     before = () if changes.is_emptied else shapes
     newest = changes.relation or shapes[-1]
     return widest(newest, (*before, *(layer.relation for layer in changes.layers)))
 
 
 def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
-    """The rows as inserts of one transaction, as the log has them. gsn: of the first."""
+    """Return the rows as inserts of one transaction, as the log has them.
+
+    Args:
+        piece: the rows.
+        gsn: number of the first row.
+        trx: the transaction.
+    """
     count = piece.rows.num_rows
     schema = batch_schema(piece.relation)
     after = pa.StructArray.from_arrays(piece.rows.columns, fields=list(schema.field("after").type))
@@ -84,7 +107,7 @@ def as_inserts(piece: Piece, *, gsn: int = 0, trx: int = 0) -> pa.RecordBatch:
 
 
 def needs_old_rows(changes: TableChanges) -> bool:
-    """Whether a changed row takes values from a row below: some were not sent, or it has no key."""
+    """Return whether a change needs the row below: columns were not sent, or there is no key."""
     return any(
         not layer.relation.key
         or any(batch.column("absent").null_count < len(batch) for batch in layer.batches())
@@ -94,14 +117,18 @@ def needs_old_rows(changes: TableChanges) -> bool:
 
 
 class _Layered:
-    """One layer over rows. shape: of the layer, in which all rows below can be, too."""
+    """One layer over rows.
+
+    Attributes:
+        shape: of the layer; it can hold all rows below, too.
+    """
 
     def __init__(self, layer: Layer, shape: Relation, *, adds_rows: bool) -> None:
         self._layer, self._adds_rows = layer, adds_rows
         self._relation, self._shape = layer.relation, shape
         self._net: Net = fold(layer.relation, layer.batches(), overlaps=layer.overlaps)
         if self._net.is_mixed:
-            raise _mixed(self._net)
+            raise _make_mixed(self._net)
         self._key = self._relation.key or tuple(range(len(self._relation.columns)))
         keys = self._net.keys
         self._touched = [
@@ -118,24 +145,24 @@ class _Layered:
 
     def over(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         for piece in pieces:
-            left = self._untouched(converted(piece.rows, piece.relation, self._shape))
+            left = self._drop_touched(convert_rows(piece.rows, piece.relation, self._shape))
             if left.num_rows:
                 yield Piece(relation=self._shape, rows=left, is_old=piece.is_old)
         if self._left is not None and (self._left < 0).any() and self._adds_rows:
             raise inconsistent(self._relation, "the delete of a row that is not there")
         if self._adds_rows:
-            for rows in _regrouped(self._added(), self._shape):
+            for rows in _regroup(self._list_added(), self._shape):
                 yield Piece(relation=self._shape, rows=rows, is_old=False)
 
     def _in_shape(self, values: Any, index: int) -> Any:
-        """Values of a column of the layer as the shape has them."""
+        """Return values of a column of the layer as the shape has them."""
         old, new = self._relation.columns[index].neutral, self._shape.columns[index].neutral
         return as_kind(values, old, new)
 
-    def _untouched(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _drop_touched(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         codes = _codes(rows, self._key, self._touched, whole_rows=not self._relation.key)
         if self._left is not None:
-            return rows.filter(pa.array(~self._taken(codes, self._left)))
+            return rows.filter(pa.array(~self._take_first(codes, self._left)))
         hit = codes >= 0
         if not hit.any():
             return rows
@@ -147,8 +174,13 @@ class _Layered:
         return rows.filter(pa.array(~hit))
 
     @staticmethod
-    def _taken(codes: Ints, left: Ints) -> Bools:
-        """Of equal rows the first ones, as many as are deleted. left: is counted up."""
+    def _take_first(codes: Ints, left: Ints) -> Bools:
+        """Return a mask of equal rows: the first ones, as many as are deleted.
+
+        Args:
+            codes: of the rows.
+            left: deletes that remain, counted up.
+        """
         taken = np.zeros(len(codes), np.bool_)
         places = np.flatnonzero((codes >= 0) & (left[np.maximum(codes, 0)] < 0))
         for place in places.tolist():
@@ -158,7 +190,7 @@ class _Layered:
                 taken[place] = True
         return taken
 
-    def _added(self) -> Iterator[pa.RecordBatch]:
+    def _list_added(self) -> Iterator[pa.RecordBatch]:
         net = self._net
         if net.copies is not None:
             codes = np.flatnonzero(net.copies > 0)
@@ -171,10 +203,10 @@ class _Layered:
         layout = _Plain(self._relation)
         rows = FoldedRows(net=net, layout=layout, frames=_Again(self._layer))
         for batch in rows.upserts():
-            yield self._filled(batch)
+            yield self._fill(batch)
 
-    def _filled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Upserts with what was not sent taken from the rows below."""
+    def _fill(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return upserts with unsent columns taken from the rows below."""
         count = len(self._relation.columns)
         columns = [self._in_shape(batch.column(place), place) for place in range(count)]
         bitmaps = batch.column(count)
@@ -202,7 +234,7 @@ class _Layered:
         return rows_batch(self._shape, columns)
 
     def _places(self, origin: Sequence[Any]) -> Ints:
-        """Where the rows of these keys are among those that were kept."""
+        """Return the places of the rows with these keys among the kept ones."""
         if not self._kept:
             raise inconsistent(self._relation, "an update of a row that is not there")
         kept = [
@@ -217,8 +249,8 @@ class _Layered:
         return places
 
 
-def _mixed(net: Net) -> ShapeUnfit:
-    """The error for unsent values of a row that is under one of several keys in the base."""
+def _make_mixed(net: Net) -> ShapeUnfit:
+    """Return the error for unsent values of a row that is under one of several keys in the base."""
     table = net.relation.full_name
     column = net.relation.columns[int(net.open_bits.any(axis=0).argmax())].name
     return ShapeUnfit(
@@ -233,7 +265,7 @@ def _mixed(net: Net) -> ShapeUnfit:
 def _codes(
     rows: pa.RecordBatch, key: Sequence[int], touched: Sequence[Any], *, whole_rows: bool
 ) -> Ints:
-    """For each row the number of its key among those that changed; -1: it has not."""
+    """Return for each row the number of its key among the changed ones; -1 if it did not change."""
     if not touched or not len(touched[0]):
         return np.full(rows.num_rows, -1, np.int64)
     own = [[rows.column(index)] for index in key]
@@ -246,7 +278,7 @@ def _codes(
 
 
 class _Again:
-    """The frames of a layer, read as often as asked."""
+    """Frames of a layer, which can be read repeatedly."""
 
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
@@ -256,7 +288,7 @@ class _Again:
 
 
 class _Plain:
-    """A layout with the columns themselves, then which of them are open, then the origin's key."""
+    """Layout with the columns themselves, then the open columns, then the origin's key."""
 
     def __init__(self, relation: Relation) -> None:
         self._relation = relation
@@ -286,21 +318,21 @@ class _Plain:
         return pa.RecordBatch.from_arrays(typed, schema=self.schema)
 
 
-def _regrouped(batches: Iterable[pa.RecordBatch], relation: Relation) -> Iterator[pa.RecordBatch]:
-    """The same rows in pieces of about a file's size."""
+def _regroup(batches: Iterable[pa.RecordBatch], relation: Relation) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in pieces of about a file's size."""
     waiting: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
         waiting.append(batch)
         size += batch.nbytes
         if size >= FILE_BYTES:
-            yield _joined(waiting, relation)
+            yield _join(waiting, relation)
             waiting, size = [], 0
     if waiting:
-        yield _joined(waiting, relation)
+        yield _join(waiting, relation)
 
 
-def _joined(batches: list[pa.RecordBatch], relation: Relation) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch], relation: Relation) -> pa.RecordBatch:
     if len(batches) == 1:
         return batches[0]
     return rows_batch(

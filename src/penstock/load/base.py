@@ -26,7 +26,7 @@ from penstock.base.manifest import (
     remove_others,
     save_manifest,
 )
-from penstock.base.shapes import ShapeUnfit, converted, widest
+from penstock.base.shapes import ShapeUnfit, convert_rows, widest
 from penstock.base.state import last_shape
 from penstock.host.faults import declare, point
 from penstock.load.base_job import CompactTask, Outcome, ReadTask, Written, compact, read_chunks
@@ -127,7 +127,7 @@ class Compaction:
         if found and found[0].number != manifest.segment:
             raise BaseHole(
                 f"segment {manifest.segment}, which the base needs, is not there any more",
-                hint="Nothing to do: the base is read anew from the source.",
+                hint="Nothing to do: the base is read again from the source.",
                 segment=manifest.segment,
             )
         return list(_without_hole(found))[:SEGMENTS_MAX]
@@ -271,7 +271,7 @@ def _shaped(table: BaseTable, changes: TableChanges) -> BaseTable | None:
         return table
     try:
         for relation in () if changes.is_emptied else table.relations:
-            converted(empty(relation), relation, newest)
+            convert_rows(empty(relation), relation, newest)
     except ShapeUnfit as error:
         logger.warning("base reads a table again", table=str(table.table), reason=error.message)
         return None
