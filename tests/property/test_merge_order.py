@@ -71,7 +71,7 @@ class Merging:
             if found is not None:
                 self.take(found)
                 if self.rng.random() < 0.3:
-                    self.kept, self.durable = len(self.given), [q.reached for q in self.queues]
+                    self.kept, self.durable = len(self.given), [q.position for q in self.queues]
                 continue
             if all(
                 queue.read_trx > len(of) and queue.trx >= len(of)
@@ -180,7 +180,7 @@ def test_an_input_that_joins_gives_only_what_is_later() -> None:
     queue = InputQueue("new", Reached(skips_us=50), skew_us=SKEW_US)
     assert queue.resolved_us == 50
     assert queue.append(np.array([10, 20]), np.ones(2), {}) == 2
-    queue = InputQueue("new", queue.reached, skew_us=SKEW_US)
+    queue = InputQueue("new", queue.position, skew_us=SKEW_US)
     assert queue.append(np.array([50, 51, 49]), np.ones(3), {}) == 1
     assert (queue.trx, queue.at.tolist()) == (3, [51, 51])
-    assert replace(queue.reached, floor_us=0, seen_us=0).skips_us == 0
+    assert replace(queue.position, floor_us=0, seen_us=0).skips_us == 0

@@ -37,7 +37,7 @@ from penstock.merge.engine import InputLeft
 from penstock.merge.inputs import InputReplaced
 from penstock.merge.order import TransactionLate
 from penstock.merge.rows import OfOneInput
-from penstock.merge.shapes import Shapes, ShapesDiffer, converted
+from penstock.merge.shapes import Shapes, ShapesDiffer, convert_rows
 from penstock.merge.state import MergeStateLost
 from penstock.merge.stream import MergeStream
 from penstock.model import Column, Marker, Op, Relation, Run
@@ -351,7 +351,7 @@ def test_a_column_renamed_at_one_server_is_renamed_for_all() -> None:
     (remade,) = shapes.merged.values()
     assert remade.columns[1].id not in [one.id for one in before.columns]
     kept = Shapes.of(shapes.state(7))
-    assert kept.numbered("s1", first) == shapes.numbered("s1", first)
+    assert kept.number_columns("s1", first) == shapes.number_columns("s1", first)
 
 
 def test_the_first_shape_of_a_log_is_news_after_its_base() -> None:
@@ -376,7 +376,7 @@ def test_rows_of_an_older_shape_leave_the_new_column_as_it_is() -> None:
         Change(relation=ITEM, op=Op.UPDATE, after=(1, None), absent=b"\x02"),
         Change(relation=ITEM, op=Op.DELETE, after=None, before=(1,)),
     )
-    found = converted(batch, known, into).to_pylist()
+    found = convert_rows(batch, known, into).to_pylist()
     assert [row["absent"] for row in found] == [None, b"\x06", None]
     assert [str(row["after"] and row["after"]["price"]) for row in found] == [
         "1.50",
@@ -395,8 +395,8 @@ def test_a_column_that_is_text_in_one_log_is_text_for_all() -> None:
     into = next(iter(shapes.merged.values()))
     assert into.columns[0].neutral == "string"
     batch = rows_batch(ITEM, Change(relation=ITEM, op=Op.DELETE, after=None, before=(7,)))
-    own = shapes.numbered("s1", ITEM)
-    assert converted(batch, own, into).to_pylist()[0]["before"] == {"id": "7"}
+    own = shapes.number_columns("s1", ITEM)
+    assert convert_rows(batch, own, into).to_pylist()[0]["before"] == {"id": "7"}
     wide = replace(ITEM, columns=(replace(ITEM.columns[0], neutral="int64"), ITEM.columns[1]))
     other = Shapes()
     other.apply("s1", ITEM)

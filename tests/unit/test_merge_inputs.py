@@ -19,7 +19,7 @@ from penstock.log import list_segments
 from penstock.log.layout import SegmentMissing
 from penstock.log.state import load_state
 from penstock.merge import inputs
-from penstock.merge.beginning import begun
+from penstock.merge.beginning import begin_merge
 from penstock.merge.inputs import InputReplaced, MergeInput
 from penstock.merge.order import Global
 from penstock.model import Op
@@ -316,7 +316,7 @@ def test_a_beginning_is_no_later_than_its_earliest_state(tmp_path: Path) -> None
     logs = [log_at(tmp_path, 3, name=name) for name in ("s1", "s2")]
     for count, one in enumerate(logs, 1):
         one.write(count, rotates=True)
-    state, held = begun([based(one) for one in logs], join_us=5)
+    state, held = begin_merge([based(one) for one in logs], join_us=5)
     ends = [kept.end for _, kept in held]
     assert state.watermark_us == ends[0].commit_time_us < ends[1].commit_time_us
     assert state.settles_us == ends[1].commit_time_us + 5
@@ -335,7 +335,7 @@ def test_states_are_let_go_where_one_log_has_none(tmp_path: Path) -> None:
         one.write(1, rotates=True)
     places = [based(logs[0]), with_holder(logs[1])]
     with pytest.raises(BaseNotReady, match="s2"):
-        begun(places, join_us=5)
+        begin_merge(places, join_us=5)
     assert list((logs[0].directory / "base" / "held" / "m").iterdir()) == []
     for one in logs:
         one.close()

@@ -19,7 +19,7 @@ from penstock.log import list_segments, open_chain
 from penstock.log.segment import Segment
 from penstock.merge.order import Global, InputQueue, Order, Reached
 from penstock.merge.rows import OfOneInput
-from penstock.merge.shapes import Shapes, converted
+from penstock.merge.shapes import Shapes, convert_rows
 from penstock.model import Column, Marker, MarkerKind, Op, Relation, Run, TableName
 from penstock.ports.merge_config import OfOneLog
 
@@ -266,7 +266,7 @@ def test_a_row_without_a_column_leaves_it_as_another_log_wrote_it() -> None:
     )
     into = replace(own, columns=(*own.columns, price), version=2)
     change = Change(relation=ITEM, op=Op.UPDATE, after=(1, "a"))
-    found = converted(batch_of(ITEM, numbered([[change]])[0]).batch, own, into)
+    found = convert_rows(batch_of(ITEM, numbered([[change]])[0]).batch, own, into)
     assert found.column("absent").to_pylist() == [b"\4"]
 
 
@@ -277,8 +277,8 @@ def test_a_dropped_column_is_not_the_one_that_is_added_again() -> None:
     shapes.apply("s1", replace(ITEM, columns=ids))
     again = (ids[0], replace(ids[1], id=9))
     assert shapes.apply("s1", replace(ITEM, columns=again, version=2))
-    old = shapes.numbered("s1", replace(ITEM, columns=ids)).columns[1].id
-    new = shapes.numbered("s1", replace(ITEM, columns=again)).columns[1].id
+    old = shapes.number_columns("s1", replace(ITEM, columns=ids)).columns[1].id
+    new = shapes.number_columns("s1", replace(ITEM, columns=again)).columns[1].id
     assert old != new
     kept = Shapes.of(shapes.state(3))
     assert not kept.apply("s1", replace(ITEM, columns=again, version=2))
@@ -329,6 +329,6 @@ def test_what_a_log_has_given_out_is_not_undercut() -> None:
     late.claim(50)
     late.append(np.array([45, 60], np.int64), np.ones(2), {})
     assert late.at.tolist() == [50, 60]
-    assert late.reached.floor_us == 50
+    assert late.position.floor_us == 50
     late.take(1)
-    assert (late.reached.trx, late.reached.seen_us) == (1, 50)
+    assert (late.position.trx, late.position.seen_us) == (1, 50)

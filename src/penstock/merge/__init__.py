@@ -1,1 +1,1 @@
-"""Several change logs as the source of one: their order, their rows, where each of them is."""
+"""Merge of several change logs into one: their order, their rows, and the position in each."""

@@ -1,10 +1,10 @@
-"""Where a merged log with a base begins: behind a state of each log's base, which comes first.
+"""Beginning of a merged log with a base: it starts with a state of each log's base.
 
-The first merged transaction is the rows of all these states, and each log is read from behind its
-state. A crash before that transaction is durable takes new states. The states are of different
-moments, and a transaction over several logs may be in one and not yet in another: once the merge
-is past the latest of them by the time that parts may be from each other, all is of one moment. From
-there on the merged log is its own base's source: nothing else is ever read.
+The first merged transaction has the rows of all these states, and each log is read from the end of
+its state. A crash before that transaction is durable takes new states. The states are of different
+moments, and a transaction over several logs may be in one state and not yet in another. Once the
+merge is past the latest state by the time that parts may be apart, all is of one moment. From
+there on the merged log is the only source of its own base.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from penstock.merge.order import Reached
 from penstock.merge.state import BaseLacking, InputState, MergeState
 
 
-def begun(
+def begin_merge(
     places: Sequence[InputPlace], *, join_us: int
 ) -> tuple[MergeState, list[tuple[str, HeldState]]]:
-    """A state of each log that is there now, and where the merge is behind them.
+    """Hold the present state of each log; return the merge's state after them, and the held
+    states.
 
     Raises BaseNotReady, FileFailed.
     """
@@ -28,7 +29,7 @@ def begun(
     inputs: list[InputState] = []
     try:
         for number, place in enumerate(places, 1):
-            state, segment = _held(place)
+            state, segment = _hold(place)
             held.append((place.name, state))
             reached = Reached(trx=state.end.trx, seen_us=state.end.commit_time_us)
             inputs.append(
@@ -54,7 +55,7 @@ def begun(
     return made, held
 
 
-def _held(place: InputPlace) -> tuple[HeldState, int]:
+def _hold(place: InputPlace) -> tuple[HeldState, int]:
     assert place.holder is not None, "a merge with a base has logs with bases"
     place.holder.clear()
     try:
@@ -72,9 +73,9 @@ def _held(place: InputPlace) -> tuple[HeldState, int]:
 
 
 def lacking(name: str) -> BaseLacking:
-    """The error for a merged log that has begun in another mode."""
+    """Return the error for a merged log that has begun in another mode."""
     return BaseLacking(
         f"the merged log of {name} has begun without the rows that its logs had before",
-        hint='Take mode = "data+change" out. Or begin anew with it: with another name in '
+        hint='Remove mode = "data+change". Or begin again with it: with another name in '
         "[pipeline], in a directory of its own, into tables that are empty.",
     )

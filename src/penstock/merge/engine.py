@@ -1,7 +1,7 @@
-"""The engine of `penstock extract` for several logs: what the extractor's loop knows of a merge.
+"""Engine of `penstock extract` for several logs, as the extractor's loop needs it.
 
-Nothing is ever sent back to a server: the inputs' links are what is acknowledged. Not here: reading
-them (`stream.py`).
+Nothing is ever sent back to a server: only the inputs' links are acknowledged. Not here: reading
+the logs (`stream.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 from penstock.base.held import HeldState
 from penstock.host.files import DirectoryLocked
 from penstock.log.layout import SegmentMissing
-from penstock.merge.beginning import begun, lacking
+from penstock.merge.beginning import begin_merge, lacking
 from penstock.merge.inputs import InputPlace, InputReplaced, MergeInput
 from penstock.merge.order import Reached
 from penstock.merge.state import InputState, MergeState, MergeStateLost, MergeStates
@@ -28,7 +28,7 @@ logger = structlog.get_logger(__name__)
 
 
 class InputLeft(PenstockError):
-    """A log is not merged any more, and not all of it is. fields: input."""
+    """A log is no longer in [merge], and not all of it is merged. Fields: input."""
 
     code = "MG06"
     retry = "operator"
@@ -36,9 +36,13 @@ class InputLeft(PenstockError):
 
 @dataclass
 class MergeEngine:
-    """See SourceEngine. places: of the logs; scheme, types: of the merged one's source.
+    """SourceEngine over several logs.
 
-    has_base: it begins with the rows of the logs' bases.
+    Attributes:
+        places: of the logs.
+        scheme: of the merged log's source.
+        types: engine of the merged log's types.
+        has_base: the merged log begins with the rows of the logs' bases.
     """
 
     name: str
@@ -53,7 +57,7 @@ class MergeEngine:
     _released: dict[str, int] = field(default_factory=dict)
 
     def begin(self, place: EnginePlace) -> Origin:
-        """See SourceEngine. What is not merged durably is still in the inputs."""
+        """See SourceEngine. Transactions that are not durably merged are still in the inputs."""
         self._place = place
         self._states = MergeStates(place.state)
         entries = self._states.entries
@@ -63,12 +67,12 @@ class MergeEngine:
         )
 
     def server_end(self) -> ServerEnd:
-        """See SourceEngine: it is looked at all the time."""
+        """See SourceEngine: the inputs are watched all the time."""
         assert self._place is not None, "begin() comes first"
         return ServerEnd(now_us=self._place.clock.now_us())
 
     def heartbeats(self) -> AbstractContextManager[Callable[[int], None]]:
-        """See SourceEngine: those of the inputs."""
+        """See SourceEngine: the inputs have their own."""
         return nullcontext(lambda _: None)
 
     def text(self, position: int) -> str:
@@ -76,7 +80,7 @@ class MergeEngine:
         return str(position)
 
     def bytes_between(self, _first: int, _last: int) -> int:
-        """See SourceEngine: nobody knows it."""
+        """See SourceEngine: the size is unknown."""
         return 0
 
     def attempt(self) -> AbstractContextManager[None]:
@@ -96,8 +100,8 @@ class MergeEngine:
         self._check_left(state)
         held: list[tuple[str, HeldState]] = []
         if self.has_base and not durable.trx:
-            self._states.forget()  # what a crash left is of other states of the bases
-            state, held = begun(self.places, join_us=round(self.section.join_seconds * 1e6))
+            self._states.forget()  # a crash left entries for other states of the bases
+            state, held = begin_merge(self.places, join_us=round(self.section.join_seconds * 1e6))
         elif self.has_base and not state.has_base:
             raise lacking(self.name)
         members = [
@@ -136,9 +140,9 @@ class MergeEngine:
             self._stream = None
 
     def _inputs(self, state: MergeState) -> list[InputState]:
-        """Those that are known, and behind them those that join: with what is later than now.
+        """Return the known inputs, and after them joining ones, which start with later changes.
 
-        Of one that goes on in place of another nothing is left out, whatever its clock says.
+        Nothing is left out of an input that replaces another, whatever its clock says.
         """
         follows = {child for children in self.section.split.values() for child in children}
         known = {one.name: one for one in state.inputs}
@@ -159,12 +163,12 @@ class MergeEngine:
                 raise InputLeft(
                     f"{one.name} is not among logs in [merge], and is not merged to its end",
                     hint="Put it back, stop its extraction, and name it in [merge.split] with the "
-                    "logs that go on in its place, or none: status says when all of it is merged.",
+                    "logs that replace it, or none: status says when all of it is merged.",
                     input=one.name,
                 )
 
     def _parents_of(self, name: str, state: MergeState) -> frozenset[str]:
-        """The logs that have to be merged to their end in front of this one."""
+        """Return the logs that have to be merged to their end before this one."""
         over = {one.name for one in state.inputs if one.is_over}
         return (
             frozenset(parent for parent, others in self.section.split.items() if name in others)
@@ -175,7 +179,7 @@ class MergeEngine:
         return next(place for place in self.places if place.name == name)
 
     def _has_writer(self, place: InputPlace) -> bool:
-        """Whether an extractor writes a log now."""
+        """Return whether an extractor writes a log now."""
         try:
             place.files.lock(place.log).release()
         except DirectoryLocked:
@@ -183,7 +187,7 @@ class MergeEngine:
         return False
 
     def _release(self, trx: int) -> None:
-        """The merged log is durable up to a transaction: let go of what it has of the inputs."""
+        """Release the inputs' segments up to a durable transaction of the merged log."""
         assert self._states is not None
         state = next((one for one in self._states.entries if one.trx == trx), None)
         if state is None or self._stream is None:
@@ -199,7 +203,7 @@ class MergeEngine:
         """See SourceEngine."""
 
     def before_flush(self, end: FlushPoint) -> None:
-        """See SourceEngine: where the inputs are is on the disk before the log is."""
+        """See SourceEngine: the positions in the inputs are on the disk before the log is."""
         assert self._states is not None
         if self._stream is None or any(one.trx == end.trx for one in self._states.entries[-1:]):
             return
@@ -212,7 +216,7 @@ class MergeEngine:
         return False
 
     def tend(self, log_access: LogAccess) -> None:
-        """See SourceEngine: say what holds the merge back."""
+        """See SourceEngine: report inputs that hold the merge back."""
         del log_access
         if self._stream is not None:
             self._stream.report()

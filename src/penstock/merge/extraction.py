@@ -1,4 +1,4 @@
-"""The part `extraction` of a merge: its engine over the logs of its pipelines."""
+"""Part `extraction` of a merge: its engine over the logs of its pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.ports.tables import tables_at
 
 
 def identity(config: Config) -> SourceIdentity:
-    """See Extraction. The logs may become others; the name stays."""
+    """See Extraction. The logs may change; the name stays."""
     return SourceIdentity(
         pipeline=config.pipeline.name,
         engine=MERGED,
@@ -41,7 +41,12 @@ def has_begun(pipeline: Pipeline) -> bool:
 
 
 def place_of(config: Config, one: Config) -> InputPlace:
-    """Where a log is, and our links to its segments. one: of the log's own pipeline."""
+    """Return the place of a log, and of our links to its segments.
+
+    Args:
+        config: of the merge.
+        one: of the log's own pipeline.
+    """
     links = one.layout.consumers / consumer_name(config)
     extension = one.change_loader.change_file_extension
     holder = Holder(
@@ -57,18 +62,18 @@ def place_of(config: Config, one: Config) -> InputPlace:
         links=links,
         extension=extension,
         holder=holder if config.has_base else None,
-        followed=partial(_followed, one),
+        followed=partial(_list_followed, one),
     )
 
 
-def _followed(one: Config) -> frozenset[TableName]:
-    """The tables that a log follows and that are there."""
+def _list_followed(one: Config) -> frozenset[TableName]:
+    """Return the existing tables that a log follows."""
     known = tables_at(one.source.url).read_followed(one, added=())
     return known.names - known.missing if known is not None else frozenset()
 
 
 def consumer_name(config: Config) -> str:
-    """As which consumer a merge reads its logs."""
+    """Return the consumer name under which a merge reads its logs."""
     return f"merge-{config.pipeline.name}"
 
 
@@ -85,7 +90,7 @@ def open_engine(
     config = pipeline.config
     assert config.merge is not None, "a file with [merge]"
     if config.has_base:
-        links.enable(config.layout.consumers / BASE)  # before there is a segment
+        links.enable(config.layout.consumers / BASE)  # before the first segment
     yield MergeEngine(
         name=config.pipeline.name,
         scheme=config.source.url.partition("://")[0],

@@ -1,8 +1,8 @@
-"""One log as an input of a merge: its transactions as they come, its rows when they are asked for.
+"""One log as an input of a merge: its transactions as they arrive, its rows on demand.
 
 It is read as a consumer reads it: hard links keep its segments until the merged log has them, the
-open one is read as far as it is durable. In memory are commit times and markers of what is pending;
-the rows stay in their files. Not here: what comes next (`order.py`).
+open one is read as far as it is durable. Commit times and markers of pending transactions are in
+memory; the rows stay in their files. Not here: the order of transactions (`order.py`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from penstock.model.change import is_global_prefix
 from penstock.model.segment_order import GREATER
 from penstock.model.whole_number import parse_whole
 
-PARTS_MAX = 1000  # of a global transaction: there are no more sources
+PARTS_MAX = 1000  # of a global transaction: more sources do not exist
 
-MARKER_WEIGHT = 0.1  # of what is no row, but no heartbeat either
+MARKER_WEIGHT = 0.1  # of a marker that is not a heartbeat
 
 
 BEGIN_ANEW = (
@@ -52,9 +52,9 @@ BEGIN_ANEW = (
 
 
 class InputReplaced(StateOfOtherLog):
-    """A log to merge is another one than before, or has lost what was not merged yet.
+    """A log to merge is another one than before, or has lost changes that were not merged yet.
 
-    fields: place, expected, actual.
+    Fields: place, expected, actual.
     """
 
     code = "MG02"
@@ -63,9 +63,13 @@ class InputReplaced(StateOfOtherLog):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPlace:
-    """Where a log is. name: of its pipeline. links: the directory of our links to its segments.
+    """Place of a log.
 
-    holder: of states of its base, if it has one that is wanted. followed: its tables.
+    Attributes:
+        name: of its pipeline.
+        links: the directory of our links to its segments.
+        holder: holds states of its base, if the base is wanted.
+        followed: returns its tables.
     """
 
     name: str
@@ -79,9 +83,11 @@ class InputPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Transactions that were read, behind the ones before.
+    """Transactions that were read, after the earlier ones.
 
-    first: the number of the first. weights: about how many rows each has.
+    Attributes:
+        first: the number of the first.
+        weights: approximate row count of each.
     """
 
     first: int
@@ -92,7 +98,12 @@ class Chunk:
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """Rows of some transactions. gsn, trx: by the input's own numbers, one for each row."""
+    """Rows of some transactions.
+
+    Attributes:
+        gsn: by the input's own numbers, one for each row.
+        trx: by the input's own numbers, one for each row.
+    """
 
     rows: Rows
     gsn: Ints
@@ -101,7 +112,11 @@ class Piece:
 
 @dataclass
 class _Held:
-    """A segment with pending transactions. entry_count: frames whose markers are taken."""
+    """Segment with pending transactions.
+
+    Attributes:
+        entry_count: frames whose markers were taken.
+    """
 
     number: int
     first: int
@@ -114,10 +129,10 @@ class _Held:
 
 
 def _errors_of(place: InputPlace) -> ReaderErrors:
-    """Return the errors of a merge that cannot go on in a log."""
+    """Return the errors of a merge that cannot continue in a log."""
 
     def make_missed(text: str, last: int, following: int) -> SegmentMissing:
-        is_first = text.startswith(GREATER)  # last is the one that is not there then
+        is_first = text.startswith(GREATER)  # then last is the missing one
         after = last - 1 if is_first else last
         return missing(place.links, after, following, extension=place.extension)
 
@@ -132,12 +147,21 @@ def _errors_of(place: InputPlace) -> ReaderErrors:
 class MergeInput:
     """One input. For one thread.
 
-    read_trx: the last transaction that was read. skew_us: by how much the source's clock was ahead
-    of its extractor's, by the last heartbeats; None before any.
+    Attributes:
+        read_trx: the last transaction that was read.
+        skew_us: how far the source's clock was ahead of its extractor's, by the last heartbeats;
+            None before any.
     """
 
     def __init__(self, place: InputPlace, *, trx: int, number: int, log_id: str) -> None:
-        """Go on behind a transaction. number: of the segment that has the next one; -1: any."""
+        """Continue after a transaction.
+
+        Args:
+            place: of the log.
+            trx: the last merged transaction.
+            number: of the segment that has the next one; -1: any.
+            log_id: the log.
+        """
         self.place = place
         self.name = place.name
         self.read_trx = trx
@@ -155,22 +179,22 @@ class MergeInput:
             errors=_errors_of(place),
             extension=place.extension,
             reads_log=True,
-            removes=False,  # what is read is not merged yet: see release()
+            removes=False,  # transactions that were read are not merged yet: see release()
             files=place.files,
         )
         self._opener = SegmentOpener(place.extension, place.files)
 
-    # -- reading on --------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------
 
     def read(self) -> Chunk | None:
-        """What one segment has behind the last read transaction; None for nothing now.
+        """Return one segment's transactions after the last read one; None if there are none now.
 
-        Raises InputReplaced, SegmentMissing and what opening a segment does.
+        Raises InputReplaced, SegmentMissing and the errors of opening a segment.
         """
         if self._number < 0 and not self._begin():
             return None
         while file := self._next():
-            held = self._opened(file)
+            held = self._open(file)
             self._found.popleft()
             end = held.segment.end.trx if held.segment is not None else 0
             if end > self.read_trx:
@@ -180,7 +204,7 @@ class MergeInput:
     def _begin(self) -> bool:
         """Find the first segment: the oldest link, or the one that is written now.
 
-        Links are listed last: one that is closed meanwhile has a link then.
+        Links are listed last: a segment that is closed meanwhile has a link then.
         """
         durable = self._listing.durable()
         state = load_state(self.place.log, self.place.files)
@@ -192,15 +216,18 @@ class MergeInput:
         return self._number >= 0
 
     def _next(self) -> SegmentFile | None:
-        """The segment to read on in; None for nothing new. Raises InputReplaced, SegmentMissing."""
+        """Return the segment to read next; None if there is nothing new.
+
+        Raises InputReplaced, SegmentMissing.
+        """
         if not self._found:
             saved = SavedSegment(segment=self._number, log_id=self.log_id)
             self._found.extend(self._listing.look(saved, is_pending=self._is_pending))
             self._is_pending = self._is_pending and not self._found
         return self._found[0] if self._found else None
 
-    def _opened(self, file: SegmentFile) -> _Held:
-        """The segment as it is now; an older view of it is closed."""
+    def _open(self, file: SegmentFile) -> _Held:
+        """Return the segment as it is now; an older view of it is closed."""
         held = self._held[-1] if self._held else None
         if held is None or held.number != file.number:
             if held is not None and held.segment is not None and len(self._held) > 1:
@@ -216,7 +243,7 @@ class MergeInput:
         try:
             segment = self._opener.open(file)
         except FileMissing:
-            # It was closed and its name removed meanwhile: the link is there now.
+            # It was closed and its name removed meanwhile: its link exists now.
             path = self.place.links / segment_name(file.number, self.place.extension)
             segment = self._opener.open(SegmentFile(number=file.number, path=path))
         try:
@@ -279,7 +306,7 @@ class MergeInput:
         self._markers.append(marker)
         if marker.kind is MarkerKind.HEARTBEAT:
             ahead = marker.commit_time_us - int(marker.data.get("sent_us", 0))
-            # What it took to commit is never negative, so the smallest is nearest.
+            # The time to commit is never negative, so the smallest value is nearest.
             self.skew_us = ahead if self.skew_us is None else min(ahead, self.skew_us + 1000)
             return
         weights[marker.trx - first] += MARKER_WEIGHT
@@ -291,10 +318,10 @@ class MergeInput:
                 id=str(name), parts=parse_whole(parts, PARTS_MAX, otherwise=0)
             )
 
-    # -- what is given out -------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------
 
     def source_ids(self, low: int, high: int) -> npt.NDArray[np.uint64]:
-        """The source's own ids of transactions low to high; 0 where they are texts."""
+        """Return the source's own ids of transactions low to high; 0 if they are texts."""
         found = []
         for held, first, last in self._over(low, high):
             ids = self._segment(held).transactions.between(first, last).column(3)
@@ -303,7 +330,7 @@ class MergeInput:
         return np.concatenate(found)
 
     def gsn_end(self, trx: int) -> int:
-        """The number of the last row up to a transaction that is held, or the one in front."""
+        """Return the number of the last row up to a held transaction, or of the row before it."""
         held = next(one for one in self._held if one.last > trx or one is self._held[-1])
         segment = self._segment(held)
         end = segment.start.gsn
@@ -317,7 +344,7 @@ class MergeInput:
         return end
 
     def pieces(self, low: int, high: int) -> Iterator[list[Piece]]:
-        """The rows of transactions low to high, by segment and then by frames that overlap."""
+        """Yield the rows of transactions low to high, by segment and then by overlapping frames."""
         for held, first, last in self._over(low, high):
             group: list[FrameEntry] = []
             reach = 0
@@ -336,14 +363,14 @@ class MergeInput:
                 yield [self._cut(held, one, first, last) for one in group]
 
     def markers(self, high: int) -> list[Marker]:
-        """The markers of transactions up to this one that were not given out."""
+        """Return the markers up to this transaction that were not returned before."""
         found = []
         while self._markers and self._markers[0].trx <= high:
             found.append(self._markers.popleft())
         return found
 
     def shapes(self, gsn: int) -> list[Relation]:
-        """Shapes that had become current behind row gsn or before it, not given out yet."""
+        """Return shapes that were current at row gsn and were not returned before."""
         found = []
         for held in self._held:
             while held.shapes and held.shapes[0][0] <= gsn:
@@ -351,7 +378,7 @@ class MergeInput:
         return found
 
     def forget(self, trx: int) -> None:
-        """Everything up to a transaction was given out."""
+        """Forget everything up to a transaction, which was passed on."""
         while len(self._held) > 1 and self._held[0].last <= trx:
             held = self._held.popleft()
             if held.segment is not None:
@@ -364,18 +391,18 @@ class MergeInput:
         }
 
     def drop_frames(self) -> None:
-        """Let go of rows that were read, of a transaction that does not fit in memory."""
+        """Drop rows that were read of a transaction that does not fit in memory."""
         self._frames.clear()
 
     def number_of(self, trx: int) -> int:
-        """The segment that has the transaction behind this one, or will have it."""
+        """Return the segment that has the transaction after this one, or will have it."""
         held = next((one for one in self._held if one.last > trx), None)
         if held is not None:
             return held.number
         return self._held[-1].number + self._held[-1].is_closed if self._held else self._number
 
     def release(self, number: int) -> None:
-        """Segments in front of this one are in the merged log, durably."""
+        """Remove links before this segment: the merged log has their changes, durably."""
         links.release(
             self.place.links,
             through=number - 1,
@@ -385,7 +412,7 @@ class MergeInput:
         )
 
     def _over(self, low: int, high: int) -> Iterator[tuple[_Held, int, int]]:
-        """The segments that have these transactions, each with the numbers it has."""
+        """Yield the segments that have these transactions, each with its first and last."""
         for held in tuple(self._held):
             first, last = max(low, held.first), min(high, held.last)
             if first <= last:
@@ -411,7 +438,7 @@ class MergeInput:
         return found
 
     def _cut(self, held: _Held, entry: FrameEntry, first: int, last: int) -> Piece:
-        """A frame's rows of these transactions."""
+        """Return a frame's rows of these transactions."""
         whole = self._piece(held, entry)
         low = int(np.searchsorted(whole.trx, first, "left"))
         high = int(np.searchsorted(whole.trx, last, "right"))
@@ -425,7 +452,7 @@ class MergeInput:
     # -- its state ---------------------------------------------------------------------------
 
     def durable_trx(self) -> int:
-        """How far its log is durable, as far as that is known without reading it."""
+        """Return how far the log is durable, as far as that is known without reading it."""
         state = load_state(self.place.log, self.place.files)
         durable = self._listing.durable()
         return max(
@@ -434,16 +461,16 @@ class MergeInput:
         )
 
     def is_done(self) -> bool:
-        """Whether its extraction has ended and everything was read."""
+        """Return whether the log's extraction has ended and everything was read."""
         done = self.place.files.exists(self.place.log / DONE_NAME)
         return done and self.durable_trx() <= self.read_trx
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until more of it is durable, at most so long."""
+        """Wait until more is durable, at most this long."""
         self._listing.wait(timeout_s)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._listing.close()
         for held in self._held:
             if held.segment is not None:

@@ -1,4 +1,4 @@
-"""How far a merged log is behind the sources of its logs: the part `lag` of a merge."""
+"""Part `lag` of a merge: how far a merged log is behind the sources of its logs."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ATTEMPTS = 5
 
 
 class MergeLagReader:
-    """See SourceReader: no server is asked, the files of the logs are read."""
+    """See SourceReader: it reads the files of the logs, and asks no server."""
 
     is_closed = False
 
     def __init__(self, config: Config, application_name: str) -> None:
-        """Of a pipeline with [merge]."""
+        """Read the file of a pipeline with [merge]."""
         del application_name
         self._config = config
 
     def state(self, log: LogEnd) -> SourceState:
-        """See SourceReader. Its position is one behind the log's where something is not merged."""
+        """See SourceReader. The position is after the log's if anything is not merged."""
         found = (self._since_us(one) for one in self._config.inputs)
         waiting = [us for us in found if us]
         return SourceState(
@@ -46,13 +46,13 @@ class MergeLagReader:
         )
 
     def _since_us(self, one: Config) -> int:
-        """The commit time of the first transaction of a log that is not merged; 0 for none.
+        """Return the commit time of the first unmerged transaction of a log; 0 if there is none.
 
-        Where the log is merged, and its source is ahead of it: that of its extractor's watermark.
+        If the log is merged and its source is ahead, it is the watermark of its extractor.
         """
         for _ in range(ATTEMPTS):
             state = self._state(one.pipeline.name)
-            # What is merged meanwhile is removed meanwhile.
+            # Segments that are merged meanwhile are removed.
             with suppress(FileMissing, SegmentMissing):
                 if not state.is_over and (since_us := self._first_us(one, state)):
                     return since_us
@@ -77,7 +77,7 @@ class MergeLagReader:
         with closing(source):
             chunk = source.read()
             while chunk is not None:
-                rows = chunk.weights > 0  # heartbeats are not waited for
+                rows = chunk.weights > 0  # nothing waits for heartbeats
                 if rows.any():
                     return int(chunk.times_us[rows.argmax()])
                 chunk = source.read()
@@ -92,7 +92,7 @@ class MergeLagReader:
 
 
 def _facts_of(layout: PipelineLayout) -> dict[str, Any]:
-    """What the extractor of a log last said of itself."""
+    """Return the facts that a log's extractor last reported."""
     with suppress(FileMissing, msgspec.DecodeError):
         found: dict[str, Any] = msgspec.json.decode(
             REAL_FILES.read_whole(layout.run / EXTRACT_FILE)

@@ -1,11 +1,11 @@
-"""Which transactions of which input come next in a merged log. Pure: no I/O, no clock.
+"""Order of the inputs' transactions in a merged log. Pure: no I/O, no clock.
 
-Each input's transactions keep their own order: one counts as committed at the latest commit time up
-to it. Of all inputs the earliest comes next, of equal times that of the first input, and only when
-no input can bring an earlier one any more. So the order follows from the inputs alone, whenever
-they are read. Parts of a global transaction wait at the head of their inputs until the last one is
-the earliest of all; then they are one. Where the parts of two would wait for each other, one of
-them is not joined.
+Each input's transactions keep their own order: a transaction counts as committed at the latest
+commit time up to it. The earliest of all inputs is next, with equal times that of the first input,
+and only if no input can have an earlier one any more. So the order follows from the inputs alone,
+whenever they are read. Parts of a global transaction wait at the head of their inputs until the
+last one is the earliest of all; then they become one. If the parts of two global transactions
+would wait for each other, one of them is not joined.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ NEVER = 2**62  # later than any commit
 
 
 class TransactionLate(PenstockError):
-    """A log to merge brought a commit that is earlier than what it had said to be its time.
+    """A log to merge has a commit that is earlier than the time that the log had announced.
 
-    fields: input, trx, late_us.
+    Fields: input, trx, late_us.
     """
 
     code = "MG01"
@@ -33,7 +33,11 @@ class TransactionLate(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Global:
-    """What makes transactions of several inputs one. parts: of how many; 0: not known."""
+    """Global transaction, which joins transactions of several inputs.
+
+    Attributes:
+        parts: number of its transactions; 0: unknown.
+    """
 
     id: str
     parts: int = 0
@@ -41,11 +45,14 @@ class Global:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """How far one input was given out: what goes on from there behaves as before.
+    """Position in one input: from here it continues as it would have without a restart.
 
-    trx: the last one, by the input's own numbers. floor_us: nothing behind it counts as earlier.
-    seen_us: the latest commit time up to it. skips_us: the input joined when everything up to then
-    was merged; what it has of that time is left out; 0: there is no more of it.
+    Attributes:
+        trx: the last transaction, by the input's own numbers.
+        floor_us: no later transaction counts as earlier than this.
+        seen_us: the latest commit time up to trx.
+        skips_us: the input joined when everything up to then was merged; its changes of that time
+            are left out; 0: none are left.
     """
 
     trx: int = 0
@@ -56,10 +63,13 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Transactions that come next. which: the input of each, each input's in its own order.
+    """Transactions that are next.
 
-    group: which merged transaction each is of, from 0; parts of one are side by side. times_us:
-    when each was committed. weight: about how many rows they have.
+    Attributes:
+        which: the input of each; each input's are in its own order.
+        group: the merged transaction of each, from 0; parts of one are side by side.
+        times_us: commit time of each.
+        weight: approximate number of their rows.
     """
 
     which: npt.NDArray[np.int64]
@@ -69,12 +79,12 @@ class Round:
 
     @property
     def is_one(self) -> bool:
-        """Whether it is one merged transaction."""
+        """Return whether it is one merged transaction."""
         return bool(self.group[-1] == 0)
 
 
-def _concatenated(rounds: list[Round]) -> Round:
-    """Rounds that follow each other as one."""
+def _concatenate(rounds: list[Round]) -> Round:
+    """Return consecutive rounds as one."""
     groups, count = [], 0
     for one in rounds:
         groups.append(one.group + count)
@@ -88,9 +98,10 @@ def _concatenated(rounds: list[Round]) -> Round:
 
 
 class InputQueue:
-    """Transactions of one input that were read and not given out.
+    """Transactions of one input that were read and are not in a round yet.
 
-    is_ended: nothing more comes, as far as is known.
+    Attributes:
+        is_ended: nothing more arrives, as far as is known.
     """
 
     def __init__(self, name: str, reached: Reached, *, skew_us: int) -> None:
@@ -114,27 +125,27 @@ class InputQueue:
 
     @property
     def read_trx(self) -> int:
-        """The last transaction that was read."""
+        """Last transaction that was read."""
         return self.trx + len(self)
 
     @property
     def resolved_us(self) -> int:
-        """Nothing that comes counts as earlier than this."""
+        """Time from which later transactions count."""
         return NEVER if self.is_ended else max(self.seen_us, self.floor_us)
 
     @property
     def at(self) -> Ints:
-        """When the pending ones count as committed, rising."""
+        """Times at which the pending transactions count as committed, rising."""
         return self._at[self._head :]
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
-        """About how many rows the pending ones have."""
+        """Approximate row counts of the pending transactions."""
         return self._weights[self._head :]
 
     @property
-    def reached(self) -> Reached:
-        """How far it was given out."""
+    def position(self) -> Reached:
+        """Position up to which its transactions were taken."""
         return Reached(
             trx=self.trx, floor_us=self.floor_us, seen_us=self._given_us, skips_us=self._skips_us
         )
@@ -142,9 +153,15 @@ class InputQueue:
     def append(
         self, times_us: Ints, weights: npt.NDArray[np.float64], found: dict[int, Global]
     ) -> int:
-        """Add those behind the last read one; how many of the first are left out.
+        """Add the transactions after the last read one; return how many are left out at the start.
 
-        found: by number, those that are parts of global ones. Raises TransactionLate.
+        Args:
+            times_us: commit times.
+            weights: row counts.
+            found: parts of global transactions, by number.
+
+        Raises:
+            TransactionLate: the commit time is too early.
         """
         self.is_ended = False
         high = np.maximum.accumulate(np.maximum(times_us, self.seen_us))
@@ -176,7 +193,7 @@ class InputQueue:
         return TransactionLate(
             f"transaction {trx} of {self.name} was committed {late_us / 1e6:.3f} s before one that "
             f"is in front of it; clockSkewSeconds allows {self._skew_us / 1e6:g}",
-            hint="The server's clock was set back. If its order is right as it is, raise "
+            hint="The server's clock was set back. If its order is right, raise "
             "clockSkewSeconds in [merge] above that and start again: nothing was reordered.",
             input=self.name,
             trx=trx,
@@ -184,25 +201,25 @@ class InputQueue:
         )
 
     def first_global(self) -> tuple[int, Global] | None:
-        """The first pending part of a global one: how many are in front of it."""
-        for trx, one in self._globals.items():  # in order: they were added so
+        """Return the first pending part of a global transaction, and how many are before it."""
+        for trx, one in self._globals.items():  # in the order in which they were added
             return trx - self.trx - 1, one
         return None
 
     def part(self, name: str) -> tuple[int, int] | None:
-        """The first pending part of this global transaction.
+        """Return the first pending part of this global transaction.
 
-        How many are in front of it, and of how many parts it says that it is one.
+        It is how many are before it, and how many parts it announces.
         """
         found = self._by_id.get(name)
         return (found[0] - self.trx - 1, self._globals[found[0]].parts) if found else None
 
     def raw_us(self, place: int) -> int:
-        """The commit time of a pending one."""
+        """Return the commit time of a pending transaction."""
         return int(self._raw[self._head + place])
 
     def take(self, count: int) -> Ints:
-        """Give out so many; returns their commit times."""
+        """Take the next `count` transactions; return their commit times."""
         taken = self._raw[self._head : self._head + count]
         if count:
             self._given_us = int(self._high[self._head + count - 1])
@@ -219,13 +236,13 @@ class InputQueue:
         return taken
 
     def claim(self, at_us: int) -> None:
-        """Others went on up to this time without it: what is committed before that is late."""
+        """Set the time up to which others went on without this input; earlier commits are late."""
         self.raise_floor(at_us)
         self.seen_us = max(self.seen_us, at_us)
         self._given_us = max(self._given_us, at_us)
 
     def raise_floor(self, at_us: int) -> None:
-        """What is left counts as committed at this time at the earliest."""
+        """Let the remaining transactions count as committed at this time at the earliest."""
         self.floor_us = max(self.floor_us, at_us)
         end = self._head + int(np.searchsorted(self.at, self.floor_us))
         self._at[self._head : end] = self.floor_us
@@ -233,10 +250,11 @@ class InputQueue:
 
 @dataclass
 class Order:
-    """Gives out the inputs' transactions, in rounds.
+    """Returns the inputs' transactions in rounds.
 
-    holding: the inputs that had to be read on, by number, when there was no round. unjoined_count:
-    parts that were given out alone although others were said or known to exist.
+    Attributes:
+        holding: the inputs that must be read next, by number, if there was no round.
+        unjoined_count: parts that were returned alone although others were announced or known.
     """
 
     queues: list[InputQueue]
@@ -251,9 +269,9 @@ class Order:
     _members: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def next(self) -> Round | None:
-        """The next round; None where an input has to be read first, see holding.
+        """Return the next round; None if an input has to be read first, see holding.
 
-        Of weight_max at most, but for one transaction that has more.
+        Its weight is at most weight_max, unless one transaction has more.
         """
         rounds: list[Round] = []
         room = self.weight_max
@@ -264,11 +282,11 @@ class Order:
             rounds.append(one)
             room -= one.weight
         if len(rounds) > 1:
-            return _concatenated(rounds)
+            return _concatenate(rounds)
         return rounds[0] if rounds else None
 
     def _step(self, room: float) -> Round | None:
-        """What comes next, if it is of no more weight than room; infinite: whatever it is."""
+        """Return the next transactions within a weight of `room`; at infinite room, any."""
         self.holding = frozenset()
         while True:
             limit = self._limit()
@@ -287,12 +305,12 @@ class Order:
                 return found
 
     def _limit(self) -> tuple[int, int]:
-        """What is at or before this time and input is known in full."""
+        """Return time and input up to which everything is known."""
         known = [(q.resolved_us, i) for i, q in enumerate(self.queues) if i not in self._blocked]
         return min(known, default=(NEVER, 0))
 
     def _first_part(self) -> tuple[int, int, int] | None:
-        """The earliest pending part that is not waiting: its time, input and place there."""
+        """Return the earliest pending part that does not wait: its time, input and place there."""
         found = []
         for index, queue in enumerate(self.queues):
             first = queue.first_global() if index not in self._blocked else None
@@ -301,7 +319,7 @@ class Order:
         return min(found, default=None)
 
     def _count(self, index: int, limit: tuple[int, int], part: tuple[int, int, int] | None) -> int:
-        """How many of an input's come before the limit, and before a part."""
+        """Return how many of an input's transactions are before the limit, and before a part."""
         at = self.queues[index].at
         count = int(np.searchsorted(at, limit[0], "right" if index <= limit[1] else "left"))
         if part is None:
@@ -312,7 +330,7 @@ class Order:
         return min(count, int(np.searchsorted(at, part[0], side)))  # type: ignore[call-overload]
 
     def _plain(self, counts: list[int], room: float) -> Round | None:
-        """So many of each input, merged, as far as there is room."""
+        """Return this many transactions of each input, merged, as far as there is room."""
         chosen = [(i, self.queues[i], n) for i, n in enumerate(counts) if n]
         which = np.concatenate([np.full(n, i, np.int64) for i, _, n in chosen])
         at = np.concatenate([queue.at[:n] for _, queue, n in chosen])
@@ -337,10 +355,10 @@ class Order:
     # -- global transactions -----------------------------------------------------------------
 
     def _decide(self, index: int, room: float) -> Round | bool | None:
-        """What becomes of the part at the head of an input, the earliest of all.
+        """Decide on the part at the head of an input, which is the earliest of all.
 
-        A round of it; True: it waits for its others; None: inputs have to be read first, or there
-        is no room.
+        Returns a round with it; True if it waits for its others; None if inputs have to be read
+        first, or there is no room.
         """
         queue = self.queues[index]
         first = queue.first_global()
@@ -354,7 +372,7 @@ class Order:
         if not others:
             return self._alone(index, room, lacks=parts > 1)
         if all(self._blocked.get(other) == name for other in others):
-            return self._joined(sorted((*others, index)), int(queue.at[0]), room)
+            return self._join(sorted((*others, index)), int(queue.at[0]), room)
         self._members[name] = frozenset((*others, index))
         if self._would_wait_for_ever(index, name):
             found = self._alone(index, room, lacks=True)
@@ -365,8 +383,8 @@ class Order:
         return True
 
     def _others(self, index: int, name: str, time_us: int) -> tuple[list[int], list[int], int]:
-        """The inputs that have another part, those that may still bring one, and the number of
-        parts that these parts tell.
+        """Return the inputs with another part, those that may still have one, and the announced
+        count.
         """
         others, unread, told = [], [], 0
         for other, queue in enumerate(self.queues):
@@ -381,7 +399,7 @@ class Order:
         return others, unread, told
 
     def _would_wait_for_ever(self, index: int, name: str) -> bool:
-        """Whether a part waited for is behind one that waits, at last, for this one."""
+        """Return whether an awaited part is after one that waits, at last, for this one."""
         blocked = {**self._blocked, index: name}
         seen, left = {name}, [name]
         while left:
@@ -415,7 +433,7 @@ class Order:
             weight=weight,
         )
 
-    def _joined(self, indexes: list[int], at_us: int, room: float) -> Round | None:
+    def _join(self, indexes: list[int], at_us: int, room: float) -> Round | None:
         weight = sum(float(self.queues[index].weights[0]) for index in indexes)
         if weight > room:
             return None

@@ -1,4 +1,4 @@
-"""What a merge has made at its logs: its links there; see `ports.reset.SourceReset`."""
+"""Links that a merge has made at its logs; see `ports.reset.SourceReset`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.ports.handover import Handover
 
 
 def _places(config: Config) -> Iterator[Path]:
-    """Give the directory of links that each log keeps for this merge."""
+    """Yield the directory of links that each log keeps for this merge."""
     for one in config.inputs:
         place = one.layout.consumers / consumer_name(config)
         if place.exists():
@@ -39,7 +39,7 @@ def owner(config: Config, *, log_id: str) -> str:
 
 
 def remove(config: Config, handover: Handover | None, removal: Removal) -> None:
-    """See SourceReset. The settings go first, so that the log makes no further links."""
+    """See SourceReset. The settings are removed first, so the log makes no further links."""
     del handover
     for place in _places(config):
         if _removal(place) == removal:

@@ -1,7 +1,7 @@
-"""A round of transactions as runs of the merged log: numbers, shapes, markers. No I/O of its own.
+"""Rounds of transactions as runs of the merged log: numbers, shapes, markers. No I/O of its own.
 
-Rows get the numbers that follow those of the rows before, whichever input they are of; an update
-that has two numbers keeps two. Rows of one table that lie in several inputs become one batch.
+Rows get consecutive numbers, whichever input they are from; an update that has two numbers keeps
+two. Rows of one table that are in several inputs become one batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.codec.columns import COMMIT_TIME, POSITION, TRANSACTIONS_SCHEMA
 from penstock.host.faults import declare, point
 from penstock.merge.inputs import MergeInput, Piece
 from penstock.merge.order import Ints, Round
-from penstock.merge.shapes import Shapes, converted
+from penstock.merge.shapes import Shapes, convert_rows
 from penstock.model import (
     FlushPoint,
     Marker,
@@ -41,14 +41,14 @@ logger = structlog.get_logger(__name__)
 BEGINS = "the merged log begins with the rows of its logs"
 FIRST_ROWS_MAX = 20_000  # of a run
 
-# Markers that are about a table as a whole.
+# Markers about a whole table.
 OF_TABLES = frozenset({MarkerKind.TRUNCATE, MarkerKind.RELOAD, MarkerKind.DDL})
 
 
 class OfOneInput(PenstockError):
-    """One server has emptied, dropped or reloaded a table of which others have rows, too.
+    """One server emptied, dropped or reloaded a table of which others have rows, too.
 
-    fields: input, table, kind.
+    Fields: input, table, kind.
     """
 
     code = "MG04"
@@ -57,7 +57,11 @@ class OfOneInput(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbered:
-    """Rows with their numbers in the merged log. name: of the input."""
+    """Rows with their numbers in the merged log.
+
+    Attributes:
+        name: of the input.
+    """
 
     name: str
     rows: Rows
@@ -66,11 +70,11 @@ class _Numbered:
 
     @property
     def table(self) -> TableName:
-        """Whose rows they are."""
+        """Table of the rows."""
         return TableName(self.rows.relation.schema, self.rows.relation.name)
 
     def cut(self, low: int, high: int) -> _Numbered | None:
-        """Those with numbers from low on, below high."""
+        """Return the rows with numbers from low on, below high."""
         first, last = (int(at) for at in np.searchsorted(self.gsn, (low, high)))
         if first == last:
             return None
@@ -80,10 +84,15 @@ class _Numbered:
 
 @dataclass
 class RowMerger:
-    """Makes runs, one round after the other. trx, gsn: the last numbers given.
+    """Makes runs, one round after the other.
 
-    numbers: of each input, by which it is named in the log. leaves_tables: a marker about a table
-    that other inputs have rows of is left out, in place of an error. left_out: how many were.
+    Attributes:
+        numbers: of each input, its number in the log.
+        trx: the last assigned transaction number.
+        gsn: the last assigned row number.
+        leaves_tables: a marker about a table that other inputs have rows of is left out, instead
+            of an error.
+        left_out: how many were left out.
     """
 
     inputs: Sequence[MergeInput]
@@ -97,17 +106,20 @@ class RowMerger:
     _taken: list[int] = field(default_factory=list)
 
     def runs(self, one: Round, weight_max: float) -> Iterator[Run]:
-        """The runs of a round that was taken, the last one with its end."""
+        """Yield the runs of a round that was taken, the last one with its end."""
         if one.weight > weight_max and one.is_one:
             yield from self._of_one(one)
         else:
             yield from self._of_many(one)
 
     def first(self, states: Sequence[tuple[str, HeldState]]) -> Iterator[Run]:
-        """The rows of inputs' bases as one transaction, table by table; of tables without rows the
-        shape.
+        """Yield the rows of inputs' bases as one transaction, table by table.
 
-        states: by input. Raises ShapesDiffer, and what reading a state does.
+        A table without rows has only its shape. Raises ShapesDiffer, and the errors of reading a
+        state.
+
+        Args:
+            states: by input.
         """
         trx = self.trx + 1
         tables = {table.table for _, state in states for table in state.manifest.tables}
@@ -120,7 +132,7 @@ class RowMerger:
                     if state.manifest.of(table) is not None
                 ]
                 for name, pieces in having:
-                    # The state's shape is older than any that the log will say.
+                    # The state's shape is older than any in the rest of the log.
                     shape = replace(next(pieces).relation, version=0)
                     self.shapes.apply(name, shape)
                 into = self.shapes.merged[table]
@@ -153,7 +165,7 @@ class RowMerger:
         for piece in pieces:
             for at in range(0, piece.rows.num_rows, FIRST_ROWS_MAX):
                 batch = as_inserts(piece.slice(at, FIRST_ROWS_MAX), gsn=self.gsn + 1, trx=trx)
-                batch = converted(batch, self.shapes.numbered(name, piece.relation), into)
+                batch = convert_rows(batch, self.shapes.number_columns(name, piece.relation), into)
                 self.gsn += batch.num_rows
                 yield Run(rows=(Rows(relation=into, batch=batch),))
                 point("merge.first.rows")
@@ -189,25 +201,26 @@ class RowMerger:
                 at_one = marker.trx - low - 1
                 place = here[at_one]
                 gsn_there = int(marker.gsn - ends[at_one] + starts[place])
-                placed = _placed(marker, gsn=gsn_there, trx=int(trx[place]))
+                placed = _place(marker, gsn=gsn_there, trx=int(trx[place]))
                 markers.append((self.inputs[index].name, placed))
         markers.sort(key=lambda pair: (pair[1].gsn, pair[1].trx))
         kept = [marker for name, marker in markers if self._is_for_all(name, marker, rows)]
         gsn_end = self.gsn + int(counts.sum())
-        ended = self._ended(one)
-        last_gsn = (starts + counts)[_last_of(one.group)]  # behind which each of them ends
+        ended = self._list_ended(one)
+        last_gsn = (starts + counts)[_last_of(one.group)]  # the last row of each of them
         late = [(index, int(ends[-1])) for index, _, ends, _ in parts]
         yield from self._cut(rows, kept, gsn_end, ended, last_gsn, late)
         for index, here, _, _ in parts:
             self.inputs[index].forget(self._low(index, len(here)) + len(here))
 
     def _low(self, index: int, count: int) -> int:
-        """The last transaction of an input in front of this round's."""
+        """Return the last transaction of an input before this round's."""
         return self._taken[index] - count
 
     def _read(self, index: int, count: int) -> tuple[Ints, list[Piece]]:
-        """An input's next rows, and the last row's number of each transaction, of the one before
-        them first.
+        """Return an input's next rows, and the last row's number of each transaction.
+
+        The first number is that of the transaction before them.
         """
         source, low = self.inputs[index], self._low(index, count)
         pieces = [
@@ -224,7 +237,7 @@ class RowMerger:
         return np.maximum.accumulate(ends), pieces
 
     def _of_one(self, one: Round) -> Iterator[Run]:
-        """A giant transaction, piece by piece."""
+        """Yield the runs of a giant transaction, piece by piece."""
         trx = self.trx + 1
         for index in one.which.tolist():
             source, number = self.inputs[index], self._taken[index]
@@ -232,7 +245,7 @@ class RowMerger:
             self._apply_shapes(index, end)
             offset = self.gsn - end
             markers = [
-                _placed(marker, gsn=marker.gsn + offset, trx=trx)
+                _place(marker, gsn=marker.gsn + offset, trx=trx)
                 for marker in source.markers(number)
                 if self._is_for_all(source.name, marker, ())
             ]
@@ -256,7 +269,7 @@ class RowMerger:
                 source.drop_frames()
             if markers:
                 yield Run(markers=tuple(markers))
-        ended = self._ended(one)
+        ended = self._list_ended(one)
         self.trx = trx
         for index in one.which.tolist():
             self._apply_shapes(index, self.inputs[index].gsn_end(self._taken[index]))
@@ -267,7 +280,7 @@ class RowMerger:
     # -- shapes ------------------------------------------------------------------------------
 
     def _apply_shapes(self, index: int, gsn: int) -> None:
-        """Let shapes that an input has be in force, without rows, up to that row of its own."""
+        """Apply shapes without rows of an input up to that row of its own."""
         for relation in self.inputs[index].shapes(gsn):
             if self.shapes.apply(self.inputs[index].name, relation):
                 self._relations.append(TableName(relation.schema, relation.name))
@@ -281,15 +294,21 @@ class RowMerger:
         last_gsn: Ints,
         late: Sequence[tuple[int, int]] = (),
     ) -> Iterator[Run]:
-        """Rows up to gsn_end as runs: one, or one more at each row from which on a shape changes.
+        """Yield rows up to gsn_end as runs: one, and one more at each change of a shape.
 
-        ended: transactions that end here, None within one. last_gsn: of each the last row. late:
-        inputs, each with its own last row, whose shapes up to there are in force in the end.
+        Args:
+            rows: the rows.
+            markers: the markers.
+            gsn_end: the last row.
+            ended: transactions that end here, None within one.
+            last_gsn: of each transaction the last row.
+            late: inputs, each with its own last row, whose shapes up to there are applied at the
+                end.
         """
         rows = sorted(rows, key=lambda one: int(one.gsn[0]))
         low, given, at = self.gsn + 1, 0, 0
         while True:
-            # Everything that begins with a known shape goes on to the next change.
+            # Rows that begin with a known shape continue to the next change.
             change = gsn_end + 1
             while at < len(rows):
                 one = rows[at]
@@ -336,7 +355,7 @@ class RowMerger:
         )
 
     def _batches(self, here: list[_Numbered]) -> tuple[Rows, ...]:
-        """The rows of each table as one batch, in order, in its merged shape."""
+        """Return the rows of each table as one batch, in order, in its merged shape."""
         by_table: dict[TableName, list[_Numbered]] = {}
         for one in here:
             by_table.setdefault(one.table, []).append(one)
@@ -344,7 +363,7 @@ class RowMerger:
         for table, parts in by_table.items():
             into = self.shapes.merged[table]
             batches = [
-                _renumbered(one, self.shapes.numbered(one.name, one.rows.relation), into)
+                _renumber(one, self.shapes.number_columns(one.name, one.rows.relation), into)
                 for one in parts
             ]
             if len(batches) == 1:
@@ -360,9 +379,12 @@ class RowMerger:
     # -- markers and transactions ------------------------------------------------------------
 
     def _is_for_all(self, name: str, marker: Marker, rows: Sequence[_Numbered]) -> bool:
-        """Whether an input's marker is for the merged log. rows: of its round.
+        """Return whether an input's marker is for the merged log. Raises OfOneInput.
 
-        Raises OfOneInput.
+        Args:
+            name: the input.
+            marker: the marker.
+            rows: of its round.
         """
         if marker.kind is MarkerKind.RESOLVED:  # a position of the input
             return False
@@ -384,9 +406,9 @@ class RowMerger:
             raise OfOneInput(
                 f"{name} has a {marker.kind.value} of {table}, of which {', '.join(others)} has "
                 "rows, too",
-                hint='Which rows are of it is not known here. Set ofOneLog = "leave" in [merge] to '
-                "leave the marker out and go on: rows of that server that are gone stay in the "
-                "target until you delete them.",
+                hint='Its rows cannot be identified here. Set ofOneLog = "leave" in [merge] to '
+                "leave the marker out and continue: rows that are gone from that server stay in "
+                "the target until you delete them.",
                 input=name,
                 table=str(table),
                 kind=marker.kind.value,
@@ -394,12 +416,12 @@ class RowMerger:
         self.left_out += 1
         logger.warning("left out", input=name, table=str(table), marker=marker.kind.value)
 
-    def taken(self, ends: Sequence[int]) -> None:
-        """Up to where each input is taken with the round that comes."""
+    def set_taken(self, ends: Sequence[int]) -> None:
+        """Set how far each input is taken with the next round."""
         self._taken = list(ends)
 
-    def _ended(self, one: Round) -> pa.RecordBatch:
-        """The round's transactions as the log lists them."""
+    def _list_ended(self, one: Round) -> pa.RecordBatch:
+        """Return the round's transactions as the log lists them."""
         ids = np.zeros(len(one.which), np.uint64)
         for index in np.unique(one.which).tolist():
             here = np.flatnonzero(one.which == index)
@@ -428,16 +450,16 @@ class RowMerger:
 
 
 def _last_of(group: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where the last part of each merged transaction is."""
+    """Return the place of the last part of each merged transaction."""
     return np.flatnonzero(np.diff(group, append=-1))
 
 
-def _placed(marker: Marker, *, gsn: int, trx: int) -> Marker:
+def _place(marker: Marker, *, gsn: int, trx: int) -> Marker:
     return replace(marker, gsn=gsn, trx=trx, position=trx)
 
 
 def _positions(numbers: npt.NDArray[np.int64]) -> pa.Array:
-    """Numbers as positions: 16 bytes, big-endian."""
+    """Return numbers as positions: 16 bytes, big-endian."""
     both = np.zeros((len(numbers), 2), ">u8")
     both[:, 1] = numbers
     return pa.FixedSizeBinaryArray.from_buffers(
@@ -445,8 +467,14 @@ def _positions(numbers: npt.NDArray[np.int64]) -> pa.Array:
     )
 
 
-def _renumbered(one: _Numbered, relation: Relation, into: Relation) -> pa.RecordBatch:
-    """Return the rows in the merged shape. relation: theirs, with the merged identities."""
-    batch = converted(one.rows.batch, relation, into)
+def _renumber(one: _Numbered, relation: Relation, into: Relation) -> pa.RecordBatch:
+    """Return the rows in the merged shape.
+
+    Args:
+        one: the rows.
+        relation: their shape, with the merged identities.
+        into: the merged shape.
+    """
+    batch = convert_rows(one.rows.batch, relation, into)
     columns = [pa.array(one.gsn), pa.array(one.trx), *batch.columns[2:]]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -1,10 +1,11 @@
 """One shape of a table for the rows of all inputs that have it.
 
-Each input's shape changes when its own server's does. The merged log has the columns that any of
-them has: rows of an input that has not got one yet, or has dropped it already, leave it as it is.
-So a change that is rolled out server by server is one change, at the first that adds a column and
-at the last that drops one. The merged shape's columns have identities of their own, which those of
-the inputs' columns are mapped to: by name when one is first seen, and by identity from then on.
+Each input's shape changes when its own server's does. The merged log has the columns that any
+input has: rows of an input that does not have a column yet, or has dropped it already, leave the
+column as it is. So a change that is rolled out server by server is one change, at the first server
+that adds a column and at the last that drops one. The merged shape's columns have identities of
+their own. The inputs' columns are mapped to them by name when a column is first seen, and by
+identity from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)\Z")
 
 
 class ShapesDiffer(PenstockError):
-    """Two logs have a table of one name whose rows cannot be in one. fields: table, input."""
+    """Two logs have a table of one name whose rows cannot be in one table.
+
+    Fields: table, input.
+    """
 
     code = "MG03"
     retry = "operator"
@@ -35,7 +39,7 @@ class ShapesDiffer(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The merged column that an input's column is.
+    """Merged column of an input's column.
 
     Attributes:
         column: `#` and its identity in the input, or its name if the input has no identities.
@@ -51,12 +55,12 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeState:
-    """What is kept of the shapes.
+    """Saved part of the shapes.
 
     Attributes:
-        since: the last transaction of the merged log that they are older than.
+        since: the last transaction of the merged log before these shapes.
         merged: in the merged log.
-        current: by input, as in its own log but for the identities, which are the merged ones.
+        current: by input, as in its own log except that the identities are the merged ones.
         identities: of all columns that any input has had.
     """
 
@@ -68,12 +72,12 @@ class ShapeState:
 
 @dataclass
 class Shapes:
-    """The shapes in force. For one thread. Tables are counted from 1: server's ids differ.
+    """Current shapes. For one thread. Tables are counted from 1: servers' ids differ.
 
     Attributes:
         merged: in the merged log.
-        has_news: whether anything is not as it was when `state` was called last. An input that
-            joins a table counts, also where the merged shape stays what it was.
+        has_news: anything differs from the last call of `state`. An input that joins a table
+            counts, even if the merged shape stays the same.
     """
 
     merged: dict[TableName, Relation] = field(default_factory=dict)
@@ -83,7 +87,7 @@ class Shapes:
 
     @classmethod
     def of(cls, state: ShapeState) -> Shapes:
-        """As they were kept."""
+        """Return saved shapes."""
         made = cls({_name(one): one for one in state.merged})
         for name, relation in state.current:
             made._current.setdefault(_name(relation), {})[name] = relation
@@ -93,7 +97,7 @@ class Shapes:
         return made
 
     def state(self, since: int) -> ShapeState:
-        """Return what to keep."""
+        """Return the state to save."""
         self.has_news = False
         current = [(name, r) for of in self._current.values() for name, r in of.items()]
         identities = [
@@ -109,11 +113,11 @@ class Shapes:
         )
 
     def inputs_of(self, table: TableName) -> frozenset[str]:
-        """The inputs that have brought rows or shapes of a table."""
+        """Return the inputs that have had rows or shapes of a table."""
         return frozenset(self._current.get(table, ()))
 
     def apply(self, name: str, relation: Relation) -> bool:
-        """An input's table has this shape from here on; whether the merged one is another now.
+        """Apply an input's shape of a table; return whether the merged shape changed.
 
         Raises ShapesDiffer.
         """
@@ -123,8 +127,8 @@ class Shapes:
         found = self._identify(table, name, relation)
         self._identities[table] = {**self._identities.get(table, {}), **found}
         self.has_news = True
-        relation = self.numbered(name, relation)
-        made = self._made(table, name, relation)
+        relation = self.number_columns(name, relation)
+        made = self._merge_shape(table, name, relation)
         self._current.setdefault(table, {})[name] = relation
         before = self.merged.get(table)
         if before is made:
@@ -133,15 +137,15 @@ class Shapes:
         return True
 
     def would_change(self, name: str, relation: Relation) -> bool:
-        """What `apply` would return, and nothing is changed. Raises ShapesDiffer."""
+        """Return the result of `apply` without a change. Raises ShapesDiffer."""
         table = _name(relation)
         if self._is_known(table, name, relation):
             return False
         found = self._identify(table, name, relation)
         relation = _with_ids(name, relation, found)
-        return self._made(table, name, relation) is not self.merged.get(table)
+        return self._merge_shape(table, name, relation) is not self.merged.get(table)
 
-    def numbered(self, name: str, relation: Relation) -> Relation:
+    def number_columns(self, name: str, relation: Relation) -> Relation:
         """Return an input's shape with the merged identities; it has been applied before."""
         return _with_ids(name, relation, self._identities[_name(relation)])
 
@@ -153,7 +157,7 @@ class Shapes:
         merged = self.merged.get(table)
         by_name = {column.name: column.id for column in (merged.columns if merged else ())}
         current = self._current.get(table, {}).get(name)
-        # Columns of a table that was created again are those of the same names.
+        # Columns of a table that was created again match by name.
         is_same = current is not None and current.source_id == relation.source_id
         own = {column.id for column in current.columns} if current and is_same else set()
         last = max(known.values(), default=0)
@@ -170,22 +174,22 @@ class Shapes:
         return found
 
     def _is_known(self, table: TableName, name: str, relation: Relation) -> bool:
-        """Whether an input has had this shape, now or before."""
+        """Return whether an input has had this shape, now or before."""
         known = self._current.get(table, {}).get(name)
         return known is not None and 0 < relation.version <= known.version
 
-    def _made(self, table: TableName, name: str, relation: Relation) -> Relation:
-        """The merged shape with this one of an input; the one of before where it is the same."""
+    def _merge_shape(self, table: TableName, name: str, relation: Relation) -> Relation:
+        """Return the merged shape with this shape of an input; the previous one if it is equal."""
         before = self.merged.get(table)
         shapes = {**self._current.get(table, {}), name: relation}
-        made = _joined(list(shapes.values()), relation, before)
+        made = _join(list(shapes.values()), relation, before)
         if made is None:
             raise ShapesDiffer(
                 f"{table} of {name} has columns whose values cannot be in one table with those of "
                 f"{', '.join(sorted(self.inputs_of(table) - {name}))}",
                 hint="Make the types of the table's columns and its key the same at all servers; "
                 "or let one pipeline leave the table out ([source] tables), with its directory "
-                "made anew.",
+                "created again.",
                 table=str(table),
                 input=name,
             )
@@ -203,7 +207,7 @@ def _name(relation: Relation) -> TableName:
 
 
 def _key(name: str, relation: Relation, column: Column) -> tuple[str, int, str]:
-    """Return what a column of an input is known by."""
+    """Return the identity of a column of an input."""
     return name, relation.source_id, f"#{column.id}" if column.id else column.name
 
 
@@ -216,10 +220,14 @@ def _with_ids(
     return replace(relation, columns=columns)
 
 
-def _joined(
-    shapes: Sequence[Relation], newest: Relation, before: Relation | None
-) -> Relation | None:
-    """A shape for the rows of all of these; None where there is none. newest: is followed."""
+def _join(shapes: Sequence[Relation], newest: Relation, before: Relation | None) -> Relation | None:
+    """Return a shape for the rows of all of these; None if there is none.
+
+    Args:
+        shapes: the inputs' shapes.
+        newest: the shape that decides the order of columns.
+        before: the previous merged shape.
+    """
     first = newest
     columns = list(first.columns)
     for shape in shapes:
@@ -257,12 +265,12 @@ def _joined(
 
 
 def _place(columns: Sequence[Column], column: Column) -> int | None:
-    """Return a column's place among others, by its identity; None where it is not there."""
+    """Return a column's place among others, by its identity; None if it is not among them."""
     return next((place for place, one in enumerate(columns) if one.id == column.id), None)
 
 
 def _names(columns: Sequence[Column], shape: Relation, indexes: Sequence[int]) -> tuple[int, ...]:
-    """The places of some of a shape's columns among the joined ones."""
+    """Return the places of some of a shape's columns among the joined ones."""
     found = (_place(columns, shape.columns[index]) for index in indexes)
     return tuple(place for place in found if place is not None)
 
@@ -272,7 +280,7 @@ def _column_of(shape: Relation, column: Column) -> int | None:
 
 
 def _both(one: Column, other: Column) -> Column | None:
-    """A column for the values of both, called as the first; None where there is none."""
+    """Return a column for the values of both, with the name of the first; None if there is none."""
     neutral = _wider(one.neutral, other.neutral)
     if neutral is None:
         return None
@@ -299,12 +307,15 @@ def _wider(one: str, other: str) -> str | None:
     return None
 
 
-def converted(batch: pa.RecordBatch, relation: Relation, into: Relation) -> pa.RecordBatch:
-    """Rows of one shape as another has them. Columns that they lack are ABSENT, or as made.
+def convert_rows(batch: pa.RecordBatch, relation: Relation, into: Relation) -> pa.RecordBatch:
+    """Return rows of one shape as another has them. Missing columns are ABSENT, or filled.
 
-    relation: with the merged identities (`Shapes.numbered`).
+    In an insert a missing column has the value that older rows have in it; NULL if there is none.
 
-    An insert has the value that rows have which were there before the column was; NULL for none.
+    Args:
+        batch: the rows.
+        relation: their shape, with the merged identities (`Shapes.number_columns`).
+        into: the other shape.
     """
     schema = batch_schema(into)
     if batch.schema.equals(schema):
@@ -317,7 +328,7 @@ def converted(batch: pa.RecordBatch, relation: Relation, into: Relation) -> pa.R
     images = [
         _cast(after.field(place), relation.columns[place], column)
         if place is not None
-        else _made(column, ops)
+        else _fill_column(column, ops)
         for place, column in zip(places, into.columns, strict=True)
     ]
     olds = []
@@ -347,7 +358,7 @@ def _cast(values: pa.Array, old: Column, new: Column) -> pa.Array:
     return cast_exactly(values, kind)
 
 
-def _made(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
+def _fill_column(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
     kind = arrow_type(column.neutral)
     if column.missing is None:
         return pa.nulls(len(ops), kind)
@@ -356,7 +367,7 @@ def _made(column: Column, ops: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def _absent(old: pa.Array, places: Sequence[int | None], ops: npt.NDArray[np.uint8]) -> pa.Array:
-    """The column `absent`: an update does not have the columns that its table has not."""
+    """Return the column `absent`: an update lacks the columns that its table lacks."""
     lacking = [index for index, place in enumerate(places) if place is None]
     if old.null_count == len(old) and not lacking:
         return old

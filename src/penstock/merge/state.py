@@ -1,7 +1,7 @@
-"""Where a merge is in each of its inputs, kept beside the merged log.
+"""Position of a merge in each of its inputs, kept beside the merged log.
 
-Saved before each flush, so that for the log's last flush point there is always an entry, whichever
-of the two a crash lets come last.
+It is saved before each flush, so there is always an entry for the log's last flush point,
+whichever of the two is written last before a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BaseLacking(PenstockError):
 
 
 class MergeStateLost(PenstockError):
-    """What says where the merged log is in its inputs is missing, or of another time."""
+    """The merged log's position in its inputs is missing, or belongs to another time."""
 
     code = "MG05"
     retry = "operator"
@@ -37,9 +37,12 @@ class MergeStateLost(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputState:
-    """One input. number: by which the log names it; segment: that has what comes next.
+    """State of one input.
 
-    is_over: it has ended, and all of it is merged.
+    Attributes:
+        number: its number in the log.
+        segment: the segment that has the next transaction.
+        is_over: it has ended, and all of it is merged.
     """
 
     name: str
@@ -52,10 +55,12 @@ class InputState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeState:
-    """Behind one transaction of the merged log. watermark_us: see `order.Order`.
+    """State after one transaction of the merged log.
 
-    has_base: the log began with the rows of its logs' bases. settles_us: which are of one moment
-    when the watermark is there; 0: they are.
+    Attributes:
+        watermark_us: see `order.Order`.
+        has_base: the log began with the rows of its logs' bases.
+        settles_us: these rows are of one moment once the watermark is here; 0: they are.
     """
 
     trx: int = 0
@@ -68,16 +73,16 @@ class MergeState:
 
 
 class MergeStates:
-    """The files. For one thread."""
+    """Files of the states. For one thread."""
 
     def __init__(self, files: StateFiles) -> None:
-        """Read what there is. Raises CheckpointCorrupt."""
+        """Read the files. Raises CheckpointCorrupt."""
         self._files = files
         self.entries = tuple(files.load(STATE_FILE, list[MergeState]) or ())
         self._shapes = tuple(files.load(SHAPES_FILE, list[ShapeState]) or ())
 
     def at(self, trx: int) -> tuple[MergeState, ShapeState]:
-        """Where to go on behind a transaction of the log. Raises MergeStateLost."""
+        """Return the state after a transaction of the log. Raises MergeStateLost."""
         if not trx:
             return MergeState(), ShapeState()
         found = next((one for one in self.entries if one.trx == trx), None)
@@ -86,17 +91,22 @@ class MergeStates:
             raise MergeStateLost(
                 f"the merged log ends with transaction {trx}, and {STATE_FILE} beside it is of "
                 "another time",
-                hint="Put the whole directory back from one copy. Or begin anew: with another name "
-                "in [pipeline], in a directory of its own, into tables that are empty.",
+                hint="Put the whole directory back from one copy. Or begin again: with another "
+                "name in [pipeline], in a directory of its own, into tables that are empty.",
             )
         return found, shapes[-1]
 
     def forget(self) -> None:
-        """The log is empty, and begins at another place than was saved before."""
+        """Forget the entries: the log is empty, and begins at another place than saved."""
         self.entries = self._shapes = ()
 
     def save(self, state: MergeState, shapes: ShapeState | None) -> None:
-        """The log is about to be durable up to here. shapes: where they are new."""
+        """Save the state before the log becomes durable up to here.
+
+        Args:
+            state: the state.
+            shapes: the shapes, if they changed.
+        """
         if shapes is not None or not self._shapes:
             point("merge.shapes.before")
             oldest = self.entries[0].trx if self.entries else 0

@@ -1,4 +1,4 @@
-"""The stream of merged transactions: reads on what holds it back, and gives what is in order.
+"""Stream of merged transactions: it reads the inputs that hold it back, and returns runs in order.
 
 An input that nothing waits for is not read: its transactions stay in their segments on disk.
 """
@@ -26,17 +26,19 @@ from penstock.ports.merge_config import MergeSection, OfOneLog
 logger = structlog.get_logger(__name__)
 
 STATUS_FILE = "merge.json"
-ROWS_MAX = 50_000  # of a round in memory, more only where one transaction's piece has more
+ROWS_MAX = 50_000  # of a round in memory, more only if one transaction's piece has more
 POLL_S = 0.02
 HELD_BACK_S = 10.0
-"""How long one input may hold the others back before that is said."""
+"""Time that one input may hold the others back before that is reported, seconds."""
 
 
 @dataclass
 class Member:
-    """An input in its place in the order. goes_behind: inputs that have to end first.
+    """Input in its place in the order.
 
-    ends: nothing is written into it any more once its extractor is stopped.
+    Attributes:
+        goes_behind: inputs that have to end first.
+        ends: its extractor is stopped, and writes nothing more.
     """
 
     state: InputState
@@ -54,7 +56,11 @@ class Counted:
 
 
 class MergeStream:
-    """See SourceStream. members: in the order of their numbers."""
+    """See SourceStream.
+
+    Attributes:
+        members: in the order of their numbers.
+    """
 
     spilled_byte_count = 0
 
@@ -73,9 +79,20 @@ class MergeStream:
         on_acknowledge: Callable[[int], None],
         begins_with: Sequence[tuple[str, HeldState]] = (),
     ) -> None:
-        """start: the merged log's end; state, shapes: of that place. over: inputs that ended.
+        """Open the inputs.
 
-        begins_with: states of inputs' bases whose rows come first.
+        Args:
+            members: the inputs.
+            start: the merged log's end.
+            state: of that place.
+            over: inputs that have ended.
+            shapes: of that place.
+            section: [merge].
+            run_directory: of the report.
+            clock: the clock.
+            has_writer: returns whether an extractor writes a log.
+            on_acknowledge: called with each acknowledged transaction.
+            begins_with: states of inputs' bases whose rows come first.
         """
         self.members = tuple(members)
         self.counts = Counted()
@@ -113,13 +130,13 @@ class MergeStream:
         self._held = (frozenset[int](), clock.monotonic_s())
         self._is_told = False
 
-    # -- what the extractor asks -------------------------------------------------------------
+    # -- for the extractor -------------------------------------------------------------------
 
     def next_run(self, timeout_s: float) -> Run | None:
         """See SourceStream."""
         until_s = self._clock.monotonic_s() + timeout_s
         while True:
-            run = self._given()
+            run = self._give()
             if run is not None:
                 return run
             found = self._order.next()
@@ -132,7 +149,7 @@ class MergeStream:
                 self._wait(min(left_s, POLL_S))
 
     def has_given(self, position: int) -> bool:
-        """See SourceStream: whatever waits is a heartbeat."""
+        """See SourceStream: only heartbeats can wait."""
         del position
         return self._runs is None and all(
             one.source.durable_trx() <= one.source.read_trx and not queue.weights.sum()
@@ -140,16 +157,16 @@ class MergeStream:
         )
 
     def ask_for_position(self) -> None:
-        """See SourceStream: it is looked at all the time."""
+        """See SourceStream: the inputs are watched all the time."""
 
     def acknowledge(self, position: int) -> None:
         """See SourceStream."""
         self._on_acknowledge(position - 1)
 
     def state_at(self, trx: int) -> tuple[MergeState, ShapeState | None] | None:
-        """Where the inputs are behind a merged transaction; earlier ones are forgotten.
+        """Return the inputs' state after a merged transaction; earlier ones are forgotten.
 
-        With the shapes, where they are not those that were last asked for.
+        The shapes are included if they differ from those of the last call.
         """
         found = self._states.get(trx)
         new = [shapes for at, (_, shapes) in self._states.items() if at <= trx and shapes]
@@ -159,7 +176,7 @@ class MergeStream:
         return found[0], replace(new[-1], since=trx) if new else None
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._let_go()
         for one in self.members:
             one.source.close()
@@ -169,7 +186,7 @@ class MergeStream:
     def _pairs(self) -> Iterator[tuple[Member, InputQueue]]:
         return zip(self.members, self._order.queues, strict=True)
 
-    def _given(self) -> Run | None:
+    def _give(self) -> Run | None:
         if self._runs is None:
             return None
         run = next(self._runs, None)
@@ -184,17 +201,17 @@ class MergeStream:
         return run
 
     def _begin(self, found: Round) -> None:
-        self._rows.taken([queue.trx for queue in self._order.queues])
+        self._rows.set_taken([queue.trx for queue in self._order.queues])
         self._runs = self._rows.runs(found, ROWS_MAX)
 
     def _let_go(self) -> None:
-        """The rows of the bases were read, or are not wanted any more."""
+        """Release the states of the bases, which were read or are no longer needed."""
         for _, state in self._begins_with:
             state.release()
         self._begins_with = ()
 
     def _note(self, trx: int) -> None:
-        """What is to be kept of the place behind a merged transaction."""
+        """Note the state after a merged transaction."""
         is_over = all(queue.is_ended and not len(queue) for queue in self._order.queues)
         if is_over or self._order.watermark_us >= self._settles_us:
             self._settles_us = 0
@@ -206,7 +223,7 @@ class MergeStream:
                 one.state,
                 log_id=one.source.log_id,
                 segment=one.source.number_of(queue.trx),
-                reached=queue.reached,
+                reached=queue.position,
                 is_over=one.ends and queue.is_ended and not len(queue),
             )
             for one, queue in self._pairs()
@@ -226,13 +243,13 @@ class MergeStream:
     # -- reading -----------------------------------------------------------------------------
 
     def _read_on(self) -> bool:
-        """Read what the order waits for; whether anything came of it."""
+        """Read the inputs that the order waits for; return whether there was anything new."""
         wanted = self._order.holding or frozenset(range(len(self.members)))
         found = [self._read(index) for index in sorted(self._in_front(wanted))]
         return any(found)
 
     def _in_front(self, wanted: frozenset[int]) -> set[int]:
-        """These, each replaced by the inputs that have to end in front of it."""
+        """Return these inputs, each replaced by the inputs that have to end before it."""
         found = set()
         for index in wanted:
             before = [
@@ -249,7 +266,7 @@ class MergeStream:
         chunk = one.source.read()
         if chunk is None:
             return not was_ended and self._ends(one, queue)
-        if was_ended:  # others went on meanwhile
+        if was_ended:  # others continued meanwhile
             queue.claim(self._order.watermark_us)
         self._append(one, queue, chunk)
         return True
@@ -262,7 +279,7 @@ class MergeStream:
             one.source.markers(queue.trx)
 
     def _ends(self, one: Member, queue: InputQueue) -> bool:
-        """Whether everything of an input was read and it holds nobody back any more."""
+        """Return whether everything of an input was read and it holds no other back."""
         if one.ends:
             over = not self._has_writer(one.source.place) and not self._has_more(one)
         else:
@@ -277,7 +294,9 @@ class MergeStream:
         return True
 
     def _has_more(self, one: Member) -> bool:
-        """Whether more came behind what was read, before its extractor was seen to be gone."""
+        """Return whether more arrived after the last read, before its extractor was
+        seen stopped.
+        """
         return one.source.durable_trx() > one.source.read_trx
 
     def _wait(self, timeout_s: float) -> None:
@@ -290,12 +309,12 @@ class MergeStream:
     # -- the report --------------------------------------------------------------------------
 
     def report(self) -> None:
-        """Say who holds the others back and how the clocks differ, about once a second."""
+        """Report what holds the others back and how the clocks differ, about once a second."""
         if self._status.due():
             self._status.write(self.facts())
 
     def facts(self) -> dict[str, Any]:
-        """What run/merge.json holds; times are microseconds since 1970."""
+        """Return the content of run/merge.json; times are microseconds since 1970."""
         now_s = self._clock.monotonic_s()
         holding = self._order.holding
         if holding != self._held[0]:
