@@ -135,7 +135,7 @@ class Feed:
         try:
             application.run()
         finally:
-            report.ended()
+            report.note_end()
         return report
 
 

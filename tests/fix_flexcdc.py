@@ -123,7 +123,7 @@ class Flex:
     @contextmanager
     def state(self) -> Iterator[tuple[State, Changelogs]]:
         """The state tables and changelogs."""
-        with self.flexcdc().connected() as (state, changelogs):
+        with self.flexcdc().connect() as (state, changelogs):
             changelogs.refresh()
             yield state, changelogs
 
@@ -138,7 +138,7 @@ class Flex:
     @contextmanager
     def state_made(self) -> Iterator[State]:
         """New state tables."""
-        with self.flexcdc().connected() as (state, _):
+        with self.flexcdc().connect() as (state, _):
             state.create(force=True)
             yield state
 

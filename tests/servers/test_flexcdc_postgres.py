@@ -198,13 +198,13 @@ def test_the_first_transaction_of_a_killed_run_is_waited_for(flex: Make) -> None
     with one.state_made():
         pass
     behind = Place(log_id="a", segment=0, trx=1, position="0/1")
-    with one.flexcdc().connected() as (first, _):
+    with one.flexcdc().connect() as (first, _):
         first.session.begin()
         first.check_place(Place())
         first.put_units([UnitOfWork(uow_id=2, commit_time=None, gsn_hwm=7)])
         first.move(behind)
         following = one.flexcdc()
-        with following.connected() as (second, _), ThreadPoolExecutor(1) as pool:
+        with following.connect() as (second, _), ThreadPoolExecutor(1) as pool:
             settled = pool.submit(following._settled, second)
             with pytest.raises(TimeoutError):
                 settled.result(0.5)

@@ -149,7 +149,7 @@ def test_a_class_that_is_not_there(folder: Path, text: str, why: str) -> None:
         ("NoArgument", {"index": 1}, "has a on_events that does not take one argument"),
         ("Three", {"index": 1}, "has a on_truncate that does not take one or two arguments"),
         ("Generating", {"index": 1}, "async or a generator"),
-        ("Field", {"index": 1}, "has a stop that is no method"),
+        ("Field", {"index": 1}, "has a stop that is not a method"),
     ],
 )
 def test_a_class_that_is_no_consumer(

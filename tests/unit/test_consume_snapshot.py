@@ -80,7 +80,7 @@ def test_it_is_wanted_until_it_is_ready_and_goes_when_it_is_past(tmp_path: Path)
     snapshot.clear()
     assert [path.name for path in snapshot.folder.iterdir()] == ["WANTED.json"]
     assert snapshot.is_wanted
-    assert snapshot.made() is None
+    assert snapshot.load_made() is None
     begin = Position(segment=3, gsn=9, log_id="log")
     made = Made(log_id="small", ordinal=str(2**80), begin=begin)
     snapshot.save_made(made)

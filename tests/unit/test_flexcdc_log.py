@@ -128,7 +128,7 @@ def test_links_that_a_crash_left_are_removed_unread(flex: MemoryFlex) -> None:
 def add(flex: MemoryFlex, table: str) -> TableName:
     """Capture a table that has one column."""
     name = TableName(*table.split("."))
-    with flex.flexcdc().connected() as (_, changelogs):
+    with flex.flexcdc().connect() as (_, changelogs):
         changelogs.refresh()
         changelogs.ensure(relation_named(name), drops=False)
         return changelogs.changelog(name)

@@ -136,7 +136,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(
     ("settings", "said"),
     [
         ({}, "path is missing"),
-        ({"path": "out", "filter": "item"}, "names 'item', which is no table"),
+        ({"path": "out", "filter": "item"}, "names 'item', which is not a table"),
         ({"path": "out", "add_metadata": "maybe"}, "add_metadata is 'maybe'"),
         ({"path": "out", "pth": "x"}, "unknown key pth"),
     ],

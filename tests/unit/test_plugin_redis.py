@@ -130,7 +130,7 @@ def test_a_table_without_a_key_is_refused(server: RedisServer, opened: Open) -> 
 @pytest.mark.parametrize(
     ("keys", "main", "said"),
     [
-        ({"url": "http://host"}, {}, "url is no address"),
+        ({"url": "http://host"}, {}, "url is not an address"),
         ({"url": ""}, {}, "url is missing"),
         ({"timeout": "x"}, {}, "timeout is 'x'"),
         ({}, {"skip_before_update": "true"}, "skip_before_update hides"),

@@ -134,9 +134,9 @@ def test_a_receiver_that_is_not_there(opened: Open, receiver: Receiver) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"url": "ftp://host/"}, "url is no address"),
-        ({"url": "http://"}, "url is no address"),
-        ({"url": "http://host:port/"}, "url is no address"),
+        ({"url": "ftp://host/"}, "url is not an address"),
+        ({"url": "http://"}, "url is not an address"),
+        ({"url": "http://host:port/"}, "url is not an address"),
         ({"secret": ""}, "secret is (missing|empty)"),
         ({"timeout": "0"}, "timeout is '0'"),
         ({"retries": "often"}, "retries is 'often'"),

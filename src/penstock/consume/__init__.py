@@ -1,4 +1,4 @@
-"""The change log as Python: consumers at their own pace, each with its own saved state."""
+"""Change log as Python: consumers at their own pace, each with its own saved state."""
 
 from importlib import import_module
 from typing import Any
@@ -25,6 +25,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "run":  # wires the configuration: above this package, so loaded when asked for
+    if name == "run":  # uses the configuration, a package above this one, so it is loaded on demand
         return import_module("penstock.control.consumer_process").run
     raise AttributeError(f"module 'penstock.consume' has no attribute {name!r}")

@@ -1,6 +1,6 @@
-"""What a consumer of the change log is: the class that users derive theirs from.
+"""Base class of consumers of the change log.
 
-Names and meaning are those of document 002; what is ours is said in each docstring.
+Names and meaning are those of document 002; docstrings mark our own additions with "(ours)".
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TruncateNotHandled(PenstockError):
-    """A table was emptied, and the consumer does not say what it does then. fields: table, gsn."""
+    """A table was emptied, and the consumer does not say what to do then. Fields: table, gsn."""
 
     code = "CN01"
     retry = "operator"
@@ -25,10 +25,13 @@ class TruncateNotHandled(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcType:
-    """One version of a table's shape, told before the first segment that uses it.
+    """One version of a table's shape, passed before the first segment that uses it.
 
-    cache_id: the table's stable id. table: `schema.table`. version: counts up per table.
-    relation: columns, their types, and the key.
+    Attributes:
+        cache_id: the table's stable id.
+        table: `schema.table`.
+        version: counts up per table.
+        relation: columns, their types, and the key.
     """
 
     cache_id: int
@@ -39,7 +42,7 @@ class CdcType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcMapping:
-    """Which table an id and a version stand for: `type_name` is `schema.table`."""
+    """Table of an id and a version: `type_name` is `schema.table`."""
 
     type_id: int
     version: int
@@ -48,7 +51,12 @@ class CdcMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdcCache:
-    """A table that appeared or changed its name or shape. columns, key: names, in order."""
+    """Table that appeared, or changed its name or shape.
+
+    Attributes:
+        columns: names, in order.
+        key: names, in order.
+    """
 
     cache_id: int
     table: str
@@ -58,76 +66,92 @@ class CdcCache:
 
 
 class CdcConsumer:
-    """Derive from it, write `on_events` (or `on_batches`), and name the class in the pipeline file.
+    """Base class: derive from it, write `on_events` (or `on_batches`), and name it in the pipeline
+    file.
 
-    All calls come from one thread. Any exception ends the consumer: nothing is saved, `stop` is
-    called, and the next start goes on behind the saved state. So every event comes at least once;
-    events may come again after a crash, always in order. A consumer that wants each effect exactly
-    once keeps `event.gsn` together with its data and passes over what is not greater.
+    All calls are made from one thread. Any exception ends the consumer: nothing is saved, `stop`
+    is called, and the next start continues after the saved state. So every event is delivered at
+    least once, always in order; after a crash events may be delivered again. A consumer that needs
+    each effect exactly once stores `event.gsn` together with its data and skips events whose gsn
+    is not greater.
     """
 
     def start(self, metrics: MetricRegistry) -> None:
-        """Called once, before anything else. metrics: to export the consumer's own."""
+        """Prepare the consumer. Called once, before anything else.
+
+        Args:
+            metrics: registry for the consumer's own metrics.
+        """
 
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
-        """Take events, as many as wanted; True saves the state: the position behind the last one
-        read. False saves nothing: they come again after a restart, but not before.
+        """Process events, as many as wanted, and return whether to save the state.
 
-        Called again while events remain; at least once per segment, perhaps without any event.
+        True saves the position after the last event read. False saves nothing: the events are
+        delivered again after a restart, but not before. It is called again while events remain,
+        and at least once per segment, perhaps without any event.
         """
         raise NotImplementedError
 
     def on_batches(self, batches: Iterator[Any]) -> bool:
-        """As `on_events`, with one Arrow record batch per table and run (ours).
+        """Process changes like `on_events`, as one Arrow record batch per table and run (ours).
 
         A consumer has either this or `on_events`.
         """
         raise NotImplementedError
 
     def on_mappings(self, mappings: Iterator[CdcMapping]) -> None:
-        """New ids of tables and versions. The iterator must be read to its end."""
+        """Process new ids of tables and versions. The iterator must be read to its end."""
         _drain(mappings)
 
     def on_types(self, types: Iterator[CdcType]) -> None:
-        """New versions of tables' shapes. The iterator must be read to its end."""
+        """Process new versions of tables' shapes. The iterator must be read to its end."""
         _drain(types)
 
     def on_cache_change(self, caches: Iterator[CdcCache]) -> None:
-        """Tables that appeared, or changed. The iterator must be read to its end."""
+        """Process tables that appeared or changed. The iterator must be read to its end."""
         _drain(caches)
 
     def on_cache_destroy(self, caches: Iterator[int]) -> None:
-        """Ids of tables that are not captured any more. The iterator must be read to its end."""
+        """Process ids of tables that are no longer captured. The iterator must be read
+        to its end.
+        """
         _drain(caches)
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """A table was emptied, at this place between the events (ours).
+        """Process that a table was emptied, at this place between the events (ours).
 
-        gsn: of the last change before it, of any table. It may come again after a crash: who keeps
-        `event.gsn` with the data passes over it where that is greater. A class may leave the
-        argument out: `on_truncate(self, table)`. Raises TruncateNotHandled, so that no row stays
+        It may be called again after a crash: a consumer that stores `event.gsn` with its data
+        skips the call if the stored value is greater. A class may leave the argument gsn out:
+        `on_truncate(self, table)`. By default this raises TruncateNotHandled, so that no row stays
         by mistake: override it.
+
+        Args:
+            table: `schema.table`.
+            gsn: number of the last change before it, of any table.
         """
         raise TruncateNotHandled(
             f"{table} was emptied by TRUNCATE, and {type(self).__qualname__} has no on_truncate",
-            hint="Write on_truncate(self, table, gsn) into the class: remove what it has of the "
-            "table, or `pass` where that is not wanted; then start the consumer again: penstock "
+            hint="Write on_truncate(self, table, gsn) into the class: remove the table's rows, or "
+            "`pass` if that is not wanted; then start the consumer again: penstock "
             "consume FILE NAME.",
             table=table,
             gsn=gsn,
         )
 
     def on_reload(self, table: str, gsn: int) -> None:
-        """The events of this table that follow, `resent`, are all of its rows, read anew (ours).
+        """Prepare for all rows of a table: the next events of it, `resent`, were read again
+        (ours).
 
-        gsn: as in `on_truncate`, and may be left out as there.
+        Args:
+            table: `schema.table`.
+            gsn: as in `on_truncate`; a class may leave it out, too.
         """
 
     def stop(self) -> None:
-        """Called once at the end, however it ends."""
+        """Release everything. Called once at the end, after an error, too."""
 
     def alive(self) -> bool:
-        """Whether to go on; asked before each look for new segments."""
+        """Return whether to continue; called before each look for new segments."""
         return True
 
 

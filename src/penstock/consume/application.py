@@ -1,8 +1,9 @@
-"""The consumer application of document 002: gives a consumer every change, and keeps its state.
+"""Consumer application of document 002: it delivers every change to a consumer and keeps its
+state.
 
-Take the lock, load the state, start the consumer; then again and again: look for segments, tell of
-tables, give events, save the position when the consumer says so, remove the links that it is past.
-Any error ends it, with nothing saved. Not here: which class, from which configuration
+It takes the lock, loads the state and starts the consumer. Then it repeats: look for segments,
+pass on tables, deliver events, save the position if the consumer says so, remove the links before
+it. Any error ends it, with nothing saved. Not here: the class and its configuration
 (`penstock.control`).
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import answered, called
+from penstock.consume.calls import call, call_for_answer
 from penstock.consume.classes import takes
 from penstock.consume.lock import take_lock
 from penstock.consume.metadata import Metadata, Takes
@@ -46,7 +47,7 @@ declare(
 )
 
 logger = structlog.get_logger(__name__)
-MOVE_INTERVAL_S = 1.0  # how often a position that moves over other tables' rows is saved
+MOVE_INTERVAL_S = 1.0  # interval for saving a position that moves over other tables' rows
 HELD_WAIT_S = 0.2
 SPIN_WAIT_S = 0.05  # a consumer that took nothing is asked again after this
 
@@ -57,12 +58,15 @@ def _everything(_: TableName) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationOptions:
-    """Settings of a consumer; the names and defaults of document 002.
+    """Settings of a consumer, with the names and defaults of document 002.
 
-    takes: tables that it wants. standby: wait for the lock for as long as it takes (mode passive).
-    reads_open: also what is durable of the segment that is still open. exit_when_done: end when
-    the log is finished (CHANGE.DONE) and read. is_held: asked before each piece; while True nothing
-    is given out. gone: names of tables that are not captured any more.
+    Attributes:
+        takes: returns whether the consumer wants a table.
+        standby: wait for the lock without a limit (mode passive).
+        reads_open: read the durable part of the open segment, too.
+        exit_when_done: end when the log is finished (CHANGE.DONE) and read.
+        is_held: called before each piece; while it returns True nothing is delivered.
+        gone: returns names of tables that are no longer captured.
     """
 
     takes: Takes = _everything
@@ -92,7 +96,18 @@ class Application:
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """directory: the consumer's, with its links. log_directory: where the open segment is."""
+        """Set the directories.
+
+        Args:
+            consumer: the consumer.
+            directory: the consumer's, with its links.
+            log_directory: directory of the open segment.
+            report: the report.
+            options: settings.
+            stop: returns whether to stop.
+            files: the disk.
+            clock: the clock.
+        """
         self._consumer = consumer
         self._directory = directory
         self._log_directory = log_directory
@@ -105,7 +120,7 @@ class Application:
         self._saved: Position | None = None
         self._read: Position | None = None
         self._before: ClosedSegment | None = None
-        self._has_unsaved = False  # events were given out behind the saved position
+        self._has_unsaved = False  # events were delivered after the saved position
         self._moved_s = 0.0
         self._released = -1  # links below this segment are removed
         self._snapshot = Snapshot(directory, files)
@@ -113,13 +128,13 @@ class Application:
         self._is_in_snapshot = False
 
     def run(self) -> None:
-        """Take the lock, give events until stopped, and stop the consumer once.
+        """Take the lock, deliver events until stopped, and stop the consumer once.
 
-        Raises ConsumerLocked, ConsumerStateCorrupt, SegmentsMissed, ConsumerFailed, and what
-        reading the log raises; the saved state is then that of the last True.
+        Raises ConsumerLocked, ConsumerStateCorrupt, SegmentsMissed, ConsumerFailed, and the errors
+        of reading the log; the saved state is then that of the last True.
         """
         with ExitStack() as stack:
-            lock = self._locked()
+            lock = self._take_lock()
             if lock is None:
                 return
             stack.callback(lock.release)
@@ -138,10 +153,10 @@ class Application:
                 files=self._files,
             )
             stack.callback(self._listing.close)
-            self._report.loaded(self._saved)
+            self._report.note_loaded(self._saved)
             self._work()
 
-    def _locked(self) -> Any:
+    def _take_lock(self) -> Any:
         options = self._options
         self._report.mode("passive")
         lock = take_lock(
@@ -155,7 +170,7 @@ class Application:
         return lock
 
     def _forget_temporary(self) -> None:
-        """Remove what a crash left of files that were being replaced."""
+        """Remove left-overs of files that were being replaced at a crash."""
         with contextlib.suppress(FileMissing):
             for name in self._files.listdir(self._state.directory):
                 if name.endswith(".tmp"):
@@ -163,7 +178,7 @@ class Application:
 
     def _work(self) -> None:
         try:
-            called(self._consumer, "start", self._report.own_metrics)
+            call(self._consumer, "start", self._report.own_metrics)
             while not self._stop() and self._is_alive() and not self._round():
                 pass
             self._save_move(force=True)
@@ -171,20 +186,20 @@ class Application:
             if isinstance(error, PenstockError):
                 logger.error("Cdc error", error=error.message, code=error.code)
             with contextlib.suppress(Exception):
-                # The first error is the one that is told.
-                called(self._consumer, "stop")
+                # The first error is reported.
+                call(self._consumer, "stop")
             raise
         logger.info("the consumer is stopped")
-        called(self._consumer, "stop")
+        call(self._consumer, "stop")
 
     def _is_alive(self) -> bool:
-        if called(self._consumer, "alive"):
+        if call(self._consumer, "alive"):
             return True
         logger.warning("the consumer is not alive: it is stopped")
         return False
 
     def _round(self) -> bool:
-        """Look for segments and read them, or wait; whether the log is finished and read."""
+        """Look for segments and read them, or wait; return whether the finished log is read."""
         if not self._may_go_on():
             return False
         is_done = self._options.exit_when_done and load_done(self._log_directory, self._files)
@@ -197,14 +212,14 @@ class Application:
         if is_done and not self._is_in_snapshot and self._read_all(is_done.number_last):
             return True
         if not found:
-            # Not before: events of a table that has gone may still be in the log.
+            # Not before: events of a table that is gone may still be in the log.
             self._tell([], self._options.gone())
-            self._report.shown("waiting")
+            self._report.show_state("waiting")
             self._listing.wait(self._options.check_frequency_ms / 1000)
         return False
 
     def _look(self) -> list[SegmentFile]:
-        """The segments that come next: those of the snapshot, then those of the log."""
+        """Return the next segments: those of the snapshot, then those of the log."""
         made = self._pending
         if made is None:
             saved = None if self._saved is None else self._saved.of_listing
@@ -220,9 +235,9 @@ class Application:
         return self._listing.look(begin, is_pending=self._before is None)
 
     def _may_go_on(self) -> bool:
-        """Wait for as long as the consumer is paused; False when asked to stop."""
+        """Wait while the consumer is paused; return False when asked to stop."""
         while self._options.is_held() and not self._stop():
-            self._report.shown("paused")
+            self._report.show_state("paused")
             self._clock.sleep(HELD_WAIT_S)
         return not self._stop()
 
@@ -236,7 +251,7 @@ class Application:
         except FileMissing:
             if not file.is_open:
                 raise
-            return  # it was closed and removed meanwhile: its link is next
+            return  # it was closed and removed meanwhile: its link follows
         with segment:
             began_s = self._clock.monotonic_s()
             self._begin(segment)
@@ -248,7 +263,7 @@ class Application:
                 self._report.segment_ended(self._clock.monotonic_s() - began_s)
 
     def _begin(self, segment: Segment) -> None:
-        """Check that the segment goes on where the last one ended, and take its place."""
+        """Check that the segment continues where the last one ended, and take its place."""
         self._segment = segment
         if self._before is not None and self._before.number < segment.number:
             check_link(self._before, segment)
@@ -267,7 +282,7 @@ class Application:
     # -- events ------------------------------------------------------------------------------
 
     def _deliver(self, segment: Segment) -> bool:
-        """Give what the segment has behind the position read; False when stopped before its end."""
+        """Deliver the rest of a segment; return False if stopped before its end."""
         was_called = False
         for piece in deliveries_of(
             self._consumer,
@@ -282,7 +297,7 @@ class Application:
                 return False
             if piece.is_empty and not (piece.is_last and segment.is_closed and not was_called):
                 self._read = piece.place(self._place)
-                self._report.moved(self._read)
+                self._report.note_moved(self._read)
                 continue
             was_called = True
             if not self._give(piece, segment):
@@ -295,16 +310,18 @@ class Application:
         return self._read
 
     def _give(self, piece: Delivery, segment: Segment) -> bool:
-        """Call the consumer until the piece is read; False when stopped before."""
+        """Call the consumer until the piece is read; return False if stopped before."""
         while True:
             before = self._place
             point("consume.read.after")
-            is_saved = answered(self._consumer, piece.callback, piece.items)
+            is_saved = call_for_answer(self._consumer, piece.callback, piece.items)
             point("consume.answer.after")
-            is_read = piece.is_read  # first: the place behind the last of a run is the run's end
+            is_read = (
+                piece.is_read
+            )  # first: the place after the last event of a run is the run's end
             self._read = piece.place(before)
             self._has_unsaved = self._has_unsaved or self._read != before
-            self._report.given(self._read, segment)
+            self._report.note_given(self._read, segment)
             if is_saved:
                 self._save(self._read)
             if is_read:
@@ -325,14 +342,16 @@ class Application:
         callback = "on_truncate" if marker.kind is MarkerKind.TRUNCATE else "on_reload"
         for table in marker.tables:
             if self._options.takes(TableName(*table)):
-                # A class may leave the second argument out.
+                # The second argument is optional for a class.
                 arguments = (".".join(table), marker.gsn)
                 count = 2 if takes(getattr(self._consumer, callback), 2) else 1
-                called(self._consumer, callback, *arguments[:count])
+                call(self._consumer, callback, *arguments[:count])
         self._read_marker(place)
 
     def _made_again(self, marker: Marker) -> list[Relation]:
-        """The segment's shapes of tables that have rows behind the marker that says they went."""
+        """Return the segment's shapes of dropped tables that have rows after the marker of the
+        drop.
+        """
         assert self._segment is not None, "it is being read"
         behind = {e.relation_id for e in self._segment.row_frames() if e.gsn_last > marker.gsn}
         relations = [self._segment.relation(number) for number in sorted(behind)]
@@ -344,7 +363,7 @@ class Application:
             self._save(place)
 
     def _save_move(self, *, force: bool) -> None:
-        """Save a position that moved without the consumer, now and then."""
+        """Save a position that moved without the consumer, at intervals."""
         now_s = self._clock.monotonic_s()
         if self._read is None or self._has_unsaved or self._read == self._saved:
             return
@@ -353,12 +372,12 @@ class Application:
             self._save(self._read)
 
     def _save(self, position: Position) -> None:
-        """Save the position, durably, and remove the links below its segment."""
+        """Save the position, durably, and remove the links before its segment."""
         self._has_unsaved = False
         if position != self._saved:
             self._state.save(position)
             self._saved = position
-            self._report.saved(position, self._segment)
+            self._report.note_saved(position, self._segment)
         if self._pending is not None:
             if position.log_id == self._pending.log_id:
                 return  # its numbers are not those of the links

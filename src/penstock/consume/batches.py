@@ -1,7 +1,8 @@
 """Changes of a segment as Arrow record batches, for consumers that want columns.
 
-One batch for each table and run, as the log has it. Tables of one run interleave by gsn, so that a
-consumer of batches sees the changes of each table in order, and those of several only run by run.
+There is one batch for each table and run, as in the log. Tables of one run interleave by gsn, so a
+consumer of batches sees the changes of each table in order, and those of several tables only run
+by run.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from penstock.consume.pieces import (
     FrameGroups,
     Piece,
     Takes,
+    find_reloaded,
     gsn_shift,
     pieces_of,
-    reloaded,
     told_markers,
 )
 from penstock.log.segment import Segment
@@ -35,10 +36,12 @@ _BATCHES_PER_FRAME = 2
 class CdcBatch:
     """Changes of one table, in order.
 
-    batch: as in the log: gsn, trx, op, absent, after, before, and behind them position and
-    commit_time of the transaction (see docs/ckt-format.md). relation: the shape that its rows have.
-    resent: these rows did not change, the table's rows are told anew. ends_run: all changes of
-    the batches that follow come behind those of all batches so far.
+    Attributes:
+        batch: as in the log: gsn, trx, op, absent, after, before, and then position and
+            commit_time of the transaction (see docs/ckt-format.md).
+        relation: the shape of its rows.
+        resent: these rows did not change; the table's rows are sent again.
+        ends_run: all changes of later batches follow those of all batches so far.
     """
 
     relation: Relation
@@ -48,35 +51,36 @@ class CdcBatch:
 
     @property
     def table(self) -> str:
-        """`schema.table`."""
+        """Name of the table, `schema.table`."""
         return self.relation.full_name
 
     @property
     def cache_id(self) -> int:
-        """The table's stable id: it keeps it when it is renamed."""
+        """Stable id of the table: it stays the same when the table is renamed."""
         return self.relation.source_id
 
 
 class BatchReader:
-    """Reads the batches of the tables taken from a segment, frame by frame."""
+    """Reads the batches of the wanted tables from a segment, frame by frame."""
 
     def __init__(self, segment: Segment, takes: Takes) -> None:
-        """Nothing but markers is read before batches are asked for."""
+        """Read only markers: frames are read when batches are requested."""
         self._segment = segment
         names = {totals.id: TableName(totals.schema, totals.name) for totals in segment.tables}
         self._taken = {number: name for number, name in names.items() if takes(name)}
         self.markers = told_markers(segment)
-        # Of all tables, so that what was read is counted alike when other tables are taken.
+        # Of all tables, so that the count stays the same when other tables are wanted.
         self.groups = FrameGroups(
             [entry for entry in segment.entries if entry.kind == FrameKind.ROWS]
         )
 
     def takes(self, entry: FrameEntry) -> bool:
-        """Whether a frame is of a table taken."""
+        """Return whether a frame is of a wanted table."""
         return entry.relation_id in self._taken
 
     def read(self, entry: FrameEntry, after: int, through: int) -> list[CdcBatch | None]:
-        """A frame's rows between these: those read again, and the others; None: no row.
+        """Return a frame's rows between these: rows that were read again, then others; None: no
+        row.
 
         Raises SegmentCorrupt.
         """
@@ -93,8 +97,8 @@ class BatchReader:
         ]
 
     def _resent_count(self, batch: pa.RecordBatch, entry: FrameEntry) -> int:
-        """How many of the first rows are of a reload: a piece begins behind its marker."""
-        trxs = reloaded(self.markers, self._taken[entry.relation_id])
+        """Return how many of the first rows are of a reload: a piece begins after its marker."""
+        trxs = find_reloaded(self.markers, self._taken[entry.relation_id])
         within = [trx for trx in trxs if entry.trx_first <= trx <= entry.trx_last]
         count = 0
         for trx in within:
@@ -115,7 +119,7 @@ class BatchReader:
 
 
 class BatchIterator(Iterator[CdcBatch]):
-    """The batches between two places of a segment, run by run; see Piece."""
+    """Batches between two places of a segment, run by run; see Piece."""
 
     def __init__(
         self, reader: BatchReader, gsn_after: int, gsn_through: int, entries_after: int
@@ -130,17 +134,17 @@ class BatchIterator(Iterator[CdcBatch]):
 
     @property
     def gsn_read(self) -> int:
-        """A row change up to which all were given out."""
+        """Row change up to which all were returned."""
         return self.place_read[0]
 
     @property
     def place_read(self) -> tuple[int, int]:
-        """gsn_read, and how much of the run behind it was given out."""
+        """gsn_read, and how much of the next run was returned."""
         return (self._through, 0) if self._is_drained else self._place
 
     @property
     def is_drained(self) -> bool:
-        """Whether all batches were given out."""
+        """Return whether all batches were returned."""
         if self._ahead is None and not self._is_drained:
             self._ahead = next(self._batches, None)
             self._is_drained = self._ahead is None
@@ -156,7 +160,7 @@ class BatchIterator(Iterator[CdcBatch]):
         return batch
 
     def _walk(self, after: int, skip: int) -> Iterator[tuple[CdcBatch, tuple[int, int]]]:
-        """Every batch with the place behind it."""
+        """Yield every batch with the place after it."""
         groups = self._reader.groups
         for group in groups.between(after, self._through):
             entries = groups.groups[group]
@@ -172,7 +176,7 @@ class BatchIterator(Iterator[CdcBatch]):
     def _run(
         self, entries: list[FrameEntry], after: int, skip: int
     ) -> Iterator[tuple[CdcBatch, int]]:
-        """The batches of a run, each with how many places of it are read then."""
+        """Yield the batches of a run, each with the number of its places that are read then."""
         reader = self._reader
         for number, entry in enumerate(entries):
             count = number * _BATCHES_PER_FRAME
@@ -189,12 +193,16 @@ class BatchIterator(Iterator[CdcBatch]):
 def batches_of(
     segment: Segment, *, takes: Takes, gsn_after: int, entries_after: int = 0
 ) -> Iterator[Piece[BatchIterator]]:
-    """What a segment holds behind a place, in order of its runs; at least one piece.
+    """Yield a segment's batches after a place, in order of its runs, as at least one piece.
 
-    takes: of which tables; the frames of others are not read. gsn_after, entries_after: the place
-    that BatchIterator.place_read told. Markers behind gsn_after itself are in the first piece.
-    Pieces are to be read in turn, while the segment is open; batches may be kept for longer. Raises
-    SegmentCorrupt.
+    Pieces are to be read in turn, while the segment is open; batches may be kept for longer.
+    Markers after gsn_after itself are in the first piece. Raises SegmentCorrupt.
+
+    Args:
+        segment: the segment.
+        takes: returns whether a table is wanted; frames of others are not read.
+        gsn_after: the place, as in BatchIterator.place_read.
+        entries_after: the place, as in BatchIterator.place_read.
     """
     reader = BatchReader(segment, takes)
     return pieces_of(

@@ -1,4 +1,4 @@
-"""Calls into a consumer: what it raises becomes one typed error, and nothing is saved."""
+"""Calls into a consumer: its exceptions become one typed error, and nothing is saved."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ class ConsumerAnswerInvalid(PenstockError):
     retry = "never"
 
 
-def called(consumer: Any, callback: str, *arguments: Any) -> Any:
-    """What the callback returns. Raises ConsumerFailed; errors of ours as they are."""
+def call(consumer: Any, callback: str, *arguments: Any) -> Any:
+    """Return the result of a callback. Raises ConsumerFailed; our own errors pass unchanged."""
     try:
         return getattr(consumer, callback)(*arguments)
     except PenstockError:
         raise  # of the log's reader inside the iterator, or of a table that was emptied
     except (Exception, SystemExit) as error:
-        # sys.exit() in a callback too: a consumer does not end its process, least of all with 0.
+        # sys.exit() in a callback, too: a consumer does not end its process, least of all with 0.
         name = f"{type(consumer).__qualname__}.{callback}"
         logger.exception("Cdc error", callback=name)
         raise ConsumerFailed(
             f"{name} raised {type(error).__name__}: {error}",
             hint="Nothing was saved: the same events come again at the next start. The log file "
-            "has the traceback; mend the class, then start the consumer again: penstock consume "
+            "has the traceback; fix the class, then start the consumer again: penstock consume "
             "FILE NAME.",
             callback=callback,
             exception=type(error).__name__,
         ) from error
 
 
-def answered(consumer: Any, callback: str, *arguments: Any) -> bool:
-    """Whether the callback returned True. Raises ConsumerFailed, ConsumerAnswerInvalid."""
-    answer = called(consumer, callback, *arguments)
+def call_for_answer(consumer: Any, callback: str, *arguments: Any) -> bool:
+    """Return whether the callback returned True. Raises ConsumerFailed, ConsumerAnswerInvalid."""
+    answer = call(consumer, callback, *arguments)
     if answer is not True and answer is not False:
         raise ConsumerAnswerInvalid(
             f"{type(consumer).__qualname__}.{callback} returned {type(answer).__name__}, "
             "not True or False",
-            hint="Return True to save the state behind the last event read, False to save nothing; "
+            hint="Return True to save the state after the last event read, False to save nothing; "
             "then start the consumer again: penstock consume FILE NAME.",
         )
     return answer

@@ -1,4 +1,4 @@
-"""From `class = "module:attribute"` to a consumer: found, checked and made at the start."""
+"""Import, check and construction of a consumer from `class = "module:attribute"`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from penstock.consume.api import CdcConsumer
 from penstock.model import PenstockError
 
 ENTRY_POINTS = "penstock.consumers"
-# How many arguments each callback is called with. Where there are several numbers, a class may
-# take any of them: it is given the most that it takes.
+# Argument counts of each callback. If there are several, a class may take any of them: it is
+# called with the largest that it takes.
 CALLBACKS = {
     "start": (1,),
     "on_events": (1,),
@@ -33,24 +33,28 @@ _COUNTS = {(0,): "no argument", (1,): "one argument", (2, 1): "one or two argume
 
 
 class ConsumerClassNotFound(PenstockError):
-    """What `class` names is not there, or cannot be imported. fields: class."""
+    """The name in `class` does not exist, or cannot be imported. Fields: class."""
 
     code = "CN10"
     retry = "operator"
 
 
 class ConsumerClassInvalid(PenstockError):
-    """What `class` names is no consumer: not the base class, a wrong signature, other options."""
+    """The name in `class` is not a consumer: wrong base class, signature, or options."""
 
     code = "CN11"
     retry = "never"
 
 
 def make_consumer(text: str, options: Mapping[str, Any], *, beside: Path) -> CdcConsumer:
-    """The consumer that `class` and `options` say, checked.
+    """Return the checked consumer of `class` and `options`.
 
-    beside: the folder of the pipeline file, where modules are found first. Raises
-    ConsumerClassNotFound, ConsumerClassInvalid.
+    Raises ConsumerClassNotFound, ConsumerClassInvalid.
+
+    Args:
+        text: the value of `class`.
+        options: arguments of the class.
+        beside: folder of the pipeline file, in which modules are searched first.
     """
     found = _maker(text, options, beside)
     try:
@@ -63,13 +67,13 @@ def make_consumer(text: str, options: Mapping[str, Any], *, beside: Path) -> Cdc
 
 
 def check_class(text: str, options: Mapping[str, Any], *, beside: Path) -> None:
-    """Check what can be known of `class` and `options` without making a consumer.
+    """Check `class` and `options` as far as possible without making a consumer.
 
     Raises ConsumerClassNotFound, ConsumerClassInvalid.
     """
     found = _maker(text, options, beside)
     if not isinstance(found, type):
-        return  # a function that makes one
+        return  # a function that makes a consumer
     if not issubclass(found, CdcConsumer):
         raise _invalid(text, "does not derive from penstock.consume.CdcConsumer")
     for name, counts in CALLBACKS.items():
@@ -80,7 +84,7 @@ def check_class(text: str, options: Mapping[str, Any], *, beside: Path) -> None:
 
 
 def check_consumer(consumer: Any, text: str = "") -> CdcConsumer:
-    """The object itself, which must be a consumer whose callbacks can be called.
+    """Return the object itself, which must be a consumer with callable callbacks.
 
     Raises ConsumerClassInvalid.
     """
@@ -94,7 +98,7 @@ def check_consumer(consumer: Any, text: str = "") -> CdcConsumer:
 
 
 def takes(callback: Any, count: int) -> bool:
-    """Whether a callback can be called with so many arguments."""
+    """Return whether a callback can be called with this number of arguments."""
     try:
         inspect.signature(callback).bind(*[None] * count)
     except TypeError:
@@ -103,8 +107,8 @@ def takes(callback: Any, count: int) -> bool:
 
 
 def _maker(text: str, options: Mapping[str, Any], beside: Path) -> Any:
-    """What is called with the options to make the consumer."""
-    found = _found(text, beside)
+    """Return the callable that makes the consumer from the options."""
+    found = _find(text, beside)
     if not callable(found):
         raise _invalid(text, f"is {type(found).__name__}, not a class")
     try:
@@ -117,9 +121,17 @@ def _maker(text: str, options: Mapping[str, Any], beside: Path) -> Any:
 def _check_callback(
     text: str, name: str, callback: Any, counts: tuple[int, ...], own: int = 0
 ) -> None:
-    """own: how many arguments more it has, before it is bound."""
+    """Check that a callback can be called. Raises ConsumerClassInvalid.
+
+    Args:
+        text: the value of `class`.
+        name: of the callback.
+        callback: the callback.
+        counts: accepted argument counts.
+        own: additional arguments before it is bound.
+    """
     if not callable(callback):
-        raise _invalid(text, f"has a {name} that is no method")
+        raise _invalid(text, f"has a {name} that is not a method")
     if not any(takes(callback, count + own) for count in counts):
         shown = inspect.signature(callback)
         raise _invalid(text, f"has a {name} that does not take {_COUNTS[counts]}: {name}{shown}")
@@ -134,7 +146,7 @@ def _check_kind(text: str, kind: type[CdcConsumer]) -> None:
         raise _invalid(text, f"has {both}")
 
 
-def _found(text: str, beside: Path) -> Any:
+def _find(text: str, beside: Path) -> Any:
     module_name, colon, attribute = text.partition(":")
     if not colon:
         return _entry_point(text)

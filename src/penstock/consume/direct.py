@@ -1,7 +1,7 @@
-"""The consumer application on the directory of a source's node: no change log is between.
+"""Consumer application on the directory of a source's node, without a change log.
 
-The algorithm is that of document 002's utility, its state included, so that both can take turns on
-one directory. Not here: what the directory holds (`ports.direct`, an engine's part).
+The algorithm, including its state, is that of document 002's utility, so both can take turns on
+one directory. Not here: the contents of the directory (`ports.direct`, an engine's part).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from penstock.consume.api import CdcConsumer
-from penstock.consume.calls import answered, called
+from penstock.consume.calls import call, call_for_answer
 from penstock.consume.direct_report import DirectReport
 from penstock.consume.metadata import not_drained
 from penstock.consume.position import SegmentsMissed
@@ -33,7 +33,7 @@ CALLBACKS = {"mappings": "on_mappings", "types": "on_types", "caches": "on_cache
 
 
 class EntryNotRestored(PenstockError):
-    """The saved place is behind the entries of its record. fields: state, passed."""
+    """The saved place is after the entries of its record. Fields: state, passed."""
 
     code = "CN21"
     retry = "operator"
@@ -45,7 +45,11 @@ def _everything(_: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectOptions:
-    """Settings of a consumer; names and defaults as published. takes: of which tables, by name."""
+    """Settings of a consumer, with the published names and defaults.
+
+    Attributes:
+        takes: returns whether a table is wanted, by name.
+    """
 
     takes: Callable[[str], bool] = _everything
     takes_all: bool = True
@@ -67,22 +71,31 @@ class DirectApplication:
         stop: Callable[[], bool] = lambda: False,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """log: the engine's."""
+        """Set the parts.
+
+        Args:
+            consumer: the consumer.
+            log: the engine's.
+            report: the report.
+            options: settings.
+            stop: returns whether to stop.
+            clock: the clock.
+        """
         self._consumer = consumer
         self._log = log
         self._report = report
         self._options = options or DirectOptions()
         self._stop = stop
         self._clock = clock
-        self._listing = DirectListing(log, self._missed, check_past=self._check_past)
+        self._listing = DirectListing(log, self._make_missed, check_past=self._check_past)
         self._told: dict[str, dict[str, Any]] = {}
-        self._unknown: set[str] = set()  # ids of tables whose changes are passed over
+        self._unknown: set[str] = set()  # ids of tables whose changes are skipped
 
     def run(self) -> None:
-        """Take the lock, give events until stopped, and stop the consumer once.
+        """Take the lock, deliver events until stopped, and stop the consumer once.
 
-        Raises SegmentsMissed, EntryNotRestored, MetadataNotDrained, ConsumerFailed, and what the
-        log raises; the saved state is then that of the last True.
+        Raises SegmentsMissed, EntryNotRestored, MetadataNotDrained, ConsumerFailed, and the errors
+        of the log; the saved state is then that of the last True.
         """
         options = self._options
         timeout_ms = None if options.standby else options.lock_timeout_ms
@@ -95,25 +108,25 @@ class DirectApplication:
             self._report.mode("active")
             self._listing.load()
             self._told = {name: self._log.load_told(name) for name in CALLBACKS}
-            self._report.loaded(self._listing.pending)
+            self._report.note_loaded(self._listing.pending)
             self._work()
 
     def _work(self) -> None:
         try:
-            called(self._consumer, "start", self._report.own_metrics)
+            call(self._consumer, "start", self._report.own_metrics)
             while not self._stop() and self._is_alive():
                 self._round()
         except BaseException as error:
             if isinstance(error, PenstockError):
                 logger.error("Cdc error", error=error.message, code=error.code)
             with contextlib.suppress(Exception):
-                called(self._consumer, "stop")  # the first error is the one that is told
+                call(self._consumer, "stop")  # the first error is reported
             raise
         logger.info(self._log.stopping)
-        called(self._consumer, "stop")
+        call(self._consumer, "stop")
 
     def _is_alive(self) -> bool:
-        if called(self._consumer, "alive"):
+        if call(self._consumer, "alive"):
             return True
         logger.warning(self._log.not_alive)
         return False
@@ -134,13 +147,13 @@ class DirectApplication:
             listing.pending = None
         if listing.is_new:
             self._tell_all()
-        self._report.shown("waiting")
+        self._report.show_state("waiting")
         self._wait(self._options.check_frequency_ms / 1000)
 
     def _check_past(self, segments: Sequence[int]) -> None:
         self._log.check_read([self._log.path(one) for one in segments])
 
-    def _missed(self, text: str, last: int, following: int) -> SegmentsMissed:
+    def _make_missed(self, text: str, last: int, following: int) -> SegmentsMissed:
         return SegmentsMissed(
             text,
             hint=self._log.hole_hint,
@@ -150,7 +163,7 @@ class DirectApplication:
         )
 
     def _read(self, segment: int) -> bool:
-        """Read a segment; False when the mode has changed in it, or stopped before its end."""
+        """Read a segment; return False if the mode changed in it, or it was stopped."""
         self._tell_all()
         text = f"Processing WAL segment [segment={self._log.path(segment)}]"
         logger.info(text)
@@ -170,15 +183,15 @@ class DirectApplication:
     # -- events ------------------------------------------------------------------------------
 
     def _deliver(self, segment: int, walk: DirectWalk) -> bool:
-        """Call the consumer until the segment is read; False when stopped before."""
+        """Call the consumer until the segment is read; return False if stopped before."""
         self._restore(segment, walk)
-        events = iter(walk) if self._options.takes_all else self._taken(walk)
+        events = iter(walk) if self._options.takes_all else self._take_events(walk)
         told = 0
         while True:
             before = walk.count
-            is_saved = answered(self._consumer, "on_events", events)
+            is_saved = call_for_answer(self._consumer, "on_events", events)
             point("direct.answer.after")
-            self._report.given(walk.count - before, walk.time_ms)
+            self._report.note_given(walk.count - before, walk.time_ms)
             if is_saved and walk.place is not None:
                 self._save(walk.place)
             is_drained = walk.is_drained
@@ -201,13 +214,13 @@ class DirectApplication:
                 f"Failed to restore entry index [idx={saved.entry}, rec={saved.offset}]: segment "
                 f"{segment} has {passed} entries there",
                 hint="The state is of another directory, or the segment was replaced. Put "
-                "cdc-wal-state.bin back from a copy; without it everything that is there comes "
-                "again.",
+                "cdc-wal-state.bin back from a copy; without it everything in the directory is "
+                "delivered again.",
                 state=list(saved),
                 passed=passed,
             )
 
-    def _taken(self, walk: DirectWalk) -> Iterator[Any]:
+    def _take_events(self, walk: DirectWalk) -> Iterator[Any]:
         takes = self._options.takes
         for event in walk:
             if takes(event.table):
@@ -221,10 +234,10 @@ class DirectApplication:
                 logger.warning(warning)
 
     def _save(self, place: Any) -> None:
-        """Save the place, durably, and remove the segments before it that were read."""
+        """Save the place, durably, and remove the earlier segments that were read."""
         self._log.save_place(LogPlace(*place))
         point("direct.state.after")
-        self._report.saved(place)
+        self._report.note_saved(place)
         self._listing.remove_before(place)
 
     # -- metadata ----------------------------------------------------------------------------
@@ -240,14 +253,14 @@ class DirectApplication:
         new = [one for one in there if known.get(one.key) != one.stamp]
         if new or name == "caches":
             items = (one.read() for one in new)
-            called(self._consumer, CALLBACKS[name], items)
+            call(self._consumer, CALLBACKS[name], items)
             if next(items, None) is not None:
                 raise not_drained(self._consumer, CALLBACKS[name])
             known.update({one.key: one.stamp for one in new})
         gone = sorted(known.keys() - {one.key for one in there}) if name == "caches" else []
         if gone:
             numbers = iter([int(key) for key in gone])
-            called(self._consumer, "on_cache_destroy", numbers)
+            call(self._consumer, "on_cache_destroy", numbers)
             if next(numbers, None) is not None:
                 raise not_drained(self._consumer, "on_cache_destroy")
             for key in gone:

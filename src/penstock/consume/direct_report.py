@@ -1,4 +1,4 @@
-"""What the process of a consumer on a node's directory tells of itself: metrics and status file."""
+"""Report of a consumer's process on a node's directory: metrics and status file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,15 @@ class DirectReport:
         files: Files = REAL_FILES,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """name: of the consumer. directory: of the segments, to be told as CdcDir."""
+        """Create the metrics.
+
+        Args:
+            name: of the consumer.
+            run_directory: directory of the status file.
+            directory: of the segments, reported as CdcDir.
+            files: the disk.
+            clock: the clock.
+        """
         self.metrics = CdcMetrics()
         self.own_metrics = MetricRegistry()
         self._name = name
@@ -38,57 +46,59 @@ class DirectReport:
         self._segment: int | None = None
 
     def mode(self, mode: str) -> None:
-        """active: it has the lock; passive: it waits for it."""
+        """Set the mode: active with the lock, passive while waiting for it."""
         self._mode = mode
         if mode == "active":
             self._write()
 
-    def loaded(self, saved: LogPlace | None) -> None:
-        """The state was loaded."""
+    def note_loaded(self, saved: LogPlace | None) -> None:
+        """Note that the state was loaded."""
         self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
         self.metrics.committed_offset.set(0 if saved is None else saved.offset)
         self._write()
 
     def segment_began(self, segment: int) -> None:
-        """A segment is read from now on."""
+        """Note that a segment is read from now on."""
         self._segment = segment
         self.metrics.current_segment.set(segment)
         self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
 
     def segment_ended(self, seconds: float) -> None:
-        """A segment was read to its end."""
+        """Note that a segment was read to its end."""
         self.metrics.segment_time.observe(seconds * 1000)
 
     def metadata_told(self, seconds: float) -> None:
-        """Callbacks for metadata took so long."""
+        """Note the duration of callbacks for metadata."""
         self.metrics.metadata_time.observe(seconds * 1000)
 
-    def given(self, count: int, time_ms: int) -> None:
-        """The consumer was called, and read so many entries; the last was written at that time."""
+    def note_given(self, count: int, time_ms: int) -> None:
+        """Note that the consumer was called and read `count` entries; the last is from
+        `time_ms`.
+        """
         now_ms = self._clock.now_us() // 1000
         if count:
             self.metrics.events.add(count)
             self.metrics.last_event_time.set(now_ms)
             self.metrics.capture_time.observe(max(0, now_ms - time_ms))
-        self.shown("reading")
+        self.show_state("reading")
 
     def passed_over(self, count: int) -> None:
-        """So many records were met whose changes cannot be read."""
+        """Note the number of records whose changes cannot be read."""
         self.metrics.unreadable.add(count)
 
-    def saved(self, place: LogPlace) -> None:
-        """A place was saved."""
+    def note_saved(self, place: LogPlace) -> None:
+        """Note that a place was saved."""
         self.metrics.committed_segment.set(place.segment)
         self.metrics.committed_offset.set(place.offset)
 
-    def shown(self, state: str) -> None:
-        """Say what it is doing: the file is written when it is time."""
+    def show_state(self, state: str) -> None:
+        """Set the state; the file is written when it is due."""
         self._state = state
         if self._file.due():
             self._write()
 
-    def ended(self, error: dict[str, Any] | None = None) -> None:
-        """The process ends: with this error, or in order. Says nothing where another one works."""
+    def note_end(self, error: dict[str, Any] | None = None) -> None:
+        """Note that the process ends, with or without an error; nothing if another one works."""
         if self._mode == "passive":
             return
         self._state = "failed" if error else "stopped"

@@ -1,7 +1,7 @@
-"""What a consumer does with an event a million times: its key, its row, and the next one.
+"""Hot path of a consumer's events: key, row, and the next event.
 
-Plain twin of the compiled `_event.pyx`, which does the same. Not here: what else an event says
-(`events.py`), and how columns become values (`images.py`).
+Plain twin of the compiled `_event.pyx`, which does the same. Not here: other properties of an
+event (`events.py`), and the conversion of columns to values (`images.py`).
 """
 
 from __future__ import annotations
@@ -19,23 +19,28 @@ try:
     from penstock.consume._event import Row as _Row
 except ModuleNotFoundError as missing:
     if missing.name != "penstock.consume._event":
-        raise  # the kernel is there and broken: never fall back silently
+        raise  # the kernel exists and is broken: never fall back silently
     COMPILED = False
 else:
     COMPILED = True
 
 DELETE = ord("D")
-# An update that changes the key is two events: the row of the old key goes, that of the new comes.
+# An update that changes the key is two events: a delete of the old key's row, an insert of the new.
 WHOLE, GONE, COME = 0, 1, 2
 
 
 class Row(Mapping[str, Any]):
-    """The columns of one row that were sent, by name. Values are made when they are asked for."""
+    """Columns of one row that were sent, by name. Values are made on demand."""
 
     __slots__ = ("_image", "_row")
 
     def __init__(self, image: Image, row: int) -> None:
-        """image: of the frame that the row is in."""
+        """Set the place of the row.
+
+        Args:
+            image: of the frame with the row.
+            row: its place in the frame.
+        """
         self._image = image
         self._row = row
 
@@ -59,24 +64,34 @@ class Row(Mapping[str, Any]):
 
 
 class EventCore:
-    """A row of a frame. half: WHOLE, or which of the two events of a changed key."""
+    """Row of a frame.
+
+    Attributes:
+        half: WHOLE, or which of the two events of a changed key.
+    """
 
     __slots__ = ("frame", "half", "row")
 
     def __init__(self, frame: RowsFrame, row: int, half: int) -> None:
-        """row: its place in the frame."""
+        """Set the place of the row.
+
+        Args:
+            frame: the frame.
+            row: its place in the frame.
+            half: as the attribute.
+        """
         self.frame = frame
         self.row = row
         self.half = half
 
     @property
     def is_gone(self) -> bool:
-        """Whether the row of this key is not there behind the change."""
+        """Return whether the row of this key does not exist after the change."""
         return self.half == GONE or (self.half == WHOLE and self.frame.ops[self.row] == DELETE)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The values of the key's columns; of all columns where the table has no key.
+        """Values of the key's columns; of all columns if the table has no key.
 
         Raises KeyNotSent.
         """
@@ -96,7 +111,7 @@ class EventCore:
 
     @property
     def value(self) -> Mapping[str, Any] | None:
-        """The row behind the change by column, without those that are absent; None: it is gone."""
+        """Row after the change by column, without absent columns; None: it was deleted."""
         return None if self.is_gone else Row(self.frame.after, self.row)
 
 
@@ -105,14 +120,21 @@ More = Callable[[], bool]
 
 
 class Cursor(Iterator[Any]):
-    """Walks over the events of a group of frames, and asks for the next group at its end.
+    """Walks over the events of a group of frames, and requests the next group at its end.
 
-    at: the place of the next event, end: behind the last one. more: sets another group by
-    `begin`; False when there is none.
+    Attributes:
+        at: the place of the next event.
+        end: the place after the last event.
+        more: sets another group by `begin`; returns False if there is none.
     """
 
     def __init__(self, kind: type[EventCore], more: More) -> None:
-        """kind: of the events, made as EventCore is."""
+        """Start without a group.
+
+        Args:
+            kind: class of the events, made as EventCore is.
+            more: as the attribute.
+        """
         self._kind = kind
         self._more = more
         self.begin((), (), (), 0, 0)
@@ -125,7 +147,15 @@ class Cursor(Iterator[Any]):
         at: int,
         end: int,
     ) -> None:
-        """Go on in this group. frames, rows, halves: one of each per event."""
+        """Continue in this group.
+
+        Args:
+            frames: one per event.
+            rows: one per event.
+            halves: one per event.
+            at: the place of the next event.
+            end: the place after the last event.
+        """
         if not 0 <= at <= end <= min(len(frames), len(rows), len(halves)):
             raise ValueError("a cursor outside its group")
         self._frames, self._rows, self._halves = frames, rows, halves
@@ -143,7 +173,7 @@ class Cursor(Iterator[Any]):
 
 
 def event_kernel() -> tuple[type[Cursor], type[EventCore], type[Row]]:
-    """The compiled classes, or the twins when they are not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled classes, or the twins if they are not built or PENSTOCK_PURE=1 is set."""
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _Cursor, _EventCore, _Row
     return Cursor, EventCore, Row

@@ -1,8 +1,8 @@
 """Change events of a segment, one after another, for consumers.
 
 Rows are decoded column by column and only when touched; an event itself is little more than its
-place in a frame. Memory is bounded by the frames of one run. Not here: which segments, and what a
-consumer remembers of them.
+place in a frame. Memory is bounded by the frames of one run. Not here: the choice of segments, and
+a consumer's saved position.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.consume.pieces import (
     FrameGroups,
     Piece,
     Takes,
+    find_reloaded,
     gsn_shift,
     pieces_of,
-    reloaded,
     told_markers,
 )
 from penstock.log.python_values import EPOCH_UTC
@@ -42,8 +42,8 @@ class CdcEvent(EventCore):
     """One change of one row, as a consumer gets it.
 
     An update that changes the key is two events, each with a gsn of its own: first `D` of the old
-    key, with value None, then `I` of the new one. Both have the change's before image. (Of an
-    earlier penstock's log both have one gsn.)
+    key, with value None, then `I` of the new one. Both have the change's before image. (In a log
+    of an earlier penstock both have one gsn.)
     """
 
     __slots__ = ()
@@ -53,72 +53,74 @@ class CdcEvent(EventCore):
 
     @property
     def before(self) -> Mapping[str, Any] | None:
-        """The row before the change, as far as the source sent it; None: it sent none."""
+        """Row before the change, as far as the source sent it; None if it sent none."""
         if not self.frame.has_before[self.row]:
             return None
         return Row(self.frame.before, self.row)
 
     @property
     def absent(self) -> frozenset[str]:
-        """The columns that the source did not send: unchanged in an update, not NULL."""
+        """Columns that the source did not send: unchanged in an update, not NULL."""
         return self.frame.absent(self.row, is_gone=self.is_gone)
 
     @property
     def op(self) -> str:
-        """I, U or D."""
+        """Operation: I, U or D."""
         if self.half:
             return "D" if self.half == GONE else "I"
         return chr(self.frame.ops[self.row])
 
     @property
     def table(self) -> str:
-        """`schema.table`."""
+        """Name of the table, `schema.table`."""
         return self.frame.table
 
     @property
     def cache_id(self) -> int:
-        """The table's stable id: it keeps it when it is renamed."""
+        """Stable id of the table: it stays the same when the table is renamed."""
         return self.frame.cache_id
 
     @property
     def partition(self) -> int:
-        """Which of the logs that the source merges; 0 where there is one."""
+        """Number of the log that the change is from, in a merged log; 0 otherwise."""
         return self.frame.transaction(self.row).origin
 
     @property
     def gsn(self) -> int:
-        """The number of the change in the log; negative for a row of a snapshot."""
+        """Number of the change in the log; negative for a row of a snapshot."""
         return self.frame.number(self.row, is_first_of_two=self.half == GONE)
 
     @property
     def version(self) -> int:
-        """What orders the changes of one key: a later one has the higher version. The gsn."""
+        """Order of the changes of one key: a later one has the higher version. It is the gsn."""
         return self.gsn
 
     @property
     def trx(self) -> int:
-        """The number of its transaction in the log."""
+        """Number of its transaction in the log."""
         return self.frame.trx(self.row)
 
     @property
     def position(self) -> int:
-        """Of the commit in the source, as a number; `penstock log cat` prints it."""
+        """Position of the commit in the source, as a number; `penstock log cat` prints it."""
         return self.frame.transaction(self.row).position
 
     @property
     def commit_time(self) -> datetime.datetime:
-        """When it was committed at the source; UTC."""
+        """Time of the commit at the source; UTC."""
         time_us = self.frame.transaction(self.row).commit_time_us
         return EPOCH_UTC + datetime.timedelta(microseconds=time_us)
 
     @property
     def source_xid(self) -> int | str:
-        """The source's own id of the transaction; 0 or empty where it has none."""
+        """Source's own id of the transaction; 0 or empty if it has none."""
         return self.frame.transaction(self.row).source_id
 
     @property
     def resent(self) -> bool:
-        """Whether the row was read again: it did not change, the table's rows are told anew."""
+        """Return whether the row was read again: it did not change, the table's rows are sent
+        again.
+        """
         return self.frame.resent(self.row)
 
     def __repr__(self) -> str:
@@ -127,9 +129,9 @@ class CdcEvent(EventCore):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Events of frames that interleave, in order: of each its gsn, frame, row and half.
+    """Events of frames that interleave, in order: gsn, frame, row and half of each.
 
-    Gsns as in the segment.
+    Gsns are as in the segment.
     """
 
     gsns: npt.NDArray[np.int64]
@@ -139,10 +141,10 @@ class _Group:
 
 
 class EventReader:
-    """Reads the events of the tables taken from a segment, frame by frame."""
+    """Reads the events of the wanted tables from a segment, frame by frame."""
 
     def __init__(self, segment: Segment, takes: Takes, *, keep_binary: bool) -> None:
-        """Nothing but markers is read before events are asked for."""
+        """Read only markers: frames are read when events are requested."""
         self._segment = segment
         self._keep_binary = keep_binary
         taken = {
@@ -159,41 +161,45 @@ class EventReader:
         self._last: tuple[int, _Group] | None = None
 
     def group(self, place: int) -> _Group:
-        """One of them. Raises SegmentCorrupt."""
+        """Return one group. Raises SegmentCorrupt."""
         if self._last is None or self._last[0] != place:
             self._last = place, self._read(self.groups.groups[place])
         return self._last[1]
 
     def _read(self, entries: list[FrameEntry]) -> _Group:
         transactions = self._segment.transactions
-        for entry in entries:  # now: the file may be closed when an event is asked for its own
+        for (
+            entry
+        ) in entries:  # now: the file may be closed when an event is asked for its transaction
             transactions.load(entry.trx_first, entry.trx_last)
         frames = []
         for entry in entries:
             rows = self._segment.read_rows(entry)
             table = TableName(rows.relation.schema, rows.relation.name)
-            again = reloaded(self.markers, table)
+            again = find_reloaded(self.markers, table)
             frames.append(
                 RowsFrame(
                     rows,
                     transactions,
                     keep_binary=self._keep_binary,
-                    reloaded=again,
+                    find_reloaded=again,
                     gsn_shift=gsn_shift(self._segment),
                     keys_have_two=not self._segment.is_dense,
                 )
             )
-        return _ordered(frames)
+        return _order(frames)
 
 
-def _ordered(frames: list[RowsFrame]) -> _Group:
-    if len(frames) == 1 and not frames[0].moved().any():  # nearly always; the rest is not needed
+def _order(frames: list[RowsFrame]) -> _Group:
+    if (
+        len(frames) == 1 and not frames[0].find_moved().any()
+    ):  # nearly always; the rest is not needed
         count = len(frames[0].gsns)
         return _Group(frames[0].gsns, frames * count, list(range(count)), [WHOLE] * count)
     gsns = np.concatenate([frame.gsns for frame in frames])
     which = np.repeat(np.arange(len(frames)), [len(frame.gsns) for frame in frames])
     rows = np.concatenate([np.arange(len(frame.gsns)) for frame in frames])
-    moved = np.concatenate([frame.moved() for frame in frames])
+    moved = np.concatenate([frame.find_moved() for frame in frames])
     if len(frames) > 1:
         order = np.argsort(gsns, kind="stable")
         gsns, which, rows, moved = gsns[order], which[order], rows[order], moved[order]
@@ -209,7 +215,7 @@ def _ordered(frames: list[RowsFrame]) -> _Group:
 
 
 class EventIterator(Cursor):
-    """The events between two places of a segment, in order; see Piece."""
+    """Events between two places of a segment, in order; see Piece."""
 
     def __init__(
         self, reader: EventReader, gsn_after: int, gsn_through: int, entries_after: int
@@ -225,14 +231,14 @@ class EventIterator(Cursor):
 
     @property
     def gsn_read(self) -> int:
-        """The last row change all of whose events were given out, or need not be."""
+        """Last row change all of whose events were returned, or need not be."""
         return self.place_read[0]
 
     @property
     def place_read(self) -> tuple[int, int]:
-        """gsn_read, and how many events of the next row change were given out.
+        """gsn_read, and how many events of the next row change were returned.
 
-        That is 1 between two events with one gsn; else 0.
+        The second number is 1 between two events with one gsn; otherwise 0.
         """
         if self._is_drained:
             return self._through, 0
@@ -245,11 +251,11 @@ class EventIterator(Cursor):
 
     @property
     def is_drained(self) -> bool:
-        """Whether all events were given out."""
+        """Return whether all events were returned."""
         return not self._has_next()
 
     def _has_next(self) -> bool:
-        """Whether there is one more; goes on to the group that has it."""
+        """Return whether there is one more; move on to its group."""
         while self.at >= self.end and not self._is_drained:
             place = next(self._places, None)
             if place is None:
@@ -278,14 +284,19 @@ def events_of(
     keep_binary: bool,
     entries_after: int = 0,
 ) -> Iterator[Piece[EventIterator]]:
-    """What a segment holds behind a row change, in order; at least one piece.
+    """Yield a segment's events after a row change, in order, as at least one piece.
 
-    takes: of which tables; the frames of others are not read. gsn_after: the last row change that
-    was read, entries_after: how many events of the next one were (see EventIterator.place_read).
-    Markers behind gsn_after itself are in the first piece. keep_binary: values are Arrow scalars,
-    of binary and uuid columns bytes; else plain Python values, as `penstock.read_log` has them.
-    Pieces are to be read in turn, while the segment is open; events may be kept for longer. Raises
-    SegmentCorrupt.
+    Pieces are to be read in turn, while the segment is open; events may be kept for longer.
+    Markers after gsn_after itself are in the first piece. Raises SegmentCorrupt.
+
+    Args:
+        segment: the segment.
+        takes: returns whether a table is wanted; frames of others are not read.
+        gsn_after: the last row change that was read.
+        keep_binary: values are Arrow scalars, of binary and uuid columns bytes; otherwise plain
+            Python values, as in `penstock.read_log`.
+        entries_after: how many events of the next row change were read (see
+            EventIterator.place_read).
     """
     reader = EventReader(segment, takes, keep_binary=keep_binary)
     return pieces_of(

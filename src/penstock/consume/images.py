@@ -1,6 +1,6 @@
-"""The rows of one frame as a consumer sees them: columns that become values when they are touched.
+"""Rows of one frame as a consumer sees them: columns that become values when they are touched.
 
-A column is turned into values once, for all rows of its frame. Not here: which rows come when
+A column is turned into values once, for all rows of its frame. Not here: the order of rows
 (`events.py`).
 """
 
@@ -19,22 +19,23 @@ from penstock.log.python_values import python_values
 from penstock.log.transactions import Transaction, Transactions
 from penstock.model import Column, Op, PenstockError, Rows
 
-_RAW = ("binary", "uuid")  # kept as bytes where values stay as they are in the log
+_RAW = ("binary", "uuid")  # kept as bytes if values stay as they are in the log
 _NONE: frozenset[str] = frozenset()
 
 
 class KeyNotSent(PenstockError):
-    """The source did not send what identifies a row: its key cannot be told."""
+    """The source did not send the values that identify a row, so its key is unknown."""
 
     code = "CN20"
     retry = "operator"
 
 
 class Image:
-    """The after or the before images of a frame, as columns.
+    """After or before images of a frame, as columns.
 
-    loaded: the columns touched so far, by name. absent: which columns of which rows were not sent;
-    None: none.
+    Attributes:
+        loaded: the columns touched so far, by name.
+        absent: columns of rows that were not sent; None: all were sent.
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class Image:
         return name in self._places
 
     def cells(self, name: str) -> Sequence[Any]:
-        """The values of a column, of all rows; meaningless where it was not sent.
+        """Return the values of a column, of all rows; meaningless if it was not sent.
 
-        Raises KeyError for a column that is not there.
+        Raises KeyError for an unknown column.
         """
         found = self.loaded.get(name)
         if found is None:
@@ -62,14 +63,14 @@ class Image:
         return found
 
     def names_of(self, row: int) -> Sequence[str]:
-        """The columns that were sent, in order."""
+        """Return the columns that were sent, in order."""
         if self.absent is None:
             return self._names
         lacking = self.absent.names(row)
         return [name for name in self._names if name not in lacking] if lacking else self._names
 
     def column(self, name: str) -> Any:
-        """A column as Arrow has it."""
+        """Return a column as Arrow has it."""
         return self._struct.field(self._places[name])
 
     def _read(self, place: int) -> Sequence[Any]:
@@ -82,16 +83,21 @@ class Image:
 
 
 class Absent:
-    """Which columns were not sent, of each row of a frame."""
+    """Columns that were not sent, of each row of a frame."""
 
     def __init__(self, masks: list[bytes | None], names: Sequence[str]) -> None:
-        """masks: as in the log."""
+        """Set the masks.
+
+        Args:
+            masks: as in the log.
+            names: of all columns.
+        """
         self._masks = masks
         self._names = names
         self._known: dict[bytes | None, frozenset[str]] = {None: _NONE}
 
     def names(self, row: int) -> frozenset[str]:
-        """Their names."""
+        """Return the names of the columns that were not sent with a row."""
         mask = self._masks[row]
         found = self._known.get(mask)
         if found is None:
@@ -100,10 +106,13 @@ class Absent:
 
 
 class RowsFrame:
-    """One rows frame of a segment, and what its events have in common.
+    """One rows frame of a segment, with the common facts of its events.
 
-    ops: the ASCII letter of each row. has_before: which rows have a before image. old_keys,
-    new_keys: of each row in front of the change and behind it; None until they are loaded.
+    Attributes:
+        ops: the ASCII letter of each row.
+        has_before: flags of the rows with a before image.
+        old_keys: of each row before the change; None until they are loaded.
+        new_keys: of each row after the change; None until they are loaded.
     """
 
     def __init__(
@@ -116,11 +125,17 @@ class RowsFrame:
         gsn_shift: int = 0,
         keys_have_two: bool = False,
     ) -> None:
-        """transactions: of its segment, those of these rows read already.
+        """Prepare the columns.
 
-        reloaded: for each transaction that has this table anew, the gsn behind which its rows are.
-        gsn_shift: by how much numbers are lower than they stand in the segment. keys_have_two: an
-        update that changed its key has two numbers, of which the second is the row's.
+        Args:
+            rows: the rows.
+            transactions: of its segment; those of these rows are loaded.
+            keep_binary: keep values as in the log.
+            reloaded: for each transaction that sends this table again, the gsn after which its
+                rows are.
+            gsn_shift: how much lower numbers are than in the segment.
+            keys_have_two: an update that changed its key has two numbers, of which the second is
+                the row's.
         """
         self.keys_have_two = keys_have_two
         self.gsn_shift = gsn_shift
@@ -148,15 +163,20 @@ class RowsFrame:
         self._found: tuple[int, Transaction | None] = (0, None)
 
     def trx(self, row: int) -> int:
-        """The number of a row's transaction."""
+        """Return the number of a row's transaction."""
         return int(self._batch.column("trx")[row].as_py())
 
     def number(self, row: int, *, is_first_of_two: bool) -> int:
-        """A row's number; is_first_of_two: that of the old key's row, which goes."""
+        """Return a row's number.
+
+        Args:
+            row: the row.
+            is_first_of_two: return the number of the old key's row, which is deleted.
+        """
         return int(self.gsns[row]) - self.gsn_shift - (is_first_of_two and self.keys_have_two)
 
-    def moved(self) -> npt.NDArray[np.bool_]:
-        """Which rows are updates that changed the key."""
+    def find_moved(self) -> npt.NDArray[np.bool_]:
+        """Return flags of the rows that are updates that changed the key."""
         count = self._batch.num_rows
         none = np.zeros(count, np.bool_)
         if not self._has_old_keys or not self.has_before.any():
@@ -174,7 +194,7 @@ class RowsFrame:
         return moved
 
     def load_old_keys(self) -> list[tuple[Any, ...] | None]:
-        """The keys of the rows before their changes; None where they were not sent."""
+        """Return the keys of the rows before their changes; None if they were not sent."""
         keys: list[tuple[Any, ...] | None] = [None] * self._batch.num_rows
         if self._has_old_keys:
             keys = list(zip(*map(self.before.cells, self._key), strict=True))
@@ -184,7 +204,7 @@ class RowsFrame:
         return keys
 
     def load_new_keys(self) -> list[tuple[Any, ...] | None]:
-        """The keys of the rows behind their changes; None where they were not sent."""
+        """Return the keys of the rows after their changes; None if they were not sent."""
         keys: list[tuple[Any, ...] | None]
         keys = list(zip(*map(self.after.cells, self._key), strict=True))
         absent = self.after.absent
@@ -196,7 +216,7 @@ class RowsFrame:
         return keys
 
     def _unchanged_key(self, row: int, lacking: frozenset[str]) -> tuple[Any, ...] | None:
-        """A key some of whose columns were not sent: they are as they were before."""
+        """Return a key with columns that were not sent: they have their previous values."""
         if not self.has_before[row] or not all(n in self.before for n in lacking & {*self._key}):
             return None
         return tuple(
@@ -204,7 +224,7 @@ class RowsFrame:
         )
 
     def key_not_sent(self) -> KeyNotSent:
-        """The error for a key that cannot be told."""
+        """Return the error: the source did not send the row's key."""
         return KeyNotSent(
             f"the log holds a change of {self.table} without the values that identify its row",
             hint=f"Have the source send whole keys of {self.table} (replica identity, "
@@ -213,13 +233,18 @@ class RowsFrame:
         )
 
     def absent(self, row: int, *, is_gone: bool) -> frozenset[str]:
-        """The columns that were not sent; is_gone: of the row that is gone."""
+        """Return the columns that were not sent.
+
+        Args:
+            row: the row.
+            is_gone: the row was deleted.
+        """
         if is_gone:
             return self._not_before
         return _NONE if self.after.absent is None else self.after.absent.names(row)
 
     def transaction(self, row: int) -> Transaction:
-        """The transaction of a row."""
+        """Return the transaction of a row."""
         number = self.trx(row)
         if self._found[0] != number:
             self._found = (number, self._transactions.find(number))
@@ -228,13 +253,13 @@ class RowsFrame:
         return found
 
     def resent(self, row: int) -> bool:
-        """Whether the row was read again, behind a RELOAD marker."""
+        """Return whether the row was read again, after a RELOAD marker."""
         begins = self._reloaded.get(self.trx(row)) if self._reloaded else None
         return begins is not None and int(self.gsns[row]) > begins
 
 
 def _differ(one: Any, other: Any) -> npt.NDArray[np.bool_]:
-    """Where two columns have another value; NULL is like NULL, NaN like NaN."""
+    """Return where two columns have different values; NULL equals NULL, NaN equals NaN."""
     if pa.types.is_floating(one.type):
         kind = pa.int64() if one.type == pa.float64() else pa.int32()
         one, other = (pc.add(each, pa.scalar(0, each.type)).view(kind) for each in (one, other))

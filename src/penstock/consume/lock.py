@@ -1,4 +1,4 @@
-"""The lock of a consumer's directory: one process at a time delivers its events."""
+"""Lock of a consumer's directory: one process at a time delivers its events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = structlog.get_logger(__name__)
 
 
 class ConsumerLocked(PenstockError):
-    """Another process has the lock of a consumer's directory. fields: path, holder_pid."""
+    """Another process has the lock of a consumer's directory. Fields: path, holder_pid."""
 
     code = "CN07"
     retry = "backoff"
@@ -32,9 +32,16 @@ def take_lock(
     files: Files = REAL_FILES,
     clock: Clock = REAL_CLOCK,
 ) -> Lock | None:
-    """Take the lock of a consumer, waiting at most so long; None when asked to stop meanwhile.
+    """Take the lock of a consumer; return None when asked to stop meanwhile.
 
-    timeout_s: None waits for as long as it takes. Raises ConsumerLocked.
+    Raises ConsumerLocked.
+
+    Args:
+        directory: the consumer's.
+        timeout_s: maximum wait; None waits without a limit.
+        stop: returns whether to stop.
+        files: the disk.
+        clock: the clock.
     """
     began_s = clock.monotonic_s()
     while not stop():

@@ -1,4 +1,4 @@
-"""`penstock delete-lost-segment-links`: a consumer goes on behind a hole in its links."""
+"""`penstock delete-lost-segment-links`: let a consumer continue after a gap in its links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.model import PenstockError
 
 
 class LostLinksLocked(PenstockError):
-    """The consumer whose links should be removed runs. fields: consumer, holder_pid."""
+    """The consumer whose links should be removed is running. Fields: consumer, holder_pid."""
 
     code = "CN14"
     retry = "operator"
@@ -27,10 +27,11 @@ class LostLinksLocked(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """What was lost to one consumer.
+    """Segments lost to one consumer.
 
-    segments: numbers of the links that were removed, oldest first. is_found: whether there was a
-    hole; also without links before it, behind the saved state.
+    Attributes:
+        segments: numbers of the links that were removed, oldest first.
+        is_found: there was a gap; a gap directly after the saved state has no links before it.
     """
 
     consumer: str
@@ -39,7 +40,7 @@ class Lost:
 
     @property
     def message(self) -> str:
-        """What was found, in words."""
+        """Result in words."""
         if not self.is_found:
             return "no segment is missing: nothing was deleted"
         return (
@@ -49,10 +50,10 @@ class Lost:
 
 
 def delete_lost_links(place: LogPlace, name: str) -> Lost:
-    """Remove every link below the last hole, and with a hole the saved state.
+    """Remove every link before the last gap, and with a gap the saved state.
 
-    Where the log itself is further than the consumer's next link, its links were skipped up to now:
-    all go, and it begins with the next one. Raises LostLinksLocked, ConsumerStateCorrupt, and
+    If the log is further than the consumer's next link, its links were skipped up to now: all are
+    removed, and it begins with the next one. Raises LostLinksLocked, ConsumerStateCorrupt, and
     ConsumerOfOtherLog for a state or links of another log; then nothing is changed.
     """
     directory, files = place.consumers / name, place.files
@@ -74,7 +75,7 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
             links.release(
                 directory,
                 through=rest[-1].number,
-                log_id="",  # they are lost, whatever they were
+                log_id="",  # they are lost, whichever log they belong to
                 extension=place.extension,
                 files=files,
             )
@@ -88,19 +89,20 @@ def delete_lost_links(place: LogPlace, name: str) -> Lost:
 
 
 def _is_skipped_at_end(place: LogPlace, name: str) -> bool:
-    """Whether a segment behind the last link was closed without a link."""
+    """Return whether a segment after the last link was closed without a link."""
     directory = place.consumers / name
     if not links.is_linking(directory, place.files):
-        return False  # disabled: what it has can still be read
+        return False  # disabled: its links can still be read
     durable = read_durable(place.log, place.files)
     found = list_segments(directory, place.extension, place.files)
     return durable is not None and bool(found) and durable.number > found[-1].number + 1
 
 
 def _is_behind_saved(place: LogPlace, name: str) -> bool:
-    """Return whether what comes next does not follow the saved state.
+    """Return whether the next segment does not follow the saved state.
 
-    The consumer's own check says so: what it would refuse is fixed here.
+    It uses the consumer's own check, so exactly the states that the consumer refuses are repaired
+    here.
     """
     with _opened_listing(place, name) as (listing, saved):
         try:
@@ -111,7 +113,7 @@ def _is_behind_saved(place: LogPlace, name: str) -> bool:
 
 
 def _check_log(place: LogPlace, name: str) -> None:
-    """Check that the saved state belongs to the log that is there. Raises ConsumerOfOtherLog."""
+    """Check that the saved state belongs to this log. Raises ConsumerOfOtherLog."""
     with _opened_listing(place, name) as (listing, saved):
         listing.check_log(saved)
 

@@ -1,7 +1,7 @@
-"""What a consumer is told of tables before the events that need it.
+"""Metadata of tables for a consumer, passed before the events that need it.
 
-In this order: mappings, types, tables that appeared or changed, tables that are gone. What was told
-is saved after each callback, so that it is told once; after a crash perhaps again.
+The order is: mappings, types, tables that appeared or changed, tables that are gone. The state is
+saved after each callback, so each is called once; after a crash perhaps again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.consume.api import CdcCache, CdcConsumer, CdcMapping, CdcType
-from penstock.consume.calls import called
+from penstock.consume.calls import call
 from penstock.consume.position import CACHES_FILE, MAPPINGS_FILE, TYPES_FILE, ConsumerState, Known
 from penstock.model import PenstockError, Relation, TableName
 
-GONE = "gone"  # behind version and name, in the file of tables
+GONE = "gone"  # after version and name, in the file of tables
 Takes = Callable[[TableName], bool]
 
 
@@ -26,10 +26,16 @@ class MetadataNotDrained(PenstockError):
 
 
 class Metadata:
-    """Tells one consumer of tables, and remembers what it was told."""
+    """Passes metadata of tables to one consumer, and remembers it."""
 
     def __init__(self, consumer: CdcConsumer, state: ConsumerState, takes: Takes) -> None:
-        """takes: tables that the consumer wants. Raises ConsumerStateCorrupt."""
+        """Load the files. Raises ConsumerStateCorrupt.
+
+        Args:
+            consumer: the consumer.
+            state: its state.
+            takes: returns whether the consumer wants a table.
+        """
         self._consumer = consumer
         self._state = state
         self._takes = takes
@@ -38,10 +44,13 @@ class Metadata:
         self._caches: dict[str, list[Any]] = state.load_known(CACHES_FILE).told
 
     def tell(self, relations: Iterable[Relation], gone: Iterable[str] = ()) -> bool:
-        """Tell what is new among these shapes; whether there was anything.
+        """Pass on news among these shapes; return whether there was any.
 
-        gone: names, `schema.table`, of tables that are not captured any more. Raises
-        MetadataNotDrained, ConsumerFailed.
+        Raises MetadataNotDrained, ConsumerFailed.
+
+        Args:
+            relations: the shapes.
+            gone: names, `schema.table`, of tables that are no longer captured.
         """
         wanted = [one for one in relations if self._takes(TableName(one.schema, one.name))]
         told = self._tell_mappings(wanted)
@@ -50,10 +59,12 @@ class Metadata:
         return self._tell_gone(frozenset(gone)) or told
 
     def tell_dropped(self, names: Iterable[str], made_again: Iterable[Relation]) -> bool:
-        """Tell that tables were dropped, and those that were made again under their names."""
+        """Pass on that tables were dropped, and the tables that were created again with their
+        names.
+        """
         told = self._tell_gone(frozenset(names))
         for one in made_again:
-            self._caches.pop(str(one.source_id), None)  # also if it has the shape of before
+            self._caches.pop(str(one.source_id), None)  # even if it has the previous shape
         return self.tell(made_again) or told
 
     def _tell_mappings(self, relations: list[Relation]) -> bool:
@@ -68,7 +79,7 @@ class Metadata:
             for one in new
         ]
         self._mappings |= {str(one.source_id): [one.version, one.full_name] for one in new}
-        return self._told("on_mappings", items, MAPPINGS_FILE, self._mappings)
+        return self._tell_items("on_mappings", items, MAPPINGS_FILE, self._mappings)
 
     def _tell_types(self, relations: list[Relation]) -> bool:
         new = [one for one in relations if self._types.get(str(one.source_id), 0) < one.version]
@@ -77,7 +88,7 @@ class Metadata:
             for one in new
         ]
         self._types |= {str(one.source_id): one.version for one in new}
-        return self._told("on_types", items, TYPES_FILE, self._types)
+        return self._tell_items("on_types", items, TYPES_FILE, self._types)
 
     def _tell_caches(self, relations: list[Relation]) -> bool:
         new = {}
@@ -87,21 +98,23 @@ class Metadata:
                 new[str(one.source_id)] = (known, one)
         items = [_cache(one) for _, one in new.values()]
         self._caches |= {number: known for number, (known, _) in new.items()}
-        return self._told("on_cache_change", items, CACHES_FILE, self._caches)
+        return self._tell_items("on_cache_change", items, CACHES_FILE, self._caches)
 
     def _tell_gone(self, names: frozenset[str]) -> bool:
         known = self._caches.items()
         numbers = [n for n, told in known if told[1] in names and told[-1] != GONE]
         for number in numbers:
-            self._caches[number].append(GONE)  # its last shape does not come back as a new one
+            self._caches[number].append(GONE)  # its last shape is not passed on as a new one
         items = [int(number) for number in numbers]
-        return self._told("on_cache_destroy", items, CACHES_FILE, self._caches)
+        return self._tell_items("on_cache_destroy", items, CACHES_FILE, self._caches)
 
-    def _told(self, callback: str, items: list[Any], file: str, told: Mapping[str, Any]) -> bool:
+    def _tell_items(
+        self, callback: str, items: list[Any], file: str, told: Mapping[str, Any]
+    ) -> bool:
         if not items:
             return False
         rest: Iterator[Any] = iter(items)
-        called(self._consumer, callback, rest)
+        call(self._consumer, callback, rest)
         if next(rest, None) is not None:
             raise not_drained(self._consumer, callback)
         self._state.save_known(file, Known(told=dict(told)))
@@ -117,11 +130,11 @@ _NOT_DRAINED = {
 
 
 def not_drained(consumer: CdcConsumer, callback: str) -> MetadataNotDrained:
-    """The error for a callback that has not read its iterator to the end."""
+    """Return the error for a callback that has not read its iterator to the end."""
     return MetadataNotDrained(
         _NOT_DRAINED[callback],
-        hint=f"Read the iterator of {type(consumer).__qualname__}.{callback} to its end, also what "
-        "is not needed of it; then start the consumer again: penstock consume FILE NAME.",
+        hint=f"Read the iterator of {type(consumer).__qualname__}.{callback} to its end, including "
+        "items that are not needed; then start the consumer again: penstock consume FILE NAME.",
         callback=callback,
     )
 

@@ -1,7 +1,7 @@
 """Metrics of a consumer: those that document 002 names, and the consumer's own.
 
-Kept in memory and written into the consumer's status file, from which the web interface exports
-them. Times are in milliseconds here, as published; the page for Prometheus has seconds.
+They are kept in memory and written into the consumer's status file, from which the web interface
+exports them. Times are in milliseconds here, as published; the page for Prometheus has seconds.
 """
 
 from __future__ import annotations
@@ -17,41 +17,51 @@ SEGMENT_BOUNDS_MS = (25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000)
 
 
 class Metric:
-    """A number that is set, added to, or asked for."""
+    """Number that is set, added to, or computed on demand."""
 
     kind = "gauge"
 
     def __init__(self, help_text: str, value: Callable[[], float] | None = None) -> None:
-        """value: asked whenever the metrics are written; None: what was set."""
+        """Start at 0.
+
+        Args:
+            help_text: description.
+            value: called whenever the metrics are written; None: the value that was set.
+        """
         self.help_text = help_text
         self.value: float = 0
         self._asked = value
 
     def set(self, value: float) -> None:
-        """Replace it."""
+        """Replace the value."""
         self.value = value
 
     def add(self, value: float = 1) -> None:
-        """Add to it."""
+        """Add to the value."""
         self.value += value
 
     def as_dict(self) -> dict[str, Any]:
-        """As the status file has it."""
+        """Return the metric as the status file has it."""
         value = self.value if self._asked is None else self._asked()
         return {"kind": self.kind, "help": self.help_text, "value": value}
 
 
 class Counter(Metric):
-    """A number that only grows."""
+    """Number that only grows."""
 
     kind = "counter"
 
 
 class Histogram:
-    """How many values were at or below each bound."""
+    """Counts of values at or below each bound."""
 
     def __init__(self, help_text: str, bounds: Sequence[float]) -> None:
-        """bounds: rising."""
+        """Start empty.
+
+        Args:
+            help_text: description.
+            bounds: rising.
+        """
         self.help_text = help_text
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
@@ -63,7 +73,7 @@ class Histogram:
         self.total += value
 
     def as_dict(self) -> dict[str, Any]:
-        """As the status file has it; counts per bucket, the last one above all bounds."""
+        """Return the histogram as the status file has it; the last count is above all bounds."""
         return {
             "kind": "histogram",
             "help": self.help_text,
@@ -77,25 +87,37 @@ _Kind = TypeVar("_Kind", Metric, Counter, Histogram)
 
 
 class MetricRegistry:
-    """Where a consumer makes metrics of its own, in `start`. A name is made once.
+    """Registry in which a consumer makes its own metrics, in `start`; names are unique.
 
-    Names should be of letters, digits and _; Prometheus gets them with a prefix.
+    Names should consist of letters, digits and _; Prometheus gets them with a prefix.
     """
 
     def __init__(self) -> None:
-        """None yet."""
+        """Start empty."""
         self._metrics: dict[str, Metric | Histogram] = {}
 
     def gauge(self, name: str, text: str = "", value: Callable[[], float] | None = None) -> Metric:
-        """A number that may fall; value: called whenever it is exported."""
+        """Make a number that may fall.
+
+        Args:
+            name: the name.
+            text: description.
+            value: called whenever it is exported.
+        """
         return self._add(name, Metric(text, value))
 
     def counter(self, name: str, text: str = "") -> Counter:
-        """A number that only grows."""
+        """Make a number that only grows."""
         return self._add(name, Counter(text))
 
     def histogram(self, name: str, bounds: Sequence[float], text: str = "") -> Histogram:
-        """Values by size; bounds: rising."""
+        """Make a histogram.
+
+        Args:
+            name: the name.
+            bounds: rising.
+            text: description.
+        """
         return self._add(name, Histogram(text, bounds))
 
     def _add(self, name: str, metric: _Kind) -> _Kind:
@@ -107,15 +129,15 @@ class MetricRegistry:
         return metric
 
     def as_dict(self) -> dict[str, Any]:
-        """Every metric by its name."""
+        """Return every metric by its name."""
         return {name: metric.as_dict() for name, metric in self._metrics.items()}
 
 
 class CdcMetrics:
-    """The metrics with published names, of one consumer; and UnreadableRecords, our own."""
+    """Metrics with published names, of one consumer; and UnreadableRecords, our own."""
 
     def __init__(self) -> None:
-        """All zero."""
+        """Start at zero."""
         self.registry = MetricRegistry()
         gauge, histogram = self.registry.gauge, self.registry.histogram
         self.current_segment = gauge("CurrentSegmentIndex", "Segment that is read.")

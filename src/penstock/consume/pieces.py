@@ -1,6 +1,6 @@
-"""A segment cut into pieces where tables are emptied or dropped, and which frames belong together.
+"""Pieces of a segment, cut where tables are emptied or dropped, and groups of frames.
 
-For events (`events.py`) and batches (`batches.py`) alike.
+Events (`events.py`) and batches (`batches.py`) share this module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.log.change_tables import EMPTYING
 from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, TableName
 
-TOLD = (*EMPTYING, MarkerKind.DDL)  # kinds of markers that consumers hear of
+TOLD = (*EMPTYING, MarkerKind.DDL)  # kinds of markers that consumers get
 SNAPSHOT_KEY = "snapshot"  # in the source of a segment's header
 SNAPSHOT_SHIFT = 2**62
 
@@ -23,21 +23,21 @@ Takes = Callable[[TableName], bool]
 
 
 class Reading(Protocol):
-    """An iterator that knows how far it was read."""
+    """Iterator that knows how far it was read."""
 
     @property
     def gsn_read(self) -> int:
-        """The last row change that was given out whole, or need not be."""
+        """Last row change that was returned whole, or need not be."""
         ...
 
     @property
     def place_read(self) -> tuple[int, int]:
-        """gsn_read, and how much of what follows was given out: gsn_after and entries_after."""
+        """gsn_read, and how much of the rest was returned: gsn_after and entries_after."""
         ...
 
     @property
     def is_drained(self) -> bool:
-        """Whether there is nothing more; may read on to find out."""
+        """Return whether there is nothing more; may read ahead to find out."""
         ...
 
 
@@ -46,10 +46,12 @@ _Events = TypeVar("_Events", bound=Reading)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece(Generic[_Events]):
-    """What lies between two places where a table is emptied or dropped.
+    """Part of a segment between two places where a table is emptied or dropped.
 
-    markers_before: TRUNCATE, RELOAD and DDL markers that come before the events, in order; of all
-    tables. gsn_end: the row change up to which everything is read when the events are.
+    Attributes:
+        markers_before: TRUNCATE, RELOAD and DDL markers before the events, in order; of all
+            tables.
+        gsn_end: the row change up to which everything is read once the events are read.
     """
 
     markers_before: tuple[Marker, ...]
@@ -58,20 +60,20 @@ class Piece(Generic[_Events]):
 
 
 def gsn_shift(segment: Segment) -> int:
-    """By how much events have lower numbers: rows of a snapshot are older than every change."""
+    """Return how much lower the events' numbers are: rows of a snapshot are older than every
+    change.
+    """
     return SNAPSHOT_SHIFT if SNAPSHOT_KEY in segment.header.source else 0
 
 
 def told_markers(segment: Segment) -> list[Marker]:
-    """The markers that consumers are told, in order: of all tables, so that counting needs no
-    filter.
-    """
+    """Return the markers for consumers, in order: of all tables, so counting needs no filter."""
     markers = sorted(segment.markers(), key=lambda marker: marker.gsn)
     return [marker for marker in markers if marker.kind in TOLD]
 
 
-def reloaded(markers: Sequence[Marker], table: TableName) -> dict[int, int]:
-    """The transactions that have a table anew, each with the gsn behind which its rows are."""
+def find_reloaded(markers: Sequence[Marker], table: TableName) -> dict[int, int]:
+    """Return the transactions that send a table again, each with the gsn before its rows."""
     return {
         marker.trx: marker.gsn
         for marker in markers
@@ -87,7 +89,15 @@ def pieces_of(
     gsn_after: int,
     entries_after: int,
 ) -> Iterator[Piece[_Events]]:
-    """The pieces behind a place, at least one. make: of gsn_after, gsn_through, entries_after."""
+    """Yield the pieces after a place, at least one.
+
+    Args:
+        segment: the segment.
+        markers: of the segment.
+        make: makes the iterator from gsn_after, gsn_through, entries_after.
+        gsn_after: the place.
+        entries_after: the place.
+    """
     after = max(gsn_after, segment.start.gsn)
     left = [marker for marker in markers if marker.gsn >= after]
     while True:
@@ -105,7 +115,11 @@ class FrameGroups:
     """Rows frames by rising gsn, in groups that do not overlap."""
 
     def __init__(self, entries: Sequence[FrameEntry]) -> None:
-        """entries: in any order."""
+        """Group the frames.
+
+        Args:
+            entries: in any order.
+        """
         self.groups: list[list[FrameEntry]] = []
         self._firsts: list[int] = []
         self._lasts: list[int] = []
@@ -119,5 +133,5 @@ class FrameGroups:
                 self._lasts.append(entry.gsn_last)
 
     def between(self, gsn_after: int, gsn_through: int) -> range:
-        """The groups with rows behind the one and up to the other."""
+        """Return the groups with rows after gsn_after and up to gsn_through."""
         return range(bisect_right(self._lasts, gsn_after), bisect_right(self._firsts, gsn_through))

@@ -1,6 +1,6 @@
-"""What a consumer remembers: the saved position and the tables it was told of.
+"""Saved state of a consumer: its position and the tables that it was told of.
 
-Each file is replaced whole, and synced, so that a crash leaves the old or the new one.
+Each file is replaced as a whole, and synced, so a crash leaves the old or the new one.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ _Kind = TypeVar("_Kind")
 
 
 class ConsumerStateCorrupt(PenstockError):
-    """A state file of a consumer does not hold what was written to it. fields: path."""
+    """A state file of a consumer does not hold what was written to it. Fields: path."""
 
     code = "CN02"
     retry = "operator"
 
 
 class ConsumerOfOtherLog(StateOfOtherLog):
-    """A consumer's state belongs to another change log. fields: place, expected, actual."""
+    """A consumer's state belongs to another change log. Fields: place, expected, actual."""
 
     code = "CN03"
 
 
 class SegmentsMissed(PenstockError):
-    """A consumer's links have a hole: changes are lost to it. fields: consumer, last, next."""
+    """A consumer's links have a gap: changes are lost to it. Fields: consumer, last, next."""
 
     code = "CN08"
     retry = "operator"
 
 
 def reader_errors(directory: Path) -> ReaderErrors:
-    """Return what the consumer of a directory says when it cannot go on."""
+    """Return the errors for the consumer of a directory that cannot continue."""
     name = directory.name
 
     def make_missed(text: str, last: int, following: int) -> SegmentsMissed:
         return SegmentsMissed(
             text,
-            hint=f"Go on behind the hole: penstock delete-lost-segment-links FILE --consumer {name}"
-            "; then fill it: penstock resend FILE --tables with the tables that matter.",
+            hint="Continue after the gap: penstock delete-lost-segment-links FILE --consumer "
+            f"{name}; then fill it: penstock resend FILE --tables with the tables that matter.",
             consumer=name,
             last=last,
             next=following,
@@ -68,21 +68,23 @@ def reader_errors(directory: Path) -> ReaderErrors:
         missed=make_missed,
         other_log=ConsumerOfOtherLog,
         state=f"the saved state in {directory / _STATE / POSITION_FILE}",
-        begin_anew="The log was created anew, or the state comes from another pipeline. Let the "
-        f"consumer begin anew: penstock consumers remove FILE {name} --yes, then "
+        begin_anew="The log was created again, or the state is from another pipeline. Let the "
+        f"consumer begin again: penstock consumers remove FILE {name} --yes, then "
         f"penstock consumers add FILE {name}.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in a log: behind row `gsn` of `segment`, and behind what else is read there.
+    """Place in a log: after row `gsn` of `segment`, and after the entries that are read there.
 
-    markers: how many of the segment's TRUNCATE and RELOAD markers at this gsn are done: several
-    may stand between two rows. entries: how much of what follows is read: with batches, so many of
-    a run; 1 between two events with one gsn, as earlier logs have them for an update that changes
-    the key. unit: which of them, as the callback's name; empty without any. log_id: of the log;
-    empty while it has none.
+    Attributes:
+        markers: how many of the segment's TRUNCATE and RELOAD markers at this gsn are done:
+            several may stand between two rows.
+        entries: how much of the rest is read: with batches the number in a run; 1 between two
+            events with one gsn, as earlier logs have them for an update that changes the key.
+        unit: kind of entries, as the callback's name; empty without entries.
+        log_id: of the log; empty while it has none.
     """
 
     segment: int
@@ -93,32 +95,37 @@ class Position:
     log_id: str = ""
 
     def __str__(self) -> str:
-        """As messages have it."""
+        """Return the position as messages have it."""
         return f"({self.segment}, {self.gsn}, {self.entries})"
 
     @property
     def of_listing(self) -> SavedSegment:
-        """The part that says which segment comes next."""
+        """Part that selects the next segment."""
         return SavedSegment(segment=self.segment, log_id=self.log_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What one of the metadata files holds: what the consumer was told, by the table's id."""
+    """Content of a metadata file: what the consumer was told, by the table's id."""
 
     told: dict[str, Any] = field(default_factory=dict)
 
 
 class ConsumerState:
-    """The state files of one consumer, below `cdc/<consumer>/state/`."""
+    """State files of one consumer, below `cdc/<consumer>/state/`."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
-        """directory: the consumer's. Nothing is read yet."""
+        """Set the directory; nothing is read yet.
+
+        Args:
+            directory: the consumer's.
+            files: the disk.
+        """
         self.directory = directory / _STATE
         self._files = files
 
     def load(self) -> Position | None:
-        """The saved position; None where nothing was saved. Raises ConsumerStateCorrupt."""
+        """Return the saved position; None if nothing was saved. Raises ConsumerStateCorrupt."""
         return self._load(POSITION_FILE, Position)
 
     def save(self, position: Position) -> None:
@@ -128,7 +135,7 @@ class ConsumerState:
         point("consume.state.after")
 
     def drop(self) -> bool:
-        """Forget the saved position; whether there was one."""
+        """Forget the saved position; return whether there was one."""
         path = self.directory / POSITION_FILE
         try:
             self._files.unlink(path)
@@ -138,7 +145,7 @@ class ConsumerState:
         return True
 
     def load_known(self, name: str) -> Known:
-        """What a metadata file says was told. Raises ConsumerStateCorrupt."""
+        """Return the content of a metadata file. Raises ConsumerStateCorrupt."""
         return self._load(name, Known) or Known()
 
     def save_known(self, name: str, known: Known) -> None:
@@ -152,7 +159,7 @@ class ConsumerState:
         except CheckpointCorrupt as error:
             raise ConsumerStateCorrupt(
                 f"the consumer's state file {path} is damaged: {error.message}",
-                hint="Put the file back from a copy; or let the consumer begin anew: "
+                hint="Put the file back from a copy; or let the consumer begin again: "
                 f"penstock consumers remove FILE {path.parent.parent.name} --yes, then "
                 "penstock consumers add FILE with its name.",
                 path=str(path),

@@ -1,4 +1,4 @@
-"""A segment as a consumer is given it: markers and events in turn, from a place on."""
+"""Delivery of a segment to a consumer: markers and events in turn, from a place on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ ON_EVENTS, ON_BATCHES = "on_events", "on_batches"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A piece of a segment. markers: those before it, each with the position behind it.
+    """Piece of a segment.
 
-    callback: of the consumer, which gets `items`. is_last: of its segment.
+    Attributes:
+        markers: those before it, each with the position after it.
+        callback: of the consumer, which gets `items`.
+        is_last: it is the last one of its segment.
     """
 
     markers: tuple[tuple[Position, Marker], ...]
@@ -31,16 +34,16 @@ class Delivery:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has nothing for the consumer."""
+        """Return whether it has nothing for the consumer."""
         return bool(self.items.is_drained)
 
     @property
     def is_read(self) -> bool:
-        """Whether everything of it was given out."""
+        """Return whether all of it was delivered."""
         return bool(self.items.is_drained)
 
     def place(self, before: Position) -> Position:
-        """Where the consumer is, having been there before."""
+        """Return the consumer's place, given the one before."""
         gsn, entries = self.items.place_read
         if (gsn, entries) == (before.gsn, before.entries):
             return before
@@ -50,7 +53,7 @@ class Delivery:
 
 
 def is_of_batches(consumer: CdcConsumer) -> bool:
-    """Whether a consumer wants Arrow batches in place of events."""
+    """Return whether a consumer wants Arrow batches instead of events."""
     return type(consumer).on_batches is not CdcConsumer.on_batches
 
 
@@ -62,10 +65,10 @@ def deliveries_of(
     takes: Callable[[TableName], bool],
     keep_binary: bool,
 ) -> Iterator[Delivery]:
-    """What a segment holds behind a place of it; at least one piece. Raises SegmentCorrupt."""
+    """Yield the pieces of a segment after a place in it; at least one. Raises SegmentCorrupt."""
     found: Iterator[Piece[Any]]
     callback = ON_BATCHES if is_of_batches(consumer) else ON_EVENTS
-    # A class that was rewritten from one to the other: what was half read comes again.
+    # A class was rewritten from one to the other: a half-read part is delivered again.
     after, skip = place.gsn, place.entries if place.unit == callback else 0
     if callback == ON_BATCHES:
         found = batches_of(segment, takes=takes, gsn_after=after, entries_after=skip)
@@ -96,7 +99,7 @@ def _is_done(behind: Position, place: Position) -> bool:
 
 
 def check_log(place: Position, segment: Segment) -> None:
-    """Check that a position may be one of this segment's log. Raises ConsumerOfOtherLog."""
+    """Check that a position may belong to this segment's log. Raises ConsumerOfOtherLog."""
     actual = segment.header.log_id
     other = bool(place.log_id) and place.log_id != actual
     if place.segment == segment.number:
@@ -107,8 +110,8 @@ def check_log(place: Position, segment: Segment) -> None:
             f"the saved state {place} is of another log: {place.log_id or 'unknown'}; "
             f"{segment.path} belongs to {actual} and has gsn {segment.start.gsn} to "
             f"{segment.end.gsn}",
-            hint="The log was made anew, or the state comes from another pipeline. Let the "
-            "consumer begin anew: penstock consumers remove FILE NAME --yes, then penstock "
+            hint="The log was created again, or the state is from another pipeline. Let the "
+            "consumer begin again: penstock consumers remove FILE NAME --yes, then penstock "
             "consumers add FILE NAME.",
             expected=place.log_id,
             actual=actual,

@@ -1,7 +1,7 @@
-"""Where a new consumer begins: its directory, its first links, its first saved position.
+"""Registration of a new consumer: its directory, its first links, its first saved position.
 
-The settings are written first and name the start until all else is done, so that whoever comes
-after a crash begins again. From the moment they are there the extractor makes links.
+The settings are written first and name the start until all else is done, so after a crash the next
+process begins again. As soon as they exist the extractor makes links.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ATTEMPTS_MAX = 20
 
 
 class StartUnsettled(PenstockError):
-    """The log moved on again and again while a consumer's first position was looked for."""
+    """The log moved on repeatedly while a consumer's first position was determined."""
 
     code = "CN09"
     retry = "backoff"
@@ -46,7 +46,7 @@ class StartUnsettled(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """A log and its consumers' directories."""
+    """Log and its consumers' directories."""
 
     log: Path
     consumers: Path
@@ -57,9 +57,10 @@ class LogPlace:
 def register(
     place: LogPlace, name: str, *, start: Start = Start.NOW, size_bytes_max: int | None = None
 ) -> bool:
-    """Make a consumer known, so that it has links from the next rotation on.
+    """Register a consumer, so that it has links from the next rotation on; return whether it is
+    new.
 
-    One that is known only gets the size limit. True where it is new. Raises StartUnsettled.
+    A known one only gets the size limit. Raises StartUnsettled.
     """
     directory, files = place.consumers / name, place.files
     known = links.load_consumer(directory, files)
@@ -82,7 +83,7 @@ def register(
         position = _beginning(place, directory) if start is Start.BEGINNING else _now(place)
         ConsumerState(directory, files).save(position)
         if start is Start.SNAPSHOT:
-            Snapshot(directory, files).want()  # made when it first runs, later than this position
+            Snapshot(directory, files).want()  # made at its first run, later than this position
         links.save_consumer(directory, replace(consumer, start=""), files)
         logger.info("consumer registered", consumer=name, start=start.value, at=str(position))
         return True
@@ -91,7 +92,7 @@ def register(
 
 
 def _lock_to_register(place: LogPlace, directory: Path) -> Lock | None:
-    """The consumer's lock; None once another process has registered it, which may run it now."""
+    """Return the consumer's lock; None if another process has registered it and may run it."""
 
     def is_registered() -> bool:
         known = links.load_consumer(directory, place.files)
@@ -101,7 +102,10 @@ def _lock_to_register(place: LogPlace, directory: Path) -> Lock | None:
 
 
 def _now(place: LogPlace) -> Position:
-    """Behind what is durable. Looked at after links are wanted: the next rotation makes one."""
+    """Return the position after the durable end, read after links are enabled.
+
+    The next rotation makes a link.
+    """
     for _ in range(ATTEMPTS_MAX):
         durable = read_durable(place.log, place.files)
         state = load_state(place.log, place.files)
@@ -120,12 +124,13 @@ def _now(place: LogPlace) -> Position:
                 )
         except FileMissing:
             continue  # it was closed and removed meanwhile
-    raise _unsettled(place)
+    raise _make_unsettled(place)
 
 
 def _keep_all(place: LogPlace, directory: Path) -> None:
-    """Link what there is before the extractor knows the consumer: where there is no loader it
-    removes the names of all segments that are closed once it has a consumer.
+    """Link the existing segments before the extractor knows the consumer.
+
+    Without a loader the extractor removes the names of all closed segments once it has a consumer.
     """
     for path in _all_segments(place).values():
         with suppress(FileMissing):  # by a loader, meanwhile
@@ -133,13 +138,13 @@ def _keep_all(place: LogPlace, directory: Path) -> None:
 
 
 def _beginning(place: LogPlace, directory: Path) -> Position:
-    """Before the oldest segment that any directory of the log still has, without a hole behind it.
+    """Return the position before the oldest segment in any directory, with no gap after it.
 
-    Each of them gets its link, whatever the size limit says: the limit is for what comes.
+    Each of these segments gets its link, whatever the size limit: the limit is for later ones.
     """
     files = place.files
     for _ in range(ATTEMPTS_MAX):
-        state = load_state(place.log, files)  # first: what is closed after it gets its link
+        state = load_state(place.log, files)  # first: segments that are closed later get links
         if state is None:
             return Position(segment=0, gsn=0)
         found = _all_segments(place)
@@ -148,7 +153,7 @@ def _beginning(place: LogPlace, directory: Path) -> Position:
             first -= 1
         if first == state.number_next:
             if _is_there(place, first - 1):
-                continue  # it is getting its name just now
+                continue  # it is being named at this moment
             return Position(segment=first, gsn=state.end.gsn, log_id=state.log_id)
         if older := [number for number in found if number < first]:
             logger.warning("segments before a hole are left out", first=first, oldest=min(older))
@@ -160,11 +165,11 @@ def _beginning(place: LogPlace, directory: Path) -> Position:
         except FileMissing:
             continue  # removed meanwhile: the next one is the oldest then
         return Position(segment=first, gsn=gsn, log_id=state.log_id)
-    raise _unsettled(place)
+    raise _make_unsettled(place)
 
 
 def _all_segments(place: LogPlace) -> dict[int, Path]:
-    """Every closed segment that the log or a consumer has."""
+    """Return every closed segment that the log or a consumer has."""
     consumers = links.registered_consumers(place.consumers, place.files)
     return {
         file.number: file.path
@@ -178,7 +183,7 @@ def _is_there(place: LogPlace, number: int) -> bool:
     return any(place.files.exists(one) for one in (path, closed_path(path)))
 
 
-def _unsettled(place: LogPlace) -> StartUnsettled:
+def _make_unsettled(place: LogPlace) -> StartUnsettled:
     return StartUnsettled(
         f"the place to begin in {place.log} could not be found: the log moves on too fast",
         hint="Register the consumer again: penstock consumers add FILE with its name.",

@@ -1,4 +1,4 @@
-"""What a consumer's process tells of itself: its metrics, and `run/consume-NAME.json`."""
+"""Report of a consumer's process: its metrics, and `run/consume-NAME.json`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from penstock.log.segment import Segment
 
 
 def status_path(run_directory: Path, name: str) -> Path:
-    """The status file of a consumer."""
+    """Return the status file of a consumer."""
     return run_directory / f"consume-{name}.json"
 
 
 class Report:
     """Keeps a consumer's metrics and writes its status file, once a second at most.
 
-    saved, read: gsn of the saved position and of the last change given out. metrics: the published
-    ones; own_metrics: what the consumer made.
+    Attributes:
+        metrics: the published ones.
+        own_metrics: those that the consumer made.
     """
 
     def __init__(
@@ -36,7 +37,15 @@ class Report:
         clock: Clock = REAL_CLOCK,
         directory: Path | None = None,
     ) -> None:
-        """name: of the consumer. directory: its own, to be told as CdcDir."""
+        """Create the metrics.
+
+        Args:
+            name: of the consumer.
+            run_directory: directory of the status file.
+            files: the disk.
+            clock: the clock.
+            directory: the consumer's, reported as CdcDir.
+        """
         self.metrics = CdcMetrics()
         self.own_metrics = MetricRegistry()
         self._name = name
@@ -51,19 +60,19 @@ class Report:
         self._segment_s = 0.0
 
     def mode(self, mode: str) -> None:
-        """active: it has the lock; passive: it waits for it."""
+        """Set the mode: active with the lock, passive while waiting for it."""
         self._mode = mode
         if mode == "active":
             self.write()
 
-    def loaded(self, saved: Position | None) -> None:
-        """The state was loaded."""
+    def note_loaded(self, saved: Position | None) -> None:
+        """Note that the state was loaded."""
         self._read = self._saved = saved
         self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
         self.write()
 
     def segment_began(self, place: Position, segment: Segment) -> None:
-        """A segment is read from now on, from this place."""
+        """Note that a segment is read from now on, from this place."""
         if self._saved is not None and self._saved.segment == segment.number:
             self.metrics.committed_offset.set(bytes_before(self._saved.gsn, segment))
         self._read = self._read or place
@@ -71,43 +80,43 @@ class Report:
         self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
 
     def segment_ended(self, seconds: float) -> None:
-        """A closed segment was read to its end."""
+        """Note that a closed segment was read to its end."""
         self.metrics.segment_time.observe(seconds * 1000)
 
     def metadata_told(self, seconds: float) -> None:
-        """Callbacks for metadata took so long."""
+        """Note the duration of callbacks for metadata."""
         self.metrics.metadata_time.observe(seconds * 1000)
 
-    def given(self, read: Position, segment: Segment) -> None:
-        """The consumer was called and has read so far."""
+    def note_given(self, read: Position, segment: Segment) -> None:
+        """Note that the consumer was called, and how far it has read."""
         now_us = self._clock.now_us()
-        if self._counted(read):
+        if self._count(read):
             self.metrics.last_event_time.set(now_us // 1000)
         if read.gsn == segment.end.gsn and segment.end.commit_time_us:
             self._commit_time_us = segment.end.commit_time_us
             late_us = max(0, now_us - segment.end.commit_time_us)
             self.metrics.capture_time.observe(late_us / 1000)
-        self.shown("reading")
+        self.show_state("reading")
 
-    def moved(self, read: Position) -> None:
-        """The position went over changes that the consumer does not want."""
-        self._counted(read)
+    def note_moved(self, read: Position) -> None:
+        """Note that the position moved over changes that the consumer does not want."""
+        self._count(read)
 
-    def _counted(self, read: Position) -> int:
-        """Note the position; how many changes lie between it and the last one."""
+    def _count(self, read: Position) -> int:
+        """Note the position; return how many changes lie between it and the last one."""
         count = 0 if self._read is None else max(0, read.gsn - self._read.gsn)
         self.metrics.events.add(count)
         self._read = read
         return count
 
-    def saved(self, saved: Position, segment: Segment) -> None:
-        """A position was saved, in this segment."""
+    def note_saved(self, saved: Position, segment: Segment) -> None:
+        """Note that a position was saved, in this segment."""
         self._saved = saved
         self.metrics.committed_segment.set(saved.segment)
         self.metrics.committed_offset.set(bytes_before(saved.gsn, segment))
 
-    def shown(self, state: str) -> None:
-        """Say what it is doing: the file is written when it is time."""
+    def show_state(self, state: str) -> None:
+        """Set the state; the file is written when it is due."""
         is_news = state != self._state and state == "paused"
         self._state = state
         if is_news or self._file.due():
@@ -117,13 +126,13 @@ class Report:
         """Write the file now."""
         self._file.write(self._facts())
 
-    def refused(self, error: dict[str, Any]) -> None:
-        """It could not begin, and nobody else runs it."""
+    def note_refused(self, error: dict[str, Any]) -> None:
+        """Note that it could not begin, and no other process runs it."""
         self._state = "failed"
         self._file.write({**self._facts(), "error": error})
 
-    def ended(self, error: dict[str, Any] | None = None) -> None:
-        """The process ends: with this error, or in order. Says nothing where another one works."""
+    def note_end(self, error: dict[str, Any] | None = None) -> None:
+        """Note that the process ends, with or without an error; nothing if another one works."""
         if self._mode == "passive":
             return
         self._state = "failed" if error else "stopped"
@@ -148,7 +157,7 @@ class Report:
 
 
 def bytes_before(gsn: int, segment: Segment) -> int:
-    """Bytes of the segment before the first frame with a row behind this one."""
+    """Return the bytes of the segment before the first frame with a row after this one."""
     if gsn >= segment.end.gsn:
         return segment.size_bytes
     behind = [

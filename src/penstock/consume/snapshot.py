@@ -1,9 +1,9 @@
-"""The rows that a consumer of `start = "snapshot"` gets before its first change.
+"""Rows that a consumer with `start = "snapshot"` gets before its first change.
 
-They are a small log of their own in the folder `snapshot` of the consumer's directory: inserts, as
-they were in front of one position of the source. READY.json says where the pipeline's log goes on
-behind them. The consumer's saved position is one of that small log until it is past it, then the
-folder goes. Not here: reading the rows (`penstock.control.consumer_snapshot`).
+They are a small log of their own in the folder `snapshot` of the consumer's directory: inserts of
+the rows as they were before one position of the source. READY.json says where the pipeline's log
+continues after them. The consumer's saved position belongs to that small log until it is past it;
+then the folder is removed. Not here: reading the rows (`penstock.control.consumer_snapshot`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ WAIT_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A snapshot whose rows are all there.
+    """Complete snapshot.
 
-    log_id: of its small log. ordinal: the position in front of which the rows are. begin: where the
-    pipeline's log goes on; None while the log is not that far.
+    Attributes:
+        log_id: of its small log.
+        ordinal: the rows are as they were before this position.
+        begin: where the pipeline's log continues; None while the log is not that far.
     """
 
     log_id: str
@@ -51,26 +53,31 @@ class Made:
 
 
 class Snapshot:
-    """The folder of one consumer."""
+    """Folder of one consumer's snapshot."""
 
     def __init__(self, directory: Path, files: Files = REAL_FILES) -> None:
-        """directory: the consumer's. Nothing is read yet."""
+        """Set the folder; nothing is read yet.
+
+        Args:
+            directory: the consumer's.
+            files: the disk.
+        """
         self.folder = directory / FOLDER
         self._directory = directory
         self._files = files
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it has to be made, or placed, before the consumer can begin."""
+        """Return whether it has to be made, or placed, before the consumer can begin."""
         return self._files.exists(self.folder / WANTED_FILE)
 
     def want(self) -> None:
-        """Ask for one."""
+        """Request a snapshot."""
         self._files.make_directory(self.folder)
         checkpoint.save(self.folder / WANTED_FILE, {}, self._files)
 
     def clear(self) -> None:
-        """Remove what a crash left of one that was not whole."""
+        """Remove the left-overs of an incomplete snapshot."""
         self._remove_but(WANTED_FILE)
 
     def _remove_but(self, kept: str) -> None:
@@ -78,17 +85,17 @@ class Snapshot:
             if name != kept:
                 self._files.unlink(self.folder / name)
 
-    def made(self) -> Made | None:
-        """What is known of its rows, when all are there."""
+    def load_made(self) -> Made | None:
+        """Return the facts about its rows; None unless all rows are there."""
         return checkpoint.load(self.folder / MADE_FILE, Made, self._files)
 
     def save_made(self, made: Made) -> None:
-        """All rows are there, durably."""
+        """Record, durably, that all rows are there."""
         checkpoint.save(self.folder / MADE_FILE, made, self._files)
         point("consume.snapshot.made")
 
     def begin(self, made: Made) -> None:
-        """Have the consumer begin with it: its saved position first, which may be repeated."""
+        """Let the consumer begin with it: its saved position is first, which may be repeated."""
         point("consume.snapshot.placed")
         start = Position(segment=0, gsn=0, log_id=made.log_id)
         ConsumerState(self._directory, self._files).save(start)
@@ -97,7 +104,7 @@ class Snapshot:
         self._files.unlink(self.folder / WANTED_FILE)
 
     def pending(self, saved: Position | None) -> Made | None:
-        """The snapshot that a saved position is in; one that it is past is removed."""
+        """Return the snapshot that a saved position is in; remove one that it is past."""
         made = checkpoint.load(self.folder / READY_FILE, Made, self._files)
         if made is None:
             return None
@@ -107,12 +114,12 @@ class Snapshot:
         return None
 
     def segments(self, number: int, extension: str) -> list[SegmentFile]:
-        """Its segments from this number on."""
+        """Return its segments from this number on."""
         found = list_segments(self.folder, extension, self._files)
         return [file for file in found if file.number >= number]
 
     def remove(self) -> None:
-        """Nobody needs it any more: READY.json last, which says that it is one to be removed."""
+        """Remove the folder. READY.json is last: it marks a snapshot that is to be removed."""
         self._remove_but(READY_FILE)
         self._files.unlink(self.folder / READY_FILE)
 
@@ -126,10 +133,18 @@ def place_behind(
     stop: Callable[[], bool],
     clock: Clock = REAL_CLOCK,
 ) -> Position | None:
-    """The place in the log in front of the first transaction at or behind a position of the source.
+    """Return the place in the log before the first transaction at or after a position.
 
-    after: a place before that. Waits until the log is that far; None when asked to stop meanwhile.
-    Raises SegmentCorrupt, FileMissing.
+    It waits until the log is that far, and returns None when asked to stop meanwhile. Raises
+    SegmentCorrupt, FileMissing.
+
+    Args:
+        place: the log.
+        directory: the consumer's.
+        after: an earlier place.
+        ordinal: the position of the source.
+        stop: returns whether to stop.
+        clock: the clock.
     """
     opener = SegmentOpener(place.extension, place.files)
     number = after.segment
@@ -150,9 +165,9 @@ def place_behind(
 
 
 def _at_end(place: LogPlace, number: int, ordinal: int) -> Position | None:
-    """In front of a segment that is not begun, where the log without it is that far already.
+    """Return the place before a segment that is not begun, if the log is that far without it.
 
-    A source where nothing happens moves the log's end, and no segment is begun for that.
+    An idle source moves the log's end, and no segment is begun for that.
     """
     state = load_state(place.log, place.files)
     if state is None or state.number_next != number or state.end.position < ordinal:
@@ -161,7 +176,7 @@ def _at_end(place: LogPlace, number: int, ordinal: int) -> Position | None:
 
 
 def _segment(place: LogPlace, directory: Path, number: int) -> SegmentFile | None:
-    """A segment by its link, its name in the log, or what is durable of the open one."""
+    """Return a segment by its link, its name in the log, or the durable part of the open one."""
     name = segment_name(number, place.extension)
     for path in (directory / name, place.log / name):
         if place.files.exists(path):
@@ -176,7 +191,9 @@ def _segment(place: LogPlace, directory: Path, number: int) -> SegmentFile | Non
 
 
 def _in_segment(segment: Segment, ordinal: int) -> Position | None:
-    """The place, if it is in this segment or at its end; None: the log may go on before it."""
+    """Return the place if it is in this segment or at its end; None if the log may
+    have it later.
+    """
     first = segment.transactions.first_from(ordinal)
     if first > segment.transactions.last and segment.end.position < ordinal:
         return None

@@ -130,7 +130,7 @@ def _run(
     except PenstockError as error:
         _named(error, name)
         if not holder_of(directory / LOCK_FILE):  # else another process tells of itself
-            report.refused(_shown(error, config.path))
+            report.note_refused(_shown(error, config.path))
         raise
     application = Application(
         consumer,
@@ -145,9 +145,9 @@ def _run(
     except BaseException as error:
         if isinstance(error, PenstockError):
             _named(error, name)
-        report.ended(_shown(error, config.path))
+        report.note_end(_shown(error, config.path))
         raise
-    report.ended()
+    report.note_end()
 
 
 def _run_direct(
@@ -190,9 +190,9 @@ def _run_direct(
         if isinstance(error, PenstockError):
             _named(error, name)
         if report is not None:
-            report.ended(_shown(error, config.path))
+            report.note_end(_shown(error, config.path))
         raise
-    report.ended()
+    report.note_end()
 
 
 def _excludes(patterns: tuple[str, ...]) -> bool:

@@ -103,7 +103,7 @@ def _make_ready(
     after = ConsumerState(directory, place.files).load()
     if after is None:  # dropped with lost links: rows in front of those that are left are no use
         snapshot.clear()
-    made = snapshot.made()
+    made = snapshot.load_made()
     if made is None:
         log = _begun_log(place, stop, clock)
         if log is None:

@@ -178,7 +178,7 @@ def flexcdc_of(
 
 @contextmanager
 def _connected(opened: Opened) -> Iterator[tuple[State, Changelogs]]:
-    with flexcdc_of(opened).connected() as (state, changelogs):
+    with flexcdc_of(opened).connect() as (state, changelogs):
         state.require()
         changelogs.refresh()
         yield state, changelogs
@@ -198,7 +198,7 @@ def setup(file: Path, *, force: bool) -> str:
     facts = changelog_source(opened.source)
     if opened.ini is not None and opened.pipeline.exists():
         check_not_running(opened.config, "extract")
-    with flexcdc_of(opened).connected() as (state, _):
+    with flexcdc_of(opened).connect() as (state, _):
         state.check_new(force=force)
         if opened.ini is None:
             enable(links_of(opened.directory))  # first: what is closed from now on gets a link
@@ -263,7 +263,7 @@ def add_table(file: Path, table: TableName) -> str:
     with _connected(opened) as (_, changelogs):
         name = changelogs.add(table)
         if opened.ini is not None:
-            settle_capture(opened, changelogs.known)
+            settle_capture(opened, changelogs.by_table)
     return str(name)
 
 
@@ -271,7 +271,7 @@ def drop_table(file: Path, table: TableName) -> None:
     """Capture a table no more and drop its changelog. Raises TableNotCaptured."""
     opened = open_flexcdc(file)
     with _connected(opened) as (_, changelogs):
-        known = ", ".join(str(one) for one in changelogs.known)
+        known = ", ".join(str(one) for one in changelogs.by_table)
         if not changelogs.remove(table):
             raise TableNotCaptured(
                 f"{table} is not captured",
@@ -282,7 +282,7 @@ def drop_table(file: Path, table: TableName) -> None:
             if opened.log.exists():
                 _ask(opened.config, table, Capture.REMOVED)
             else:
-                settle_capture(opened, changelogs.known)
+                settle_capture(opened, changelogs.by_table)
 
 
 def cleanup(file: Path) -> Cleaned:

@@ -158,7 +158,7 @@ def run_flexcdc(
 
 
 def _require_state(opened: Opened) -> None:
-    with flexcdc_of(opened).connected() as (state, _):
+    with flexcdc_of(opened).connect() as (state, _):
         state.require()
 
 
@@ -168,9 +168,9 @@ def _await_table(opened: Opened, stop: StopRequest, say: Callable[[str], None]) 
         return
     told = False
     while not stop():
-        with flexcdc_of(opened).connected() as (_, changelogs):
+        with flexcdc_of(opened).connect() as (_, changelogs):
             changelogs.refresh()
-            known = changelogs.known
+            known = changelogs.by_table
         if known or opened.settings.auto_changelog:
             settle_capture(opened, known)
             return

@@ -1,4 +1,4 @@
-"""Row images to plugins: every transaction by itself, acknowledged before its place is stored."""
+"""Calls of plugins with row images: each transaction is acknowledged before its place is stored."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class PluginFailed(PenstockError):
 
 
 class TruncateNotTaken(PenstockError):
-    """A table was emptied whole, and a plugin does not say what to make of it."""
+    """A table was emptied, and a plugin does not say what to do then."""
 
     code = "FX13"
 
 
 class PluginCaller:
-    """Calls plugins in place of writing changelogs; state tables are kept as usual."""
+    """Calls plugins instead of writing changelogs; state tables are kept as usual."""
 
     images_max = IMAGES_MAX
     one_by_one = True
@@ -52,7 +52,7 @@ class PluginCaller:
         plugins: Sequence[tuple[str, Plugin]],
         instance: Instance,
     ) -> None:
-        # State is written alike, whatever becomes of the rows.
+        # State is written in the same way, whatever happens to the rows.
         self._inner = ChangelogWriter(state, changelogs, settings, server)
         self._skips = settings.skip_before_update
         self._plugins = plugins
@@ -80,7 +80,7 @@ class PluginCaller:
         self._inner.begin(place)
 
     def begin_unit(self, uow_id: int, hwm: int) -> None:
-        """Begin a transaction's callbacks, unless they are begun."""
+        """Call begin_trx of the plugins, unless that was done."""
         if self._begun is None:
             self._begun = uow_id
             for name, plugin in self._plugins:
@@ -106,7 +106,7 @@ class PluginCaller:
     def _rows(
         self, group: ImageGroup, start: int, end: int, units: Units
     ) -> list[tuple[int, str, Relation, Mapping[RowValues, list[dict[str, Any]]], int]]:
-        """By number the callback, and where the row is."""
+        """Return by number the callback and the place of the row."""
         found = []
         for relation, images in group.images(start, end, units.of, self._server.number):
             rows = {kind: _rows_of(images, kind) for kind in self._kinds}
@@ -116,7 +116,7 @@ class PluginCaller:
                 found.append((number, callbacks[number], relation, rows, at))
         return sorted(found, key=lambda one: one[0])
 
-    def emptied(self, table: TableName, uow_id: int, gsn: int) -> None:
+    def note_emptied(self, table: TableName, uow_id: int, gsn: int) -> None:
         """See Sink. Raises TruncateNotTaken."""
         self.begin_unit(uow_id, gsn)
         for name, plugin in self._plugins:
@@ -152,7 +152,7 @@ class PluginCaller:
         self._inner.commit(place, units, where)
 
     def give_up(self) -> None:
-        """See Sink: rollback_trx of what was begun."""
+        """See Sink: call rollback_trx for begun transactions."""
         self._inner.give_up()
         begun, self._begun = self._begun, None
         if begun is not None:
@@ -160,7 +160,7 @@ class PluginCaller:
                 try:
                     with failures_of(name, "rollback_trx"):
                         plugin.rollback_trx(begun, self._instance)
-                except PenstockError as error:  # the error that is told is the first one
+                except PenstockError as error:  # the first error is reported
                     logger.warning("plugin failed", plugin=name, error=error.message)
 
 
@@ -184,7 +184,7 @@ def _values(values: Any, column: Column, kind: RowValues) -> Sequence[Any]:
 
 @contextmanager
 def failures_of(name: str, callback: str) -> Iterator[None]:
-    """Whatever a plugin raises ends the run, by the plugin's name."""
+    """Turn a plugin's exception into an error with the plugin's name, which ends the run."""
     try:
         yield
     except PenstockError:
@@ -192,8 +192,8 @@ def failures_of(name: str, callback: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         raise PluginFailed(
             f"plugin {name} failed in {callback}: {type(error).__name__}: {error}",
-            hint="Mend the plugin and start again: penstock flexcdc --ini FILE run; the open "
-            "transaction comes again, with the same numbers.",
+            hint="Fix the plugin and start again: penstock flexcdc --ini FILE run; the open "
+            "transaction is repeated, with the same numbers.",
             plugin=name,
             callback=callback,
         ) from error

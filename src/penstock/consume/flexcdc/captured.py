@@ -1,4 +1,4 @@
-"""The captured tables and their changelogs: made, found, and brought to the shape of the rows."""
+"""Captured tables and their changelogs: create, find, and change them to the shape of the rows."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from penstock.ports.flexcdc_settings import FlexCdcSettings
 
 logger = structlog.get_logger()
 
-# Tables of Flexviews' own, which hold what changelogs were made to.
+# Flexviews' own tables, with the results of its computations on changelogs.
 _DELTA = "_delta"
 
 
 class ChangelogMissing(PenstockError):
-    """The table of a changelog is gone, and the state says that it is captured."""
+    """The table of a changelog is gone, although the state says that it is captured."""
 
     code = "FX04"
 
 
 class ColumnNameTaken(PenstockError):
-    """A column of the source has a name that is one of a changelog's own columns."""
+    """A column of the source has the name of one of a changelog's own columns."""
 
     code = "FX23"
 
 
 class DatabaseLeftOut(PenstockError):
-    """A table shall be captured in a database that only_databases does not name."""
+    """The table is in a database that only_databases does not name."""
 
     code = "FX24"
 
@@ -47,7 +47,7 @@ class TableUnknown(PenstockError):
 
 
 class ChangelogNameTaken(PenstockError):
-    """A changelog's name is that of another table. fields: table, changelog."""
+    """The changelog's name is that of another table. Fields: table, changelog."""
 
     code = "FX26"
 
@@ -57,7 +57,7 @@ Define = Callable[[TableName], TableDefinition | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identities:
-    """Which column of the source a changelog's columns hold.
+    """Source columns that a changelog's columns hold.
 
     Attributes:
         source_id: the table's, as the log has it.
@@ -69,13 +69,13 @@ class Identities:
 
     @classmethod
     def of(cls, relation: Relation) -> Identities:
-        """Return those of a changelog that has a relation's shape."""
+        """Return the identities of a changelog that has a relation's shape."""
         names = {column.id: column.name for column in relation.columns if column.id}
         return cls(source_id=relation.source_id, names=names)
 
     @classmethod
     def parse(cls, text: str) -> Identities:
-        """Return what `text` was; empty for an empty one."""
+        """Return the identities of a `text`; empty for an empty one."""
         if not text:
             return cls()
         found = json.loads(text)
@@ -84,23 +84,23 @@ class Identities:
 
     @property
     def text(self) -> str:
-        """Return the text in which they are stored."""
+        """Text in which they are stored."""
         return json.dumps({"source_id": self.source_id, "names": dict(self.names)})
 
     def in_table_of(self, relation: Relation) -> Identities:
-        """Return them; none of them if the relation is of a table created again."""
+        """Return the identities; empty if the relation is of a table created again."""
         if self.source_id == relation.source_id:
             return self
         return Identities(source_id=relation.source_id)
 
-    def renamed(self, old: str, new: str) -> Identities:
-        """Return them with a column under another name."""
+    def rename(self, old: str, new: str) -> Identities:
+        """Return the identities with a column under another name."""
         names = {number: new if name == old else name for number, name in self.names.items()}
         return replace(self, names=names)
 
 
 class Changelogs:
-    """Those of one destination. Changes of tables are made outside of transactions."""
+    """Changelogs of one destination. Tables are changed outside of transactions."""
 
     def __init__(
         self,
@@ -111,10 +111,15 @@ class Changelogs:
         *,
         may_drop: bool,
     ) -> None:
-        """define: a table's definition at the source now. warn: what raise_warnings shows.
+        """Read the captured tables.
 
-        may_drop: a column that the relation does not have was dropped; otherwise it may have
-        another name now, and stays in the changelog with its values.
+        Args:
+            state: the state tables.
+            settings: settings of FlexCDC.
+            define: returns a table's present definition at the source.
+            warn: receives warnings of raise_warnings.
+            may_drop: a column that the relation does not have was dropped; otherwise it may have
+                another name now, and stays in the changelog with its values.
         """
         self._may_drop = may_drop
         self._state = state
@@ -127,39 +132,39 @@ class Changelogs:
         self._identities: dict[TableName, Identities] = {}
 
     @property
-    def known(self) -> dict[TableName, TableName]:
-        """By captured table its changelog."""
+    def by_table(self) -> dict[TableName, TableName]:
+        """Changelog of each captured table."""
         return dict(self._known)
 
     def refresh(self) -> None:
-        """Read again which tables are captured."""
+        """Read the captured tables again."""
         found = [one for one in self._state.mvlogs() if self.is_wanted(one.table)]
         self._known = {one.table: self._state.names.table(one.name) for one in found}
         self._identities = {one.table: Identities.parse(one.identities) for one in found}
         self._shaped = {table: it for table, it in self._shaped.items() if table in self._known}
 
     def is_wanted(self, table: TableName) -> bool:
-        """Whether only_databases lets a table be captured, and it is none of our own."""
+        """Return whether only_databases allows a table, and it is not one of our own."""
         only = self._settings.only_databases
         return table.schema != self._settings.database and (not only or table.schema in only)
 
     def is_captured(self, table: TableName) -> bool:
-        """Whether the rows of a table are wanted; with auto_changelog of any."""
+        """Return whether the rows of a table are wanted; with auto_changelog those of any."""
         return table in self._known or self._is_auto(table)
 
     def _is_auto(self, table: TableName) -> bool:
         return self._settings.auto_changelog and self.is_wanted(table) and _DELTA not in table.name
 
     def changelog(self, table: TableName) -> TableName:
-        """The changelog of a captured table."""
+        """Return the changelog of a captured table."""
         return self._known[table]
 
-    # -- made and dropped ------------------------------------------------------------------------
+    # -- creation and removal --------------------------------------------------------------------
 
     def add(self, table: TableName) -> TableName:
-        """Capture a table as the source has it now; a changelog that is there goes first.
+        """Capture a table as the source has it now; an existing changelog is dropped first.
 
-        Raises TableUnknown, DatabaseLeftOut, and what its types and names raise.
+        Raises TableUnknown, DatabaseLeftOut, and the errors of its types and names.
         """
         if not self.is_wanted(table):
             raise DatabaseLeftOut(
@@ -207,7 +212,7 @@ class Changelogs:
         shape = self._session.shape(changelog)
         if shape is None:
             return
-        folded = changelog.name.casefold()  # some servers know no case
+        folded = changelog.name.casefold()  # some servers ignore case
         owners = [
             mvlog.table
             for mvlog in self._state.mvlogs()
@@ -225,7 +230,7 @@ class Changelogs:
         )
 
     def remove(self, table: TableName) -> bool:
-        """Capture a table no more, and drop its changelog; whether it was captured."""
+        """Stop capturing a table, and drop its changelog; return whether it was captured."""
         found = {mvlog.table: mvlog.name for mvlog in self._state.mvlogs()}.get(table)
         if found is None:
             return False
@@ -237,9 +242,13 @@ class Changelogs:
     # -- shapes ----------------------------------------------------------------------------------
 
     def meet(self, table: TableName, relation: Relation | None) -> None:
-        """Make the changelog of a table that is captured on sight. relation: its shape, if known.
+        """Create the changelog of a table that is captured on sight.
 
-        Raises TableUnknown where nobody knows it.
+        Raises TableUnknown if neither the log nor the source has its shape.
+
+        Args:
+            table: the table.
+            relation: its shape, if known.
         """
         if relation is None:
             self.add(table)
@@ -247,15 +256,18 @@ class Changelogs:
             self.ensure(relation, drops=False)
 
     def is_new(self, relation: Relation) -> bool:
-        """Whether it is not known that the changelog holds rows of this relation."""
+        """Return whether the changelog may not be able to hold rows of this relation yet."""
         shaped = self._shaped.get(_name(relation))
         return shaped is None or shaped[0] != relation
 
     def ensure(self, relation: Relation, *, drops: bool) -> None:
-        """Bring a captured table's changelog to a shape that holds rows of this relation.
+        """Change a captured table's changelog to a shape that holds rows of this relation.
 
-        Doing it again changes nothing. drops: drop what the relation does not have. Raises
-        ChangelogMissing.
+        Repeating it changes nothing. Raises ChangelogMissing.
+
+        Args:
+            relation: the relation.
+            drops: drop columns that the relation does not have.
         """
         table = TableName(relation.schema, relation.name)
         if self._shaped.get(table) in ((relation, True), (relation, drops)):
@@ -269,7 +281,7 @@ class Changelogs:
             raise ChangelogMissing(
                 f"the changelog {changelog} of {table} is not there",
                 hint=f"Capture the table again: penstock flexcdc --ini FILE add-table --schema "
-                f"{table.schema} --table {table.name}; what came meanwhile is lost for it.",
+                f"{table.schema} --table {table.name}; its changes until then are lost.",
                 table=str(table),
             )
         is_dropping = drops and self._may_drop
@@ -284,8 +296,8 @@ class Changelogs:
             names=known.names,
         ):
             self._do(changelog, table, step)
-            if step.does is StepKind.RENAME:  # after a crash it is not done once more
-                known = known.renamed(step.column, step.to)
+            if step.does is StepKind.RENAME:  # after a crash it is not repeated
+                known = known.rename(step.column, step.to)
                 self._keep(table, known)
         own = Identities.of(relation)
         kept = {} if is_dropping else known.names
@@ -298,10 +310,10 @@ class Changelogs:
             self._state.put_identities(table, identities.text)
             self._identities[table] = identities
 
-    def fitted(self, relation: Relation) -> Relation:
-        """A relation with the names that its columns have in the changelog by now.
+    def fit_names(self, relation: Relation) -> Relation:
+        """Return a relation with the present names of its columns in the changelog.
 
-        Another one where a column was renamed in the middle of a transaction.
+        The result differs if a column was renamed in the middle of a transaction.
         """
         shaped = self._shaped.get(_name(relation))
         if shaped is None or shaped[0] == relation:
@@ -309,7 +321,7 @@ class Changelogs:
         return renamed_to(relation, shaped[0])
 
     def _types(self, relation: Relation, shape: object) -> Sequence[str]:
-        """The types wanted; the source is asked only where the shape is another one."""
+        """Return the wanted types; the source is asked only if the shape differs."""
         types = self._session.types_of(relation, None)
         known = dict(shape) if isinstance(shape, dict) else {}
         settled = all(
@@ -333,7 +345,7 @@ class Changelogs:
             self._retype(changelog, table, step)
 
     def _retype(self, changelog: TableName, table: TableName, step: Step) -> None:
-        """Give a column the new type; where old images have values that it lacks, text."""
+        """Give a column the new type; text if old images have values that the type lacks."""
         try:
             self._session.retype_column(changelog, step.column, step.kind)
         except ConnectionLost:
@@ -349,7 +361,7 @@ class Changelogs:
 
 
 def relation_of(definition: TableDefinition) -> Relation:
-    """The shape of rows of a table as the catalogue has it, as far as a changelog needs it."""
+    """Return the shape of a table's rows from the catalogue, as far as a changelog needs it."""
     return Relation(
         schema=definition.name.schema,
         name=definition.name.name,
@@ -368,7 +380,7 @@ def relation_of(definition: TableDefinition) -> Relation:
 
 
 def renamed_to(relation: Relation, later: Relation) -> Relation:
-    """A relation whose columns have the names of a later version of the table."""
+    """Return a relation whose columns have the names of a later version of the table."""
     names = {column.id: column.name for column in later.columns if column.id}
     columns = tuple(
         replace(column, name=names.get(column.id, column.name)) for column in relation.columns

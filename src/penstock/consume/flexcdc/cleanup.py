@@ -1,4 +1,4 @@
-"""Removing what is older than log_retention_interval from changelogs and units of work."""
+"""Removal of rows older than log_retention_interval from changelogs and units of work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.consume.flexcdc.state import State
 from penstock.model import PenstockError, TableName
 from penstock.ports.changelog import UOW_ID
 
-UNITS_PER_STEP = 1_000  # whose rows are removed by one statement
+UNITS_PER_STEP = 1_000  # number of units whose rows one statement removes
 STEPS_PER_COMMIT = 10
 _INTERVAL = re.compile(r"\s*(\d+)\s*([A-Za-z]+?)S?\s*\Z")
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_800}
@@ -18,21 +18,26 @@ _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 
 
 class IntervalInvalid(PenstockError):
-    """log_retention_interval is no number and unit of time."""
+    """The value of log_retention_interval is not a number and a unit of time."""
 
     code = "FX40"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """How many rows were removed, by table. uow_id: up to this unit; 0 when none is old enough."""
+    """Result of a cleanup.
+
+    Attributes:
+        uow_id: rows were removed up to this unit; 0 if none is old enough.
+        rows: number of removed rows, by table.
+    """
 
     uow_id: int
     rows: dict[str, int]
 
 
 def interval_before(now: datetime.datetime, text: str) -> datetime.datetime:
-    """The moment that is an interval like `10 DAY` earlier. Raises IntervalInvalid."""
+    """Return the moment that is an interval like `10 DAY` earlier. Raises IntervalInvalid."""
     match = _INTERVAL.match(text)
     unit = match[2].upper() if match is not None else ""
     if match is None or unit not in {*_SECONDS, *_MONTHS}:
@@ -51,7 +56,7 @@ def interval_before(now: datetime.datetime, text: str) -> datetime.datetime:
 
 
 def _earlier(now: datetime.datetime, count: int, unit: str) -> datetime.datetime:
-    """Return the moment that is so many units earlier. Raises ValueError, OverflowError."""
+    """Return the moment that is `count` units earlier. Raises ValueError, OverflowError."""
     if unit in _SECONDS:
         return now - datetime.timedelta(seconds=count * _SECONDS[unit])
     months = now.year * 12 + now.month - 1 - count * _MONTHS[unit]
@@ -67,10 +72,10 @@ def _earlier(now: datetime.datetime, count: int, unit: str) -> datetime.datetime
 
 
 def clean(state: State, before: datetime.datetime) -> Cleaned:
-    """Remove rows of all units committed at this moment (UTC) or earlier; the newest unit stays.
+    """Remove rows of all units committed at this moment (UTC) or earlier, except the newest unit.
 
-    It carries the last number. Each transaction removes the rows of some units; a crash leaves the
-    rest for the next time.
+    The newest unit has the last number. Each transaction removes the rows of some units; after a
+    crash the next cleanup removes the rest.
     """
     session, names = state.session, state.names
     units = session.quote(*names.table(names.mview_uow))

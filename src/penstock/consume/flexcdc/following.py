@@ -1,6 +1,6 @@
-"""FlexCDC at work: follows the change log from the stored place on, until it is told to stop.
+"""FlexCDC at work: it follows the change log from the stored place until it is told to stop.
 
-Not here: where the log comes from (`penstock extract`), and what the command line prints.
+Not here: writing the log (`penstock extract`), and the output of the command line.
 """
 
 from __future__ import annotations
@@ -46,36 +46,42 @@ from penstock.ports.tables import tables_at
 logger = structlog.get_logger()
 
 APPLICATION_NAME = "penstock flexcdc"
-IDLE_S = 1.0  # FlexCDC sleeps so long when there is nothing, and then longer by sleep_increment
+IDLE_S = 1.0  # FlexCDC's sleep when there is nothing, which then grows by sleep_increment
 STOP_CHECK_S = 0.5
-REFRESH_S = 1.0  # how often it is looked which tables are captured
-FILES_S = 30.0  # how often the source is asked for the files of its log
+REFRESH_S = 1.0  # interval for reading the captured tables
+FILES_S = 30.0  # interval for asking the source for the files of its log
 BEGIN_ANEW = (
-    "Name the destination of this log; or begin anew: `penstock flexcdc --ini FILE setup --force`, "
-    "and read the tables again."
+    "Name the destination of this log; or begin again: `penstock flexcdc --ini FILE setup "
+    "--force`, and read the tables again."
 )
 
 
 class LogOther(StateOfOtherLog):
-    """The state says how far another change log is read. fields: place, expected, actual."""
+    """The state is the position in another change log. Fields: place, expected, actual."""
 
     code = "FX05"
 
 
 class LogBegins(PenstockError):
-    """The change log begins behind the place up to which it was read."""
+    """The change log begins after the place up to which it was read."""
 
     code = "FX06"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlexCdcPipeline:
-    """What FlexCDC works with. settings.dest: the destination.
+    """Settings and directories of a FlexCDC.
 
-    source: its URL. log: the directory of segments. links: that of our own names of them, which are
-    removed once they are read. position_text: prints positions. sections: what plugins get as
-    settings; directory: where relative paths in them begin. warn: gets the warnings of
-    raise_warnings.
+    Attributes:
+        settings: settings.dest is the destination.
+        source: URL of the source.
+        log: directory of segments.
+        links: directory of our own links to them, which are removed once they are read.
+        position_text: prints positions.
+        extension: of segments.
+        sections: settings for plugins.
+        directory: base of relative paths in them.
+        warn: receives the warnings of raise_warnings.
     """
 
     settings: FlexCdcSettings
@@ -90,7 +96,7 @@ class FlexCdcPipeline:
 
 
 class FlexCdc:
-    """A FlexCDC that is connected. It is the `Instance` that plugins get. A context manager."""
+    """FlexCDC with its connections, and the `Instance` of plugins. A context manager."""
 
     def __init__(
         self,
@@ -99,7 +105,7 @@ class FlexCdc:
         plugins: Sequence[tuple[str, Plugin]] = (),
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Connect to nothing yet: `connected` does."""
+        """Set the parts; `connect` connects."""
         self.pipeline = pipeline
         self._settings = pipeline.settings
         self._plugins = plugins
@@ -112,7 +118,7 @@ class FlexCdc:
         self._origin: Origin | None = None
         self._refresh_at_s = self._files_at_s = 0.0
 
-    # -- what plugins may ask --------------------------------------------------------------------
+    # -- for plugins -----------------------------------------------------------------------------
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -122,7 +128,7 @@ class FlexCdc:
     @property
     def mvlogList(self) -> Mapping[str, str]:  # noqa: N802 - FlexCDC's name
         """See Instance."""
-        known = self._changelogs.known if self._changelogs is not None else {}
+        known = self._changelogs.by_table if self._changelogs is not None else {}
         return {str(table): changelog.name for table, changelog in known.items()}
 
     def get_source(self, new: bool = False) -> Any:
@@ -171,13 +177,13 @@ class FlexCdc:
 
     @property
     def session(self) -> ChangelogSession:
-        """The session on the destination, while it is connected."""
+        """Session on the destination, while it is connected."""
         assert self._session is not None, "connected"
         return self._session
 
     @contextmanager
-    def connected(self) -> Iterator[tuple[State, Changelogs]]:
-        """Connect to the destination for a while. Raises what connecting does."""
+    def connect(self) -> Iterator[tuple[State, Changelogs]]:
+        """Connect to the destination for a while. Raises the errors of connecting."""
         types = tables_at(self.pipeline.source).server_of(self.pipeline.source).engine
         self._session = open_changelogs(
             self._settings.dest,
@@ -213,9 +219,14 @@ class FlexCdc:
     # -- run -------------------------------------------------------------------------------------
 
     def run(self, stop: Callable[[], bool], *, on_place: Callable[[Place], None]) -> None:
-        """Follow the log until `stop`. on_place: is told what is in the destination.
+        """Follow the log until `stop`.
 
-        Plugins are told of the start before anything is connected, and of the end however it comes.
+        Plugins are initialised before anything is connected, and closed at the end, after an
+        error, too.
+
+        Args:
+            stop: returns whether to stop.
+            on_place: called with the place that the destination has.
         """
         begun: list[tuple[str, Plugin]] = []
         try:
@@ -223,17 +234,17 @@ class FlexCdc:
                 begun.append((name, plugin))
                 with failures_of(name, "plugin_init"):
                     plugin.plugin_init(self)
-            with self.connected() as (state, changelogs):
+            with self.connect() as (state, changelogs):
                 state.require()
                 self._follow(state, changelogs, stop, on_place)
         except BaseException:
-            self._end(begun)  # the error that is told is the first one
+            self._end(begun)  # the first error is reported
             raise
         for error in self._end(begun):
             raise error
 
     def _end(self, plugins: Sequence[tuple[str, Plugin]]) -> list[PenstockError]:
-        """Tell every one of these of the end; the errors of those that fail then."""
+        """Close each of these plugins; return the errors of those that fail."""
         errors = []
         for name, plugin in plugins:
             try:
@@ -258,7 +269,7 @@ class FlexCdc:
         sink = self._sink(state, changelogs, server)
         listing = self._opened_listing()
         opener = SegmentOpener(self.pipeline.extension)
-        progress = self._settled(state)
+        progress = self._load_progress(state)
         is_pending = True
         idle_s = 0.0
         try:
@@ -293,10 +304,10 @@ class FlexCdc:
         finally:
             listing.close()
 
-    def _settled(self, state: State) -> Progress:
-        """What is stored, once a transaction has ended that a killed process may have left open.
+    def _load_progress(self, state: State) -> Progress:
+        """Return the stored progress, once a transaction of a killed process has ended.
 
-        Its commit may come after its death, and behind a look that does not lock.
+        Its commit may arrive after the process died, and after a read without a lock.
         """
         self.session.begin()
         place = state.place(lock=True)
@@ -313,7 +324,7 @@ class FlexCdc:
         return ChangelogWriter(state, changelogs, self._settings, server)
 
     def _look(self, state: State, changelogs: Changelogs, server: SourceServer) -> None:
-        """Read again what may have changed: the captured tables, the source's files."""
+        """Read facts again that may have changed: the captured tables, the source's files."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_S
@@ -330,7 +341,7 @@ class FlexCdc:
             self.session.commit()
 
     def _opened_listing(self) -> Listing:
-        """Open the listing of our own names; a segment without one is read by the log's own."""
+        """Open the listing of our own links; a segment without a link is read by the log's name."""
         return Listing(
             self.pipeline.links,
             self.pipeline.log,
@@ -359,9 +370,9 @@ class FlexCdc:
         try:
             segment = opener.open(file)
         except FileMissing:
-            return progress  # closed and removed since it was found: our own link is there
+            return progress  # closed and removed since it was found: our own link exists
         with segment:
-            progress = replace(progress, place=_entered(segment, progress.place))
+            progress = replace(progress, place=_enter(segment, progress.place))
             return SegmentWalk(
                 segment,
                 progress,
@@ -382,7 +393,7 @@ class FlexCdc:
         )
 
     def _move_idle(self, state: State, progress: Progress, server: SourceServer) -> Progress:
-        """Note how far the source was read while nothing of ours came."""
+        """Note how far the source was read while no captured change arrived."""
         log, place = load_state(self.pipeline.log), progress.place
         if log is None or log.log_id != place.log_id or log.end.trx != place.trx:
             return progress
@@ -398,7 +409,7 @@ class FlexCdc:
         return replace(progress, place=moved)
 
     def _wait(self, listing: Listing, seconds: float, stop: Callable[[], bool]) -> None:
-        """Wait until there is more, or so long."""
+        """Wait until there is more, or the time is over."""
         ends_s = self._clock.monotonic_s() + seconds
         while not stop() and (left_s := ends_s - self._clock.monotonic_s()) > 0:
             waited_s = min(left_s, STOP_CHECK_S)
@@ -408,8 +419,8 @@ class FlexCdc:
                 return
 
 
-def _entered(segment: Segment, place: Place) -> Place:
-    """The place in this segment's log. Raises LogOther, LogBegins."""
+def _enter(segment: Segment, place: Place) -> Place:
+    """Return the place in this segment's log. Raises LogOther, LogBegins."""
     log_id = segment.header.log_id
     if not place.log_id:
         place = replace(place, log_id=log_id, trx=0)
@@ -418,9 +429,9 @@ def _entered(segment: Segment, place: Place) -> Place:
     )
     if segment.start.trx > place.trx:
         raise LogBegins(
-            f"{segment.path.name} begins behind transaction {segment.start.trx}, and the log is "
-            f"read up to transaction {place.trx}: what is between is gone",
-            hint="Begin anew: `penstock flexcdc --ini FILE setup --force`, and read the tables "
+            f"{segment.path.name} begins after transaction {segment.start.trx}, and the log is "
+            f"read up to transaction {place.trx}: the changes between are gone",
+            hint="Begin again: `penstock flexcdc --ini FILE setup --force`, and read the tables "
             "again.",
             expected=place.trx,
             actual=segment.start.trx,
@@ -429,6 +440,6 @@ def _entered(segment: Segment, place: Place) -> Place:
 
 
 def choices_of(types: Mapping[str, str], source: Engine) -> Choices:
-    """What is done about values that the destination cannot hold: an error, if nobody chose."""
+    """Return the choices for values that the destination cannot hold; by default an error."""
     chosen = parse_choices(types, source) if types else NO_CHOICES
     return replace(chosen, everything=chosen.everything or ERROR)

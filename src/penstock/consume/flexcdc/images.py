@@ -1,6 +1,6 @@
 """Row images of the captured tables, with their numbers, from a segment of the log.
 
-The rows of frames that overlap are numbered together in the order of commits: an insert and a
+The rows of overlapping frames are numbered together in the order of commits: an insert and a
 delete are one image, an update two, the old one first. Columns stay Arrow arrays.
 """
 
@@ -32,7 +32,12 @@ class ImageIncomplete(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """What becomes of updates. marks: their images are -2 and 2. skips: without the old one."""
+    """Options for updates.
+
+    Attributes:
+        marks: their images are -2 and 2.
+        skips: the old image is left out.
+    """
 
     marks: bool = False
     skips: bool = False
@@ -47,15 +52,26 @@ class Frame:
 
 
 class ImageGroup:
-    """The captured rows of frames that overlap, in order, each with the number of its first image.
+    """Captured rows of overlapping frames, in order, each with the number of its first image.
 
-    gsn: of the log; trx: its transaction; first: the number of the first image; each rises. count:
-    of images. which, index: the frame and the row in it. last: the last number, also of a group
-    without rows.
+    Attributes:
+        gsn: number in the log; rises.
+        trx: transaction; rises.
+        first: number of the first image; rises.
+        count: number of images.
+        which: the frame of each row.
+        index: the row in its frame.
+        last: the last number, even for a group without rows.
     """
 
     def __init__(self, frames: Sequence[Frame], options: ImageOptions, last: int) -> None:
-        """last: the last number that was given out."""
+        """Number the rows.
+
+        Args:
+            frames: the frames.
+            options: options for updates.
+            last: the last assigned number.
+        """
         self._frames = frames
         self._options = options
         parts = [_columns(frame.batch, place) for place, frame in enumerate(frames)]
@@ -79,11 +95,11 @@ class ImageGroup:
         return len(self.gsn)
 
     def tables(self) -> list[Relation]:
-        """The relations of the frames."""
+        """Return the relations of the frames."""
         return [frame.relation for frame in self._frames]
 
     def last_through(self, end: int) -> int:
-        """The last number of the rows in front of place `end`."""
+        """Return the last number of the rows before place `end`."""
         if end == 0:
             return int(self.first[0]) - 1 if len(self) else self.last
         return int(self.first[end - 1] + self.count[end - 1]) - 1
@@ -91,9 +107,15 @@ class ImageGroup:
     def images(
         self, start: int, end: int, uow_of: Callable[[Integers], Integers], server_id: int
     ) -> Iterator[tuple[Relation, RowImages]]:
-        """The images of the rows at these places, table by table.
+        """Yield the images of the rows at these places, table by table.
 
-        uow_of: transactions to their units of work. Raises ImageIncomplete.
+        Raises ImageIncomplete.
+
+        Args:
+            start: the first place.
+            end: the place after the last.
+            uow_of: returns the units of work of transactions.
+            server_id: of the source.
         """
         for place, frame in enumerate(self._frames):
             at = np.flatnonzero(self.which[start:end] == place) + start
@@ -101,7 +123,7 @@ class ImageGroup:
                 yield frame.relation, self._images(frame, at, uow_of(self.trx[at]), server_id)
 
     def callbacks(self, relation: Relation, start: int, end: int) -> dict[int, str]:
-        """By number of an image of this relation the plugins' callback for it."""
+        """Return the plugins' callback by number of an image of this relation."""
         found = {}
         for at in range(start, end):
             if self._frames[self.which[at]].relation is not relation:
@@ -158,9 +180,9 @@ def groups(
     *,
     trx_after: int,
 ) -> Iterator[list[Frame]]:
-    """The captured rows behind a transaction, frames that overlap together. Raises SegmentCorrupt.
+    """Yield the captured rows after a transaction, overlapping frames together.
 
-    Memory is bounded by the frames of one run.
+    Memory is bounded by the frames of one run. Raises SegmentCorrupt.
     """
     group: list[FrameEntry] = []
     last = 0
@@ -197,7 +219,7 @@ def _frames(
 
 
 def check_whole(relation: Relation, batch: pa.RecordBatch, old: Integers) -> None:
-    """Raise ImageIncomplete unless the old rows at these places are all there."""
+    """Raise ImageIncomplete unless the old rows at these places are complete."""
     if not len(old):
         return
     if len(relation.before) < len(relation.columns):
@@ -210,9 +232,9 @@ def check_whole(relation: Relation, batch: pa.RecordBatch, old: Integers) -> Non
 def whole_columns(
     relation: Relation, batch: pa.RecordBatch, old: Integers, new: Integers
 ) -> list[Any]:
-    """Each column's values of the old rows at these places, then of the new ones.
+    """Return each column's values of the old rows at these places, then of the new ones.
 
-    What a new row lacks because it was not changed is taken from the old one.
+    Values that a new row lacks because they did not change are taken from the old row.
     """
     after, before = batch.column("after"), batch.column("before")
     after_columns, before_columns = after.flatten(), before.flatten()
@@ -236,7 +258,9 @@ def whole_columns(
 
 
 def _absent(batch: pa.RecordBatch, count: int) -> dict[int, npt.NDArray[np.bool_]]:
-    """By column the rows that were sent without it; columns that every row has are left out."""
+    """Return by column the rows that were sent without it; columns that every row has are left
+    out.
+    """
     masks = batch.column("absent")
     found: dict[int, npt.NDArray[np.bool_]] = {}
     if masks.null_count == len(masks):
@@ -253,7 +277,7 @@ def _incomplete(relation: Relation, column: str) -> ImageIncomplete:
         f"a change of {relation.full_name} lacks column {column} of the whole row: the log was "
         "written without whole old rows, or the source does not send them",
         hint="Set fullBeforeImages = true in [changeExtractor], and let `penstock doctor` say what "
-        "the source lacks. What is in the log already stays incomplete: begin anew behind it with "
+        "the source lacks. The log so far stays incomplete: begin again after it with "
         "`penstock flexcdc --ini FILE setup --force`, and read the tables again.",
         table=relation.full_name,
         column=column,

@@ -1,7 +1,7 @@
 """FlexCDC's own file, consumer.ini: sections of `key = value`, as PHP reads them.
 
-`;` and `#` begin comments, values may be in quotes, true, on, yes and 1 are true. Every key means
-what FlexCDC's documentation says; an unknown one is an error. Our own additions are the keys
+`;` and `#` begin comments, values may be in quotes, true, on, yes and 1 are true. Every key has
+the meaning of FlexCDC's documentation; an unknown one is an error. Our own additions are the keys
 `url` of [source] and [dest], in place of user, host, port and password, changelog_names and
 row_values in [flexcdc], and a section [types].
 """
@@ -32,8 +32,8 @@ _TYPE_PAIR = re.compile(r"(?P<key>[^=]+?)\s*=\s*\"?(?P<value>[^\";]*?)\"?\s*(?:;
 _TRUE, _FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0", "none", "")
 _SERVER_KEYS = ("user", "host", "port", "password", "url")
 _OPTIONS = ("ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket", "connect_timeout")
-_OWN = ("dest", "types", "sections")  # of FlexCdcSettings, but no keys of the section
-SCHEME = "mysql"  # FlexCDC's servers are of this family
+_OWN = ("dest", "types", "sections")  # of FlexCdcSettings, but not keys of the section
+SCHEME = "mysql"  # FlexCDC's servers belong to this family
 
 
 class IniUnreadable(PenstockError):
@@ -43,20 +43,25 @@ class IniUnreadable(PenstockError):
 
 
 class IniKeyUnknown(PenstockError):
-    """A key or section of the ini file that nobody reads, or a line that is neither."""
+    """The ini file has an unknown key or section, or a line that is neither."""
 
     code = "FX51"
 
 
 class IniValueInvalid(PenstockError):
-    """A value of the ini file is not what its key takes."""
+    """A value of the ini file does not fit its key."""
 
     code = "FX52"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ini:
-    """A consumer.ini. source: the source's URL. sections: all of them as texts, for plugins."""
+    """Content of a consumer.ini.
+
+    Attributes:
+        source: URL of the source.
+        sections: all sections as texts, for plugins.
+    """
 
     path: Path
     settings: FlexCdcSettings

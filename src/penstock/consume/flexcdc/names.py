@@ -1,4 +1,4 @@
-"""How the changelog of a table is called."""
+"""Name of a table's changelog."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NAME_MAX = 63  # PostgreSQL's; of MySQL and MariaDB 64
 
 
 class ChangelogNameTooLong(PenstockError):
-    """`<schema>_<table>` is longer than the name of a table may be."""
+    """The name `<schema>_<table>` is longer than the name of a table may be."""
 
     code = "FX22"
 
 
 def changelog_name(table: TableName, style: ChangelogNames) -> str:
-    """The changelog's name. Raises ChangelogNameTooLong."""
+    """Return the changelog's name. Raises ChangelogNameTooLong."""
     if style is ChangelogNames.MD5:
         return f"mvlog_{_md5(_md5(table.schema) + _md5(table.name))}"
     name = f"{table.schema}_{table.name}"

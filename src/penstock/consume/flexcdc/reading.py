@@ -1,7 +1,7 @@
-"""The walk through a segment: transactions in order, cut where the destination commits.
+"""Walk through a segment: transactions in order, cut where the destination commits.
 
-It commits behind whole transactions alone, when enough images are written, and in front of a change
-of a table's shape. Pure of any destination: `Sink` is what is written into.
+It commits only after whole transactions, when enough images are written, and before a change of a
+table's shape. Independent of any destination: `Sink` receives the images.
 """
 
 from __future__ import annotations
@@ -26,25 +26,30 @@ WhereOf = Callable[[str], tuple[str, int]]
 
 
 class Sink(Protocol):
-    """Where row images go. In a transaction from `begin` to `commit`.
+    """Receiver of row images, with a transaction from `begin` to `commit`.
 
-    images_max: how many images are written at once, and after how many is committed. one_by_one:
-    every transaction is committed by itself.
+    Attributes:
+        images_max: how many images are written at once, and after how many to commit.
+        one_by_one: every transaction is committed separately.
     """
 
     images_max: int
     one_by_one: bool
 
     def begin(self, place: Place, /) -> None:
-        """Begin a transaction unless one is open. place: the one that is stored."""
+        """Begin a transaction unless one is open.
+
+        Args:
+            place: the stored place.
+        """
         ...
 
     def write(self, group: ImageGroup, start: int, end: int, units: Units, /) -> None:
         """Write the images of the rows at these places."""
         ...
 
-    def emptied(self, table: TableName, uow_id: int, gsn: int, /) -> None:
-        """A table was emptied whole, behind the image of this number."""
+    def note_emptied(self, table: TableName, uow_id: int, gsn: int, /) -> None:
+        """Note that a table was emptied, after the image of this number."""
         ...
 
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int], /) -> None:
@@ -52,13 +57,13 @@ class Sink(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Undo what is not committed."""
+        """Undo everything that is not committed."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What is in the destination: the place in the log, and the last numbers."""
+    """Content of the destination: the place in the log, and the last numbers."""
 
     place: Place
     unit: UnitOfWork
@@ -66,9 +71,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Shaping:
-    """What a transaction needs before its first row: relations whose rows begin with it, in order.
+    """Changes of shape that a transaction needs before its first row.
 
-    met: tables without a changelog that it empties.
+    Attributes:
+        relations: shapes whose rows begin with the transaction, in order.
+        met: tables without a changelog that it empties.
     """
 
     trx: int
@@ -77,7 +84,7 @@ class _Shaping:
 
 
 class SegmentWalk:
-    """One segment, from the transaction behind a place to its end."""
+    """One segment, from the transaction after a place to its end."""
 
     def __init__(
         self,
@@ -105,16 +112,21 @@ class SegmentWalk:
         self._last = progress.unit.gsn_hwm
         self._ends: dict[int, int] = {}
         self._written = 0
-        self._open = 0  # the last transaction that something was written of since the last commit
+        self._open = (
+            0  # the last transaction that was written, wholly or in part, since the last commit
+        )
         self._markers = deque(sorted(self._emptying(), key=lambda marker: marker.gsn))
         self._shapings = deque(self._find_shapings())
         self._to_drop: list[Relation] = []
 
     def run(self, *, is_done: bool, stop: Callable[[], bool] = lambda: False) -> Progress:
-        """Write all of it; what is in the destination then. is_done: the segment is closed.
+        """Write the whole segment; return the destination's progress then.
 
-        stop: ends it early, what is not committed undone. After an error nothing but whole
-        transactions is in the destination; call `give_up` of the sink.
+        After an error only whole transactions are in the destination; call `give_up` of the sink.
+
+        Args:
+            is_done: the segment is closed.
+            stop: returns whether to end early; then uncommitted rows are undone.
         """
         for frames in groups(self._segment, self._changelogs.is_captured, trx_after=self._after):
             group = ImageGroup(frames, self._options, self._last)
@@ -127,7 +139,7 @@ class SegmentWalk:
         self._shape_latest()
         return Progress(place=self._place, unit=self._unit)
 
-    # -- what is ahead ---------------------------------------------------------------------------
+    # -- looking ahead ---------------------------------------------------------------------------
 
     def _emptying(self) -> Iterator[Marker]:
         return (
@@ -164,7 +176,7 @@ class SegmentWalk:
         at = 0
         while at < len(group):
             trx = int(group.trx[at])
-            if self._settled(group, at, trx):
+            if self._settle_next(group, at, trx):
                 continue
             self._open_for(trx)
             end = self._end(group, at)
@@ -176,15 +188,15 @@ class SegmentWalk:
             at = end
 
     def _open_for(self, trx: int) -> None:
-        """Be in a transaction of the destination; in a new one where this one is full."""
+        """Open a transaction of the destination; begin a new one if this one is full."""
         is_full = self._written >= self._sink.images_max or self._sink.one_by_one
         if trx != self._open and is_full:
             self._commit_each(trx - 1)
         self._sink.begin(self._place)
         self._open = trx
 
-    def _settled(self, group: ImageGroup, at: int, trx: int) -> bool:
-        """Do what comes before the row at this place: one thing; False when there is nothing."""
+    def _settle_next(self, group: ImageGroup, at: int, trx: int) -> bool:
+        """Do one thing that precedes the row at this place; return False if there is nothing."""
         marker = self._markers[0] if self._markers else None
         shaping = self._shapings[0] if self._shapings else None
         is_emptied = marker is not None and marker.gsn < int(group.gsn[at])
@@ -198,7 +210,7 @@ class SegmentWalk:
         return is_shaped or is_emptied
 
     def _end(self, group: ImageGroup, at: int) -> int:
-        """The place up to which rows are written at once."""
+        """Return the place up to which rows are written at once."""
         room = int(group.first[at]) + self._sink.images_max
         ends = [len(group), max(at + 1, int(np.searchsorted(group.first, room)))]
         if self._markers:
@@ -223,7 +235,7 @@ class SegmentWalk:
             if not self._changelogs.is_captured(table):
                 continue
             self._open_for(marker.trx)
-            self._sink.emptied(table, self._units.number(marker.trx), self._last)
+            self._sink.note_emptied(table, self._units.number(marker.trx), self._last)
             self._ends[marker.trx] = self._last
             self._on_emptied(table)
 
@@ -232,10 +244,10 @@ class SegmentWalk:
         return next((one for one in found if (one.schema, one.name) == tuple(table)), None)
 
     def _shape(self, shaping: _Shaping) -> None:
-        """Bring changelogs to the shapes that rows have from this transaction on."""
+        """Change changelogs to the shapes that rows have from this transaction on."""
         latest = {(one.schema, one.name): one for one in shaping.relations}
         new = [one for one in shaping.relations if self._changelogs.is_new(one)]
-        met = [table for table in shaping.met if table not in self._changelogs.known]
+        met = [table for table in shaping.met if table not in self._changelogs.by_table]
         if not new and not met:
             return
         self._commit_each(shaping.trx - 1)
@@ -247,10 +259,10 @@ class SegmentWalk:
         self._to_drop += latest.values()
 
     def _shape_latest(self) -> None:
-        """Shapes that became current without rows."""
+        """Apply shapes that became current without rows."""
         latest = {(one.schema, one.name): one for _, one in self._segment.relations()}
         for (schema, name), relation in latest.items():
-            if TableName(schema, name) in self._changelogs.known:
+            if TableName(schema, name) in self._changelogs.by_table:
                 self._changelogs.ensure(relation, drops=True)
 
     def _settle_through(self, trx: int) -> None:
@@ -267,7 +279,7 @@ class SegmentWalk:
         self._commit(trx, is_done=False)
 
     def _commit(self, trx: int, *, is_done: bool) -> None:
-        """Commit everything up to a transaction, which is whole; one by one where asked for."""
+        """Commit everything up to a whole transaction; one by one if requested."""
         if self._sink.one_by_one:
             for each in range(self._after + 1, trx):
                 self._commit_through(each, is_done=False)

@@ -1,7 +1,7 @@
-"""What a changelog needs to hold rows of a relation: the steps from the shape that it has. Pure.
+"""Steps from a changelog's shape to one that holds rows of a relation. Pure.
 
 A changelog keeps all row images that it ever got, so a column never gets a type that holds less
-than the one before.
+than the previous one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.ports.changelog import GSN, OWN_COLUMNS
 
 
 class StepKind(StrEnum):
-    """What a step does."""
+    """Kind of a step."""
 
     RENAME = "rename"
     ADD = "add"
@@ -26,9 +26,13 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change of a changelog. column: its name now, of RENAME the old one.
+    """One change of a changelog.
 
-    to: the new name of RENAME. kind: the type of ADD and RETYPE. after: of ADD, the column before.
+    Attributes:
+        column: its name now; of RENAME the old one.
+        to: the new name of RENAME.
+        kind: the type of ADD and RETYPE.
+        after: of ADD, the previous column.
     """
 
     does: StepKind
@@ -50,10 +54,16 @@ def steps(
 ) -> list[Step]:
     """Return the steps from a changelog's shape to one that holds the relation's rows.
 
-    shape: its columns with their types. types: those that the relation's columns get. drops: also
-    drop columns that the relation does not have; otherwise they stay, for rows from before. names:
-    by identity the column's name in the changelog, as far as it is known. What was done of the same
-    steps before a crash is not done again.
+    Steps that were done before a crash are not returned again.
+
+    Args:
+        shape: the changelog's columns with their types.
+        relation: the relation.
+        types: types that the relation's columns get.
+        same: returns whether two texts are the same type.
+        holds: returns whether the first type holds all values of the second.
+        drops: drop columns that the relation does not have; otherwise they stay, for earlier rows.
+        names: by identity the column's name in the changelog, as far as it is known.
     """
     now = {name: kind for name, kind in shape.items() if name not in OWN_COLUMNS}
     wanted = {column.name: column.id for column in relation.columns}
@@ -67,7 +77,7 @@ def steps(
     for number, name in names.items():
         aside = f"{name}_penstock_{number}"
         if wanted.get(name, number) != number:
-            # Its name is another column's now: old images must not mix with new ones.
+            # Its name belongs to another column now: old images must not mix with new ones.
             if name in now and aside not in now:
                 rename(name, aside)
             known[number] = aside

@@ -1,7 +1,7 @@
-"""The state tables: which tables are captured, how far the log is read, and the numbers given out.
+"""State tables: the captured tables, the position in the log, and the assigned numbers.
 
-Every statement is one that all destinations understand. What moves the position is in the
-transaction of the rows (`writing.py`).
+All destinations understand every statement. The position is moved in the transaction of the rows
+(`writing.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from penstock.model import PenstockError, TableName
 from penstock.ports.changelog import ChangelogSession, StateNames
 
-ROWS_MAX = 500  # of one INSERT
+ROWS_MAX = 500  # rows of one INSERT
 IDENTITIES = "penstock_columns"  # our column of mvlogs, which Flexviews does not have
 _READING = "reading FlexCDC's state"
 _WRITING = "writing FlexCDC's state"
@@ -26,7 +26,7 @@ class StateMissing(PenstockError):
 
 
 class StateExists(PenstockError):
-    """`setup` found a state table; only with --force it begins anew."""
+    """The destination has a state table already; only `setup --force` begins again."""
 
     code = "FX02"
 
@@ -39,9 +39,13 @@ class StateMoved(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far a change log is read. log_id: empty before any was. segment: the last one read whole.
+    """Position in a change log.
 
-    trx: the last transaction that is in the destination; position: where it ends, as printed.
+    Attributes:
+        log_id: empty before any log was read.
+        segment: the last one that was read whole.
+        trx: the last transaction that is in the destination.
+        position: its end, as printed.
     """
 
     log_id: str = ""
@@ -52,9 +56,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mvlog:
-    """A captured table and the name of its changelog.
+    """Captured table and the name of its changelog.
 
-    identities: of the changelog's columns, as `Changelogs` writes them; empty where none are known.
+    Attributes:
+        identities: of the changelog's columns, as `Changelogs` writes them; empty if unknown.
     """
 
     table: TableName
@@ -64,7 +69,11 @@ class Mvlog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitOfWork:
-    """A row of mview_uow. gsn_hwm: the last number of a row image that the transaction has used."""
+    """Row of mview_uow.
+
+    Attributes:
+        gsn_hwm: the last number of a row image that the transaction has used.
+    """
 
     uow_id: int
     commit_time: datetime.datetime | None
@@ -85,13 +94,13 @@ class State:
     # -- setup -----------------------------------------------------------------------------------
 
     def existing(self) -> list[str]:
-        """Those of the state tables that there are, by name."""
+        """Return the names of the state tables that exist."""
         names = self.names
         wanted = (names.mvlogs, names.binlog_consumer_status, names.mview_uow, names.place)
         return [name for name in wanted if self.session.shape(names.table(name)) is not None]
 
     def require(self) -> None:
-        """Raise StateMissing unless all of them are there."""
+        """Raise StateMissing unless all state tables exist."""
         names = self.names
         missing = {names.binlog_consumer_status, names.mvlogs, names.mview_uow, names.place}
         missing -= set(self.existing())
@@ -103,27 +112,31 @@ class State:
         self._complete()
 
     def check_new(self, *, force: bool) -> list[str]:
-        """The tables that are there; without force there must be none. Raises StateExists."""
+        """Return the existing tables; without force there must be none. Raises StateExists."""
         there = self.existing()
         if there and not force:
             raise StateExists(
                 f"Table already exists:{there[0]}. Setup aborted! (use --force to ignore this "
                 "error)",
-                hint="To begin anew: penstock flexcdc --ini FILE setup --force. Changelogs stay, "
+                hint="To begin again: penstock flexcdc --ini FILE setup --force. Changelogs stay, "
                 "and their tables are captured again after add-table.",
                 table=there[0],
             )
         return there
 
     def create(self, *, force: bool) -> None:
-        """Make the tables. force: drop those that are there first. Raises StateExists."""
+        """Create the tables. Raises StateExists.
+
+        Args:
+            force: drop existing tables first.
+        """
         for name in self.check_new(force=force):
             self.session.drop(self.names.table(name))
         self.session.create_state(self.names)
         self._complete()
 
     def _complete(self) -> None:
-        """Add our column to the table of changelogs, where an earlier setup did not."""
+        """Add our column to the table of changelogs, if an earlier setup did not."""
         mvlogs = self.names.table(self.names.mvlogs)
         if IDENTITIES not in (self.session.shape(mvlogs) or {}):
             self.session.add_column(mvlogs, IDENTITIES, self.session.text_type, after="active_flag")
@@ -131,7 +144,7 @@ class State:
     # -- captured tables -------------------------------------------------------------------------
 
     def mvlogs(self) -> list[Mvlog]:
-        """The tables that are captured."""
+        """Return the captured tables."""
         found = self.session.rows(
             f"select * from {self._tables['mvlogs']}"
             " where active_flag order by table_schema, table_name",
@@ -167,7 +180,7 @@ class State:
         )
 
     def remove_mvlog(self, table: TableName) -> int:
-        """Note that it is not; how many rows there were."""
+        """Note that a table is not captured; return the number of removed rows."""
         return self.session.run(
             f"delete from {self._tables['mvlogs']} where table_schema = %s and table_name = %s",
             tuple(table),
@@ -177,7 +190,7 @@ class State:
     # -- numbers ---------------------------------------------------------------------------------
 
     def last_unit(self) -> UnitOfWork:
-        """The newest row of mview_uow: numbers go on behind it."""
+        """Return the newest row of mview_uow, after which numbers continue."""
         found = self.session.rows(
             f"select uow_id, commit_time, gsn_hwm from {self._tables['mview_uow']}"
             " order by uow_id desc limit 1",
@@ -212,7 +225,11 @@ class State:
     # -- the place in the log --------------------------------------------------------------------
 
     def place(self, *, lock: bool = False) -> Place:
-        """Where the log is read to. lock: until the transaction ends."""
+        """Return the position in the log.
+
+        Args:
+            lock: lock the row until the transaction ends.
+        """
         found = self.session.rows(
             f"select log_id, segment, trx, position from {self._tables['place']}"
             + (" for update" if lock else ""),
@@ -237,7 +254,7 @@ class State:
                 f"the state in {self.names.namespace} is at transaction {found.trx} of log "
                 f"{found.log_id or 'none'}, and was left at {expected.trx} of "
                 f"{expected.log_id or 'none'}",
-                hint="Another process writes to the same state: let one run; to begin anew, run "
+                hint="Another process writes to the same state: let one run; to begin again, run "
                 "`penstock flexcdc --ini FILE setup --force`.",
                 expected=expected.trx,
                 actual=found.trx,
@@ -258,7 +275,9 @@ class State:
     # -- binlog_consumer_status ------------------------------------------------------------------
 
     def put_files(self, server_id: int, files: Iterable[tuple[str, int]]) -> None:
-        """Note the files that the server has; those that it has no more, read whole, go."""
+        """Store the server's files; files that it has removed and that are fully read
+        are deleted.
+        """
         table = self._tables["binlog_consumer_status"]
         known = {
             str(row["master_log_file"]): row
@@ -285,10 +304,14 @@ class State:
                 )
 
     def put_position(self, server_id: int, file: str, offset: int, *, in_files: bool) -> None:
-        """Note how far a server's log is read.
+        """Store how far a server's log is read.
 
-        in_files: earlier files are read whole then. Otherwise there is one row, whose file is the
-        position as it is printed.
+        Args:
+            server_id: the server.
+            file: the file; without files the printed position.
+            offset: the offset in it.
+            in_files: the log has files, and earlier ones are fully read. Otherwise there is one
+                row.
         """
         table = self._tables["binlog_consumer_status"]
         if not in_files:
@@ -316,5 +339,5 @@ class State:
 
 
 def behind(place: Place, *, segment: int, trx: int, position: str) -> Place:
-    """The place further on in the same log."""
+    """Return a later place in the same log."""
     return replace(place, segment=segment, trx=trx, position=position)

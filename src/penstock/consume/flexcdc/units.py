@@ -1,4 +1,4 @@
-"""The units of work of a segment's transactions: which number each has, when it was committed."""
+"""Units of work of a segment's transactions: their numbers and commit times."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from penstock.log.segment import Segment
 from penstock.model import MarkerKind
 
 _EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - a DATETIME column has no zone
-TIMES_MAX = 10_000  # looked up at once
+TIMES_MAX = 10_000  # of one lookup
 
 
 class Units:
-    """Numbers go on behind those in the state, one for each transaction that is not our own.
+    """Numbers of transactions: they continue after the state's, without our own transactions.
 
     A transaction has the same number however often it is read, until its number is committed.
     """
 
     def __init__(self, segment: Segment, trx: int, last: UnitOfWork) -> None:
-        """trx: the last transaction that is in the destination. last: its unit, the newest."""
+        """Find our own transactions in the segment.
+
+        Args:
+            segment: the segment.
+            trx: the last transaction that is in the destination.
+            last: its unit, the newest.
+        """
         self._segment = segment
         self._trx = trx
         self._last = last
@@ -37,27 +43,30 @@ class Units:
         )
 
     def of(self, transactions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The unit of each of these transactions."""
+        """Return the unit of each of these transactions."""
         ours = np.searchsorted(self._ours, transactions, side="right")
         numbers: npt.NDArray[np.int64] = self._last.uow_id + transactions - self._trx - ours
         return numbers
 
     def number(self, trx: int) -> int:
-        """The unit of one transaction."""
+        """Return the unit of one transaction."""
         return int(self.of(np.array([trx], np.int64))[0])
 
     def is_ours(self, trx: int) -> bool:
-        """Whether a transaction is a heartbeat, which is no unit."""
+        """Return whether a transaction is a heartbeat, which has no unit."""
         at = int(np.searchsorted(self._ours, trx))
         return at < len(self._ours) and int(self._ours[at]) == trx
 
     def between(
         self, after: int, through: int, ends: dict[int, int], last: int
     ) -> list[UnitOfWork]:
-        """The units of transactions behind `after`, up to `through`.
+        """Return the units of transactions after `after`, up to `through`.
 
-        ends: by transaction the last number of its row images, where it has any. last: the last
-        number before them.
+        Args:
+            after: the transaction before the first.
+            through: the last transaction.
+            ends: by transaction the last number of its row images, if it has any.
+            last: the last number before them.
         """
         found = []
         for trx, time_us in self._times(after, through):

@@ -1,6 +1,6 @@
 """Row images into changelogs: rows, units of work and place in one transaction of the destination.
 
-Many transactions of the source may be one of the destination; none is ever divided.
+Many transactions of the source may be one transaction of the destination; none is ever divided.
 """
 
 from __future__ import annotations
@@ -27,23 +27,28 @@ faults.declare(
     "flexcdc.commit.after",
 )
 
-IMAGES_MAX = 10_000  # of one write, and about of one transaction where the source's are smaller
-# In row mode each image is a statement. A transaction takes about as long as in bulk mode, so that
-# a writer that is killed again and again gets on.
+IMAGES_MAX = 10_000  # of one write, and about of one transaction if the source's are smaller
+# In row mode each image is a statement. A transaction takes about as long as in bulk mode, so a
+# writer that is killed repeatedly makes progress.
 SINGLE_IMAGES_MAX = 200
-TRUNCATED = 0  # dml_type of the row that says that a table was emptied
+TRUNCATED = 0  # dml_type of the row for a table that was emptied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceServer:
-    """The server that is read. number: its server_id. has_files: its log has files with names."""
+    """Server that is read.
+
+    Attributes:
+        number: its server_id.
+        has_files: its log has files with names.
+    """
 
     number: int
     has_files: bool
 
 
 class ChangelogWriter:
-    """Writes into changelogs. In a transaction from the first write until `commit`."""
+    """Writes into changelogs, in a transaction from the first write until `commit`."""
 
     images_max = IMAGES_MAX
     one_by_one = False
@@ -76,13 +81,13 @@ class ChangelogWriter:
 
     def _append(self, relation: Relation, images: RowImages) -> None:
         table = TableName(relation.schema, relation.name)
-        fitting = self._changelogs.fitted(relation)
+        fitting = self._changelogs.fit_names(relation)
         self._state.session.append(
             self._changelogs.changelog(table), replace(images, relation=fitting)
         )
 
-    def emptied(self, table: TableName, uow_id: int, gsn: int) -> None:
-        """Note that a table was emptied whole behind the image of this number."""
+    def note_emptied(self, table: TableName, uow_id: int, gsn: int) -> None:
+        """Write that a table was emptied, after the image of this number."""
         own = [TRUNCATED, uow_id, self._server.number, gsn]
         arrays = [pa.array([v], field.type) for v, field in zip(own, OWN_SCHEMA, strict=True)]
         images = RowImages(
@@ -93,7 +98,13 @@ class ChangelogWriter:
         self._state.session.append(self._changelogs.changelog(table), images)
 
     def commit(self, place: Place, units: Sequence[UnitOfWork], where: tuple[str, int]) -> None:
-        """Commit with these units and this place. where: file and offset of the position."""
+        """Commit with these units and this place.
+
+        Args:
+            place: the place.
+            units: the units of work.
+            where: file and offset of the position.
+        """
         assert self._place is not None, "begun"
         faults.point("flexcdc.units.before")
         self._state.put_units(units)
@@ -105,13 +116,13 @@ class ChangelogWriter:
         faults.point("flexcdc.commit.after")
 
     def give_up(self) -> None:
-        """Undo what is not committed."""
+        """Undo everything that is not committed."""
         self._state.session.rollback()
         self._place = None
 
 
 def _in_order(found: Sequence[tuple[Relation, RowImages]]) -> list[tuple[Relation, RowImages]]:
-    """Every image alone, in the order of their numbers: an update's old one comes first."""
+    """Return each image separately, in the order of their numbers: an update's old one is first."""
     places = [
         (number, which, at)
         for which, (_, images) in enumerate(found)

@@ -1,7 +1,7 @@
-"""Plugins: classes of the user's that are given every transaction, as FlexCDC gives them.
+"""Plugins: user classes that get every transaction, as in FlexCDC.
 
-`base.py` has the callbacks, `loading.py` finds what `plugin` and `plugin_order` name. Each plugin
-that comes with penstock has a module; `collecting.py` is what they have in common.
+`base.py` has the callbacks, `loading.py` finds the classes in `plugin` and `plugin_order`. Each
+plugin of penstock has a module; `collecting.py` has their common part.
 """
 
 from penstock.consume.plugins.base import (

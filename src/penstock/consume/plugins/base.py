@@ -1,4 +1,4 @@
-"""The nine callbacks of a plugin, and what it is given of the FlexCDC that calls it.
+"""The nine callbacks of a plugin, and its view of the FlexCDC that calls it.
 
 Names, arguments and order are those of FlexCDC. Follows document 003.
 """
@@ -16,7 +16,7 @@ from penstock.ports.changelog import Origin
 
 Row = Mapping[str, Any]
 
-# All nine, each with how many arguments it is called with.
+# All nine, each with its number of arguments.
 CALLBACKS = {
     "plugin_init": 1,
     "plugin_deinit": 1,
@@ -32,7 +32,7 @@ TRUNCATE, TRUNCATE_ARGUMENTS = "truncate", 5  # ours, and not required
 
 
 class RowValues(StrEnum):
-    """What a row's values are: typed values of Python, or the text of SQL literals."""
+    """Form of a row's values: typed values of Python, or the text of SQL literals."""
 
     PYTHON = "python"
     SQL = "sql"
@@ -40,11 +40,15 @@ class RowValues(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """What is known of a transaction when it is committed.
+    """Facts about a transaction when it is committed.
 
-    commit_time: at the source, UTC without a zone, in whole seconds. position: its end, as the
-    source prints it. file, offset: the same as binlog_consumer_status has it. id: of this
-    transaction alone, also after `setup --force`, which begins units of work anew.
+    Attributes:
+        commit_time: at the source, UTC without a zone, in whole seconds.
+        position: its end, as the source prints it.
+        file: the same as in binlog_consumer_status.
+        offset: the same as in binlog_consumer_status.
+        id: unique id of this transaction, even after `setup --force`, which restarts the units of
+            work.
     """
 
     commit_time: datetime.datetime | None
@@ -55,10 +59,12 @@ class Transaction:
 
 
 class Instance(Protocol):
-    """What a plugin may ask of the FlexCDC that calls it: the last argument of each callback.
+    """FlexCDC as a plugin sees it: the last argument of each callback.
 
-    settings: by section (`flexcdc`, `source`, `dest`, and any other of consumer.ini) the keys with
-    their texts. mvlogList: by `schema.table` the changelog's name, of every captured table.
+    Attributes:
+        settings: by section (`flexcdc`, `source`, `dest`, and any other of consumer.ini) the keys
+            with their texts.
+        mvlogList: by `schema.table` the changelog's name, of every captured table.
     """
 
     @property
@@ -72,106 +78,114 @@ class Instance(Protocol):
         ...
 
     def get_source(self, new: bool = False) -> Any:
-        """The driver's connection to the source. new: one of its own, which the caller closes."""
+        """Return the driver's connection to the source.
+
+        Args:
+            new: return a separate connection, which the caller closes.
+        """
         ...
 
     def get_dest(self, new: bool = False) -> Any:
-        """The same for the destination.
+        """Return the driver's connection to the destination; see get_source.
 
-        The shared one is that of the open transaction: what a plugin writes there is committed
-        with the position, and a plugin neither commits it nor rolls it back.
+        The shared one is that of the open transaction: a plugin's writes there are committed with
+        the position, and a plugin neither commits nor rolls back.
         """
         ...
 
     def columns(self, db: str, table: str) -> Mapping[str, str]:
-        """The columns of a captured table and their types, in order, as its changelog has them."""
+        """Return the columns of a captured table and their types, in order, as in its changelog."""
         ...
 
     def key(self, db: str, table: str) -> Sequence[str]:
-        """The key columns that the row at hand was written with; none: the table has no key."""
+        """Return the key columns that the present row was written with; empty without a key."""
         ...
 
     @property
     def origin(self) -> Origin:
-        """What events in Debezium's form say of where they are from; asks the source once."""
+        """Origin for events in Debezium's form; the source is asked once."""
         ...
 
     @property
     def transaction(self) -> Transaction:
-        """The transaction at hand, in commit_trx only."""
+        """Present transaction, in commit_trx only."""
         ...
 
     @property
     def directory(self) -> Path:
-        """The folder of the file with the settings: relative paths in them begin there."""
+        """Folder of the settings file: base of relative paths in the settings."""
         ...
 
 
 class Plugin(Protocol):
-    """What a plugin has: all nine, though some may do nothing.
+    """Plugin with all nine callbacks, though some may do nothing.
 
-    A transaction is begin_trx, its rows in order, then commit_trx; a plugin that returns from
-    commit_trx has the transaction for good. Only then is the position stored: a crash, or an
-    exception from any callback, repeats at most this transaction, with the same numbers, and loses
-    none. Whatever a plugin raises ends the run with an error.
+    A transaction is begin_trx, its rows in order, then commit_trx; once commit_trx returns, the
+    plugin has the transaction for good. Only then is the position stored: a crash, or an exception
+    from any callback, repeats at most this transaction, with the same numbers, and loses none. Any
+    exception of a plugin ends the run with an error.
 
-    trx_id, uow_id: the number of the transaction. gsn: the number of this row image; in begin_trx
-    the last one of the transaction before, in commit_trx the last one of this. row: column name to
-    value; see RowValues. db, table: as the source has them.
+    Attributes:
+        trx_id: argument: the number of the transaction; also uow_id.
+        gsn: argument: the number of this row image; in begin_trx the last one of the previous
+            transaction, in commit_trx the last one of this transaction.
+        row: argument: column name to value; see RowValues.
+        db: argument: as the source has it; also table.
     """
 
     def plugin_init(self, instance: Instance, /) -> None:
-        """At the start, before anything is connected."""
+        """Start, before anything is connected."""
         ...
 
     def plugin_deinit(self, instance: Instance, /) -> None:
-        """At the end, also after an error."""
+        """End, after an error, too."""
         ...
 
     def begin_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         ...
 
     def insert(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """A row was inserted."""
+        """Process an inserted row."""
         ...
 
     def delete(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """A row was deleted; row: what it was."""
+        """Process a deleted row, given with its last values."""
         ...
 
     def update_before(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """A row was updated; row: what it was. Not called with skip_before_update."""
+        """Process the old values of an updated row. Not called with skip_before_update."""
         ...
 
     def update_after(
         self, row: Row, db: str, table: str, trx_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """A row was updated; row: what it is now. Comes directly behind update_before."""
+        """Process the new values of an updated row. Called directly after update_before."""
         ...
 
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:
-        """The transaction is whole. Returning says that the plugin has it for good."""
+        """Complete the transaction. After the return the plugin has it for good."""
         ...
 
     def rollback_trx(self, uow_id: int, instance: Instance, /) -> None:
-        """The transaction was given up; it comes again with the same numbers."""
+        """Discard the transaction; it is repeated with the same numbers."""
         ...
 
 
 class PluginBase:
-    """A plugin that does nothing: override what is wanted.
-
-    row_values: what its rows hold; None: as `row_values` in the settings says.
+    """Plugin that does nothing: override the callbacks that you need.
 
     A plugin may have one callback more, `truncate(db, table, trx_id, gsn, instance)`: a table that
-    was emptied whole has no rows to hand out, and a plugin without it ends the run there.
+    was emptied has no rows to pass on, and a plugin without this callback ends the run there.
+
+    Attributes:
+        row_values: form of its rows; None: as `row_values` in the settings says.
     """
 
     row_values: RowValues | str | None = None
@@ -213,4 +227,4 @@ class PluginBase:
 
 
 FlexCDC_Plugin = PluginBase
-"""The name that FlexCDC has for it."""
+"""FlexCDC's name for it."""

@@ -1,4 +1,4 @@
-"""A plugin that gets a transaction whole: its row images are kept until it is committed."""
+"""Base of plugins that get whole transactions: row images are kept until the commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.consume.plugins.settings import PluginSection
 
 
 class Action(StrEnum):
-    """What a row image is: FlexCDC's MYSQL_ACTION, and T for a table that was emptied."""
+    """Kind of a row image: FlexCDC's MYSQL_ACTION, and T for a table that was emptied."""
 
     INSERT = "I"
     DELETE = "D"
@@ -24,9 +24,11 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row image. gsn: its number; of a TRUNCATE that of the image before it.
+    """One row image.
 
-    key: the names of the key columns.
+    Attributes:
+        gsn: its number; of a TRUNCATE that of the previous image.
+        key: the names of the key columns.
     """
 
     action: Action
@@ -38,15 +40,17 @@ class Change:
 
     @property
     def name(self) -> str:
-        """`schema.table`."""
+        """Name of the table, `schema.table`."""
         return f"{self.db}.{self.table}"
 
 
 class CollectingPlugin(PluginBase, ABC):
     """Keeps row images in memory, and delivers them in commit_trx.
 
-    section, keys: the section in the settings and its keys, with their defaults; None: must be
-    given. All have `filter`, the tables to skip.
+    Attributes:
+        section: the section in the settings.
+        keys: the keys of the section with their defaults; None: must be given. All sections have
+            `filter`, the tables to skip.
     """
 
     section: ClassVar[str]
@@ -58,14 +62,23 @@ class CollectingPlugin(PluginBase, ABC):
 
     @abstractmethod
     def configure(self, settings: PluginSection, instance: Instance) -> None:
-        """Read the settings and open what is needed."""
+        """Read the settings and open the plugin's resources."""
 
     @abstractmethod
     def deliver(self, changes: Sequence[Change], uow_id: int, gsn: int, instance: Instance) -> None:
-        """Take a transaction for good, which has one change at least; gsn: its last number."""
+        """Take a transaction for good, which has at least one change.
+
+        Args:
+            changes: the changes.
+            uow_id: number of the transaction.
+            gsn: its last number.
+            instance: FlexCDC.
+        """
 
     def close(self) -> None:
-        """Close what `configure` opened; also after an error, and when nothing was opened."""
+        """Close the resources that `configure` opened; also after an error, or if none
+        was opened.
+        """
 
     def plugin_init(self, instance: Instance, /) -> None:
         """See Plugin."""
@@ -106,7 +119,7 @@ class CollectingPlugin(PluginBase, ABC):
         self._keep(Action.UPDATE_AFTER, row, db, table, gsn, instance)
 
     def truncate(self, db: str, table: str, _trx_id: int, gsn: int, instance: Instance, /) -> None:
-        """A table was emptied whole."""
+        """Keep that a table was emptied."""
         self._keep(Action.TRUNCATE, {}, db, table, gsn, instance)
 
     def commit_trx(self, uow_id: int, gsn: int, instance: Instance, /) -> None:

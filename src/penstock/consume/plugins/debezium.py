@@ -27,7 +27,8 @@ _OPS = {
 
 
 class DebeziumFile(CollectingPlugin):
-    """One line for each event: destination, key and value, as Debezium's engine hands them out.
+    """File with one line for each event: destination, key and value, as Debezium's engine has
+    them.
 
     `plugin = "penstock.consume.plugins:DebeziumFile"`.
     """
@@ -114,7 +115,7 @@ class DebeziumFile(CollectingPlugin):
 def _events(
     changes: Sequence[Change],
 ) -> Iterator[tuple[Change, str, Row | None, Row | None]]:
-    """Change, op, before and after; an update that changes the key is a delete and a creation."""
+    """Yield change, op, before and after; a changed key is a delete and a creation."""
     old: Row | None = None
     for change in changes:
         if change.action is Action.UPDATE_BEFORE:
@@ -142,7 +143,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """As Debezium has it: dates in days, times and timestamps in microseconds."""
+    """Return a value in Debezium's form: dates in days, times and timestamps in microseconds."""
     match value:
         case datetime.datetime():
             if value.tzinfo is None:
@@ -160,7 +161,7 @@ def _value(value: Any) -> Any:
 
 
 def _times(moment_ns: int | None) -> dict[str, int | None]:
-    """A moment in Debezium's three fields."""
+    """Return a moment in Debezium's three fields."""
     units = {"ts_ms": 1_000_000, "ts_us": 1000, "ts_ns": 1}
     return {name: None if moment_ns is None else moment_ns // unit for name, unit in units.items()}
 
@@ -170,13 +171,15 @@ def _microseconds(moment: datetime.datetime) -> int:
 
 
 def _unit_of(line: bytes) -> int | None:
-    """The transaction of a line; that of a tombstone is its delete's, in front of it."""
+    """Return the transaction of a line; None for a tombstone, which belongs to the delete before
+    it.
+    """
     value = json.loads(line)["value"]
     return None if value is None else int(value["transaction"]["id"])
 
 
 def _without_time(line: bytes) -> Any:
-    """A line without the time at which it was written."""
+    """Return a line without the time at which it was written."""
     event = json.loads(line)
     if event["value"] is not None:
         for name in _times(None):

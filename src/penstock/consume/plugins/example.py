@@ -1,4 +1,4 @@
-"""The example plugin: prints what it is given, as FlexCDC's does."""
+"""Example plugin: it prints its arguments, as FlexCDC's does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ class Example:
     row_values = RowValues.SQL
 
     def __init__(self, file: IO[str] | None = None) -> None:
-        """file: where to print to; standard output when None."""
+        """Set the output.
+
+        Args:
+            file: output; standard output if None.
+        """
         self._file = file
 
     def plugin_init(self, _: Instance, /) -> None:
@@ -53,7 +57,7 @@ class Example:
         self._row("UPDATE (NEW)", row, db, table, trx_id, gsn)
 
     def truncate(self, db: str, table: str, trx_id: int, gsn: int, _: Instance, /) -> None:
-        """A table was emptied whole; not one of FlexCDC's callbacks."""
+        """Print that a table was emptied; not one of FlexCDC's callbacks."""
         self._say(f"TRX_ID: {trx_id}, Schema:{db}, Table: {table}, DML: TRUNCATE, AFTER: {gsn}")
 
     def commit_trx(self, uow_id: int, gsn: int, _: Instance, /) -> None:

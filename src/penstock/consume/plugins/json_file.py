@@ -24,7 +24,7 @@ class ColumnNameTaken(PenstockError):
 
 
 class JsonFile(CollectingPlugin):
-    """One line for each row image: its columns and MYSQL_ACTION, with metadata four keys more.
+    """File with one line per row image: columns and MYSQL_ACTION, with metadata four more keys.
 
     `plugin = "penstock.consume.plugins:JsonFile"`.
     """

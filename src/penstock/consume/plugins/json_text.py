@@ -12,17 +12,17 @@ from typing import Any
 
 
 def json_text(value: Any) -> str:
-    """One line of JSON, without blanks; see `json_value`."""
+    """Return one line of JSON, without blanks; see `json_value`."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def json_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with values that JSON has."""
+    """Return a row with values that JSON has."""
     return {name: json_value(value) for name, value in row.items()}
 
 
 def json_value(value: Any) -> Any:
-    """A value that JSON has. Decimals are text, as JSON numbers are read as floats.
+    """Return a value that JSON has. Decimals are text, as JSON numbers are read as floats.
 
     Bytes are base64; dates and times ISO 8601; a duration `[-]H:MM:SS[.ffffff]`; NaN and the
     infinities text.

@@ -1,4 +1,4 @@
-"""A file of lines that transactions are appended to, durably; one that comes again only once."""
+"""File of lines to which transactions are appended durably; a repeated one is written once."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ faults.declare("flexcdc.lines.half", "flexcdc.lines.written")
 
 
 class LineFileUnusable(PenstockError):
-    """A plugin's file cannot be opened or written, or is not one of lines that a plugin wrote."""
+    """A plugin's file cannot be opened or written, or has lines that no plugin wrote."""
 
     code = "FX15"
 
 
 class LineFile:
-    """A file that is open for appending. Used by one thread."""
+    """File that is open for appending. For one thread."""
 
     def __init__(
         self, path: Path, unit_of: Callable[[bytes], int | None] | None = None, *, section: str
     ) -> None:
         """Open the file, and cut off a line that a crash left unfinished.
 
-        unit_of: the transaction of a line; None: that of the line before. Without the function it
-        is not known, and a transaction that comes again is written again. section: of the settings,
-        for messages. Raises LineFileUnusable.
+        Raises LineFileUnusable.
+
+        Args:
+            path: the file.
+            unit_of: returns the transaction of a line; None: that of the previous line. Without
+                the function it is unknown, and a repeated transaction is written again.
+            section: of the settings, for messages.
         """
         self._path = path
         self._section = section
@@ -43,11 +47,11 @@ class LineFile:
             raise self._unusable(f"cannot be opened: {error.strerror}") from error
         try:
             if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                raise self._unusable("is no file")
+                raise self._unusable("is not a file")
             if is_new:
                 _sync_directory(path.parent)
-            # The last transaction of the file, with its lines: the first to come may be the same.
-            self._last = self._mend()
+            # The last transaction of the file, with its lines: the next one may be the same.
+            self._last = self._repair()
         except BaseException:
             self.close()
             raise
@@ -57,8 +61,13 @@ class LineFile:
     ) -> None:
         """Write a transaction's lines, without line ends, and wait until they are on disk.
 
-        Of the first transaction those that the file ends with are left out. same: what two lines
-        have in common that say the same. Raises LineFileUnusable.
+        Lines of the first transaction that the file already ends with are left out. Raises
+        LineFileUnusable.
+
+        Args:
+            unit: the transaction.
+            lines: its lines.
+            same: returns the part of a line that is equal in a repeated line.
         """
         (last, written), self._last = self._last, (None, [])
         if last == unit and [*map(same, written)] == [*map(same, lines[: len(written)])]:
@@ -75,7 +84,7 @@ class LineFile:
         faults.point("flexcdc.lines.written")
 
     def close(self) -> None:
-        """Close the file; harmless when done twice."""
+        """Close the file; may be called twice."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -85,7 +94,7 @@ class LineFile:
         while view:
             view = view[os.write(self._descriptor, view) :]
 
-    def _mend(self) -> tuple[int | None, list[bytes]]:
+    def _repair(self) -> tuple[int | None, list[bytes]]:
         size = os.fstat(self._descriptor).st_size
         if not size:
             return None, []
@@ -102,7 +111,7 @@ class LineFile:
     def _last_lines(self, content: mmap.mmap, end: int) -> tuple[int | None, list[bytes]]:
         last: int | None = None
         lines: list[bytes] = []
-        pending: list[bytes] = []  # lines that belong to the one in front of them
+        pending: list[bytes] = []  # lines that belong to the line before them
         while self._unit_of is not None and end > 0:
             start = content.rfind(b"\n", 0, end - 1) + 1
             line = content[start : end - 1]

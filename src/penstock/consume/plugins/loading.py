@@ -1,4 +1,4 @@
-"""Finds the plugins that the settings name: modules and files, and the classes in them."""
+"""Loading of the plugins that the settings name: modules and files, and the classes in them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLASS_DEFAULT = "FlexCDC_Plugin"
 
 
 class PluginNotFound(PenstockError):
-    """What `plugin` or `plugin_order` names cannot be imported, or is not there."""
+    """A name in `plugin` or `plugin_order` cannot be imported, or does not exist."""
 
     code = "FX10"
 
@@ -38,12 +38,15 @@ class PluginIncomplete(PenstockError):
 def load_plugins(
     plugins: Sequence[str], order: Sequence[str], directory: Path
 ) -> list[tuple[str, Plugin]]:
-    """The plugins in the order in which they are called, each with its name.
+    """Return the plugins in the order in which they are called, each with its name.
 
-    plugins: `module:attribute`, `module`, or a file `name.py`; a relative one is below directory,
-    which modules are looked for in as well. order: names of the classes, or attributes, to call;
-    without it, those that `plugins` names, and of a module alone the class FlexCDC_Plugin. A class
-    is called without arguments. Raises PluginNotFound, PluginIncomplete.
+    A class is called without arguments. Raises PluginNotFound, PluginIncomplete.
+
+    Args:
+        plugins: `module:attribute`, `module`, or a file `name.py`.
+        order: names of the classes, or attributes, to call; by default those that `plugins` names,
+            and for a module alone the class FlexCDC_Plugin.
+        directory: base of relative files; modules are searched there, too.
     """
     modules: list[ModuleType] = []
     named: list[tuple[str, Any]] = []
@@ -63,7 +66,7 @@ def load_plugins(
 
 
 def row_values_of(plugin: Plugin, default: str) -> RowValues:
-    """What a plugin's rows hold: as it says itself, or as the settings do. Raises ValueError."""
+    """Return the form of a plugin's rows: its own choice, or the settings'. Raises ValueError."""
     return RowValues(getattr(plugin, "row_values", None) or default)
 
 
@@ -74,7 +77,7 @@ def _module(place: str, directory: Path) -> ModuleType:
         if str(directory) not in sys.path:
             sys.path.insert(0, str(directory))
         return import_module(place)
-    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise PluginNotFound(
             f"plugin {place} cannot be imported: {type(error).__name__}: {error}",
             hint="Write plugin = module:Class; the module is looked for in the folder of the ini "
@@ -87,7 +90,7 @@ def _from_file(path: Path) -> ModuleType:
     name = f"penstock_plugin_{path.stem}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no module")
+        raise ImportError(f"{path} is not a module")
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
@@ -106,12 +109,12 @@ def _attribute(module: ModuleType, name: str, text: str) -> Any:
 
 
 def _check_all_called(given: Sequence[tuple[str, Any]], called: Sequence[tuple[str, Any]]) -> None:
-    """Check that plugin_order names each plugin that `plugin` names. Raises PluginNotFound."""
+    """Check that plugin_order names each plugin of `plugin`. Raises PluginNotFound."""
     left_out = [name for name, found in given if not any(found is one for _, one in called)]
     if left_out:
         raise PluginNotFound(
             f"plugin names {left_out[0]}, and plugin_order leaves it out: it would get no change",
-            hint=f"Add {left_out[0]} to plugin_order, or take it out of plugin.",
+            hint=f"Add {left_out[0]} to plugin_order, or remove it from plugin.",
             plugin=left_out[0],
         )
 
@@ -119,7 +122,7 @@ def _check_all_called(given: Sequence[tuple[str, Any]], called: Sequence[tuple[s
 def _find_ordered(
     name: str, named: Sequence[tuple[str, Any]], modules: Sequence[ModuleType]
 ) -> Any:
-    """Return the plugin that a name in plugin_order means. Raises PluginNotFound."""
+    """Return the plugin for a name in plugin_order. Raises PluginNotFound."""
     found = [one for given, one in named if given == name]
     if not found:
         found = [one for module in modules if (one := getattr(module, name, None)) is not None]
@@ -176,14 +179,14 @@ def _plugin(name: str, found: Any) -> Plugin:
 
 
 def _check_arguments(name: str, plugin: Any, callback: str, count: int) -> None:
-    """Whether a callback can be called, before the first row is. Raises PluginIncomplete."""
+    """Check that a callback can be called, before the first row. Raises PluginIncomplete."""
     function = getattr(plugin, callback, None)
     if function is None:
         return
     try:
         inspect.signature(function).bind(*[None] * count)
     except ValueError:
-        return  # of no Python function: not known before
+        return  # not a Python function: unknown before the call
     except TypeError as error:
         raise PluginIncomplete(
             f"plugin {name} has a {callback} that does not take {count} arguments: {error}",

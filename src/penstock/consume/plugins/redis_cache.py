@@ -1,4 +1,4 @@
-"""A cache in Redis that is kept in step with tables."""
+"""Cache in Redis that follows tables."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SCAN_COUNT = 1000
 
 
 class CacheFailed(PenstockError):
-    """Redis is not there, or refuses what it is sent."""
+    """Redis does not answer, or refuses a command."""
 
     code = "FX18"
 
 
 class CacheKeyMissing(PenstockError):
-    """A table has no key to keep its rows by."""
+    """A table has no key under which its rows could be kept."""
 
     code = "FX19"
 
 
 class RedisCache(CollectingPlugin):
-    """Each row as JSON below `PREFIXschema.table:key`; a transaction is one MULTI.
+    """Cache of each row as JSON below `PREFIXschema.table:key`; a transaction is one MULTI.
 
     `plugin = "penstock.consume.plugins:RedisCache"`.
     """
@@ -46,7 +46,7 @@ class RedisCache(CollectingPlugin):
         self._shown = ""
 
     def configure(self, settings: PluginSection, instance: Instance, /) -> None:
-        """See CollectingPlugin. Raises CacheFailed when nobody answers."""
+        """See CollectingPlugin. Raises CacheFailed if Redis does not answer."""
         try:
             import redis
         except ModuleNotFoundError as error:
@@ -71,15 +71,15 @@ class RedisCache(CollectingPlugin):
             )
         except ValueError as error:
             raise settings.invalid(
-                "url", "is no address of a Redis server", "Write url = redis://HOST:PORT/0."
+                "url", "is not an address of a Redis server", "Write url = redis://HOST:PORT/0."
             ) from error
         at = self._client.connection_pool.connection_kwargs
         self._shown = str(at.get("path") or f"{at.get('host')}:{at.get('port', 6379)}")
-        self._asked(self._client.ping)
+        self._ask(self._client.ping)
 
     def deliver(self, changes: Sequence[Change], _uow_id: int, _gsn: int, _: Instance, /) -> None:
         """See CollectingPlugin. Raises CacheFailed, CacheKeyMissing."""
-        self._asked(lambda: self._keep_step(changes))
+        self._ask(lambda: self._keep_step(changes))
 
     def close(self) -> None:
         """See CollectingPlugin."""
@@ -89,7 +89,7 @@ class RedisCache(CollectingPlugin):
     def _keep_step(self, changes: Sequence[Change]) -> None:
         emptied, last = self._net(changes)
         with self._client.pipeline(transaction=True) as pipeline:
-            for found in self._found(emptied):
+            for found in self._find(emptied):
                 pipeline.delete(found)
             for key, row in last.items():
                 if row is None:
@@ -99,7 +99,9 @@ class RedisCache(CollectingPlugin):
             pipeline.execute()
 
     def _net(self, changes: Iterable[Change]) -> tuple[set[str], dict[str, Row | None]]:
-        """What a transaction comes to: tables that it emptied, and by key the row, or none."""
+        """Return the result of a transaction: tables that it emptied, and by key the
+        row, or None.
+        """
         emptied: set[str] = set()
         last: dict[str, Row | None] = {}
         for change in changes:
@@ -111,7 +113,7 @@ class RedisCache(CollectingPlugin):
                 last[self._key(change)] = change.row if change.action in _NEW else None
         return emptied, last
 
-    def _found(self, starts: Iterable[str]) -> Iterator[bytes]:
+    def _find(self, starts: Iterable[str]) -> Iterator[bytes]:
         for start in starts:
             pattern = "".join(f"\\{one}" if one in "*?[]^-\\" else one for one in start)
             yield from self._client.scan_iter(match=f"{pattern}*", count=_SCAN_COUNT)
@@ -133,7 +135,7 @@ class RedisCache(CollectingPlugin):
             for value in values
         )
 
-    def _asked(self, what: Any) -> Any:
+    def _ask(self, what: Any) -> Any:
         try:
             return what()
         except self._errors as error:

@@ -1,4 +1,4 @@
-"""What a plugin's section in the settings says, checked."""
+"""Section of a plugin in the settings, checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FLAGS = {
 
 
 class PluginSettingInvalid(PenstockError):
-    """A key of a plugin's section is missing, unknown, or has a value that it does not take."""
+    """A key of a plugin's section is missing, unknown, or has an invalid value."""
 
     code = "FX14"
 
@@ -24,7 +24,13 @@ class PluginSection:
     """One section: texts by key, with defaults. Unknown keys are refused."""
 
     def __init__(self, instance: Instance, name: str, defaults: Mapping[str, str | None]) -> None:
-        """defaults: by key; None where it must be given. Raises PluginSettingInvalid."""
+        """Read the section. Raises PluginSettingInvalid.
+
+        Args:
+            instance: FlexCDC.
+            name: of the section.
+            defaults: by key; None if it must be given.
+        """
         self.name = name
         given = instance.settings.get(name, {})
         for key in given:
@@ -43,24 +49,24 @@ class PluginSection:
                 raise self.invalid(key, "is missing", f"Write {key} = VALUE below [{name}].")
 
     def invalid(self, key: str, said: str, hint: str) -> PluginSettingInvalid:
-        """The error for a key."""
+        """Return the error for a key."""
         return PluginSettingInvalid(
             f"[{self.name}] {key} {said}", hint=hint, key=f"{self.name}.{key}"
         )
 
     def text(self, key: str) -> str:
-        """The value as it is written."""
+        """Return the value as it is written."""
         return self._texts[key] or ""
 
     def flag(self, key: str) -> bool:
-        """A value that is true or false."""
+        """Return a value that is true or false."""
         text = self.text(key)
         if text.lower() not in _FLAGS:
             raise self.invalid(key, f"is {text!r}", f"Write {key} = true or {key} = false.")
         return _FLAGS[text.lower()]
 
     def number(self, key: str, *, least: float = 0) -> float:
-        """A number that is not smaller than the least one."""
+        """Return a number that is at least `least`."""
         text = self.text(key)
         try:
             number = float(text)
@@ -71,14 +77,14 @@ class PluginSection:
         return number
 
     def tables(self, key: str) -> frozenset[str]:
-        """A list of `schema.table`, separated by commas."""
+        """Return a list of `schema.table`, separated by commas."""
         names = [name.strip() for name in self.text(key).split(",") if name.strip()]
         for name in names:
             schema, dot, table = name.partition(".")
             if not (schema and dot and table):
                 raise self.invalid(
                     key,
-                    f"names {name!r}, which is no table",
+                    f"names {name!r}, which is not a table",
                     f"Write {key} = schema.table, schema.table.",
                 )
         return frozenset(names)

@@ -24,20 +24,20 @@ logger = structlog.get_logger()
 
 SIGNATURE = "X-Penstock-Signature"
 _SCHEMES = ("http", "https")
-# What may be over soon: everything else that is not 2xx stays as it is.
+# Temporary failures: every other status that is not 2xx is permanent.
 _PASSING = (408, 425, 429)
 _ANSWER_BYTES_MAX = 500
 _RETRY_AFTER_MAX_S = 86_400
 
 
 class WebhookFailed(PenstockError):
-    """The receiver did not take a transaction."""
+    """The receiver did not accept a transaction."""
 
     code = "FX17"
 
 
 class Webhook(CollectingPlugin):
-    """One POST for each transaction; the receiver has it when it answers 2xx.
+    """Sends one POST for each transaction; the receiver has it when it answers 2xx.
 
     `plugin = "penstock.consume.plugins:Webhook"`. A connection is kept open. Redirects are not
     followed: they are an error.
@@ -67,7 +67,7 @@ class Webhook(CollectingPlugin):
             is_whole = False
         if not is_whole or url.username:
             raise settings.invalid(
-                "url", "is no address of a web server", "Write url = https://HOST/PATH."
+                "url", "is not an address of a web server", "Write url = https://HOST/PATH."
             )
         self._timeout_s = settings.number("timeout", least=0.001)
         self._retries = int(settings.number("retries"))
@@ -78,13 +78,13 @@ class Webhook(CollectingPlugin):
             raise settings.invalid("secret", "is empty", "Write secret = TEXT, at least 32 bytes.")
         self._path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-        # It connects when it is first used, and again when it was closed.
+        # It connects at the first use, and again after it was closed.
         self._connection = kinds[url.scheme](url.hostname or "", url.port, timeout=self._timeout_s)
 
     def deliver(
         self, changes: Sequence[Change], uow_id: int, gsn: int, instance: Instance, /
     ) -> None:
-        """See CollectingPlugin. Raises WebhookFailed when all attempts failed."""
+        """See CollectingPlugin. Raises WebhookFailed if all attempts failed."""
         time_of = instance.transaction.commit_time
         body = json_text(
             {
@@ -113,7 +113,7 @@ class Webhook(CollectingPlugin):
             pause_s *= 2
         raise WebhookFailed(
             f"the webhook did not take transaction {uow_id} in {attempt + 1} attempts: {said}",
-            hint="Mend the receiver, or correct [webhook] url, and start again: the transaction is "
+            hint="Fix the receiver, or correct [webhook] url, and start again: the transaction is "
             "sent again.",
             retries=attempt,
             trx=uow_id,
@@ -125,13 +125,15 @@ class Webhook(CollectingPlugin):
             self._connection.close()
 
     def _post(self, body: bytes, headers: dict[str, str]) -> tuple[str, bool, float]:
-        """What went wrong, or nothing; whether it may pass; the seconds that were asked for."""
+        """Return the failure or "", whether it may be temporary, and the requested wait in
+        seconds.
+        """
         assert self._connection is not None, "configured"
         try:
             self._connection.request("POST", self._path, body, headers)
             response = self._connection.getresponse()
             answer = response.read(_ANSWER_BYTES_MAX)
-            # What is left unread would be taken for the next answer.
+            # An unread rest would be taken for the next answer.
             if response.read(1):
                 self._connection.close()
         except (OSError, http.client.HTTPException) as error:
