@@ -182,7 +182,7 @@ class EventReader:
                     rows,
                     transactions,
                     keep_binary=self._keep_binary,
-                    find_reloaded=again,
+                    reloaded=again,
                     gsn_shift=gsn_shift(self._segment),
                     keys_have_two=not self._segment.is_dense,
                 )
