@@ -171,7 +171,7 @@ class MemoryFlexCdc(FlexCdc):
         self._facts = MemorySource()  # type: ignore[assignment]
 
     @contextmanager
-    def connected(self) -> Iterator[tuple[State, Changelogs]]:
+    def connect(self) -> Iterator[tuple[State, Changelogs]]:
         """See FlexCdc."""
         self._session = self._memory
         state = State(self._memory, self._settings.names)
