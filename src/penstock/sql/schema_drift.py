@@ -1,7 +1,6 @@
-"""Differences between a table's shape in the target and in the source, while changes are applied.
+"""How a table's shape in the target differs from the source's, while changes are applied.
 
-Applies a policy: what is done, what is remembered of it, and what the record says afterwards.
-Pure.
+Applies a policy: what is done, what is remembered of it, and what the record says afterwards. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _COMING = (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN)
 
 
 class SchemaDrift:
-    """Drift of one table. It begins with the table's record; `record` returns the new one."""
+    """Of one table. Begins with what its record says; `record` is what shall be written."""
 
     def __init__(self, left_out: set[str], kept: set[str], notes: list[str]) -> None:
         self.left_out = left_out
@@ -30,11 +29,11 @@ class SchemaDrift:
 
     @classmethod
     def of(cls, record: TableRecord) -> Self:
-        """Return the drift that a table's record holds."""
+        """As a table's record has them."""
         return cls(set(record.left_out), set(record.kept), list(record.notes))
 
     def went(self, change: ShapeChange, policy: Policy) -> None:
-        """Remember that a change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
+        """A change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
         was_there = change.kind not in _LEAVING or change.name not in self.left_out
         if policy is not Policy.IGNORE and was_there:
             kept = " (policy lenient)" if policy is Policy.LENIENT else ""
@@ -53,11 +52,11 @@ class SchemaDrift:
                 self.left_out.discard(change.column.name)
 
     def applied_notes(self, table: TableName) -> list[ShapeNote]:
-        """Return a note for each change that was applied to the target table."""
+        """Return a note for each change that the target table has taken."""
         return [ShapeNote(table=table, text=text, is_applied=True) for text in self._applied]
 
     def never_there(self, change: ShapeChange) -> bool:
-        """Return whether the target never had a renamed column; it stays left out then."""
+        """Whether a renamed column is one that the target never had, and still does not have."""
         if change.name not in self.left_out or change.column is None:
             return False
         self.left_out.discard(change.name)
@@ -65,13 +64,13 @@ class SchemaDrift:
         return True
 
     def note(self, change: ShapeChange, reason: str) -> str:
-        """Keep a note that a change could not be carried out, and return its text."""
+        """A change could not be carried out; the sentence that is kept of it."""
         said = f"{change.what}, which could not be carried out: {reason}"
         self.notes = [*self.notes, said][-NOTES_MAX:]
         return said
 
     def record(self, before: TableRecord, relation: Relation, *, log_id: str) -> TableRecord:
-        """Return the record of a table that has this relation's shape except for this drift."""
+        """Return the record of a table that is as this relation has it, except for this drift."""
         return replace(
             before,
             columns=shape_of(relation),
