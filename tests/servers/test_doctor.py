@@ -28,7 +28,7 @@ from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot, read_identity
-from penstock.engines.postgres.handover import prepared
+from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.source_engine import STREAM_FILE
@@ -270,7 +270,7 @@ def test_pg08_standby(own_postgres: Server, tmp_path: Path, target_url: str) -> 
 
 def entered(config: Config, tables: list[TableDefinition]) -> None:
     """Begin a handover."""
-    with prepared(pipeline_of(config), tables, stop=lambda: False):
+    with prepare(pipeline_of(config), tables, stop=lambda: False):
         pytest.fail("it is refused")
 
 

@@ -25,7 +25,7 @@ from penstock.control.doctor import PreflightFailed, examine
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns
-from penstock.engines.postgres.tables import watched
+from penstock.engines.postgres.tables import load_watch
 from penstock.model import DROP_TABLE, MarkerKind
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
@@ -210,6 +210,6 @@ def test_a_new_table_without_columns_is_left_alone(source_url: str, tmp_path: Pa
             stop.asked.set()
         sql.execute("insert into e default values")
         extractor_of(source_url, tmp_path).run()
-    state = watched(extractor._layout)
+    state = load_watch(extractor._layout)
     assert state is not None
     assert {name.name for name in state.names} == {"u"}

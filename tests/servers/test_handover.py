@@ -23,7 +23,7 @@ from penstock.control.handover import bulk_planner, read_handover, wait_for_poin
 from penstock.control.pipeline import pipeline_of
 from penstock.control.servers import source_tables
 from penstock.engines.postgres.connect import connect
-from penstock.engines.postgres.handover import prepared
+from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.standby import NotAStandby
@@ -142,7 +142,7 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
     try:
         until(lambda: int(str(value(config.source.url, "select count(*) from t"))) > 150)
         tables = source_tables(config)
-        with prepared(pipeline_of(config), tables, stop=lambda: False) as position:
+        with prepare(pipeline_of(config), tables, stop=lambda: False) as position:
             state = wait_for_point(config)
             assert state is not None
             assert Lsn.parse(state.position).ordinal == position
@@ -167,7 +167,7 @@ def test_each_row_is_in_the_bulk_load_or_in_the_slot_while_the_source_is_written
 
 def test_the_four_steps_are_recorded_in_the_documents_words(config: Config) -> None:
     """Each with its time, once the extractor holds the slot."""
-    with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):
+    with prepare(pipeline_of(config), source_tables(config), stop=lambda: False):
         assert phase_of(config) is HandoverPhase.CAPTURED
         with extracting(config):
             until(lambda: phase_of(config) is HandoverPhase.DONE)
@@ -192,7 +192,7 @@ def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
     ended = threading.Event()
 
     def extract() -> None:
-        with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):
+        with prepare(pipeline_of(config), source_tables(config), stop=lambda: False):
             pass
         ended.set()
 
@@ -208,7 +208,7 @@ def test_an_extraction_that_is_idle_keeps_the_snapshot_until_the_load_is_done(
 def test_a_stop_ends_it_at_once(config: Config) -> None:
     """Ctrl-C does not wait for the bulk load; the file then names no snapshot."""
     stop = threading.Event()
-    with prepared(pipeline_of(config), source_tables(config), stop=stop.is_set):
+    with prepare(pipeline_of(config), source_tables(config), stop=stop.is_set):
         stop.set()
     state = read_handover(config)
     assert state is not None
@@ -227,9 +227,9 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
         "from penstock.control.servers import source_tables\n"
         "from penstock.control.config import load_config\n"
         "from penstock.control.pipeline import pipeline_of\n"
-        "from penstock.engines.postgres.handover import prepared\n"
+        "from penstock.engines.postgres.handover import prepare\n"
         "config = load_config(Path(sys.argv[1]))\n"
-        "with prepared(pipeline_of(config), source_tables(config), stop=lambda: False):\n    pass\n"
+        "with prepare(pipeline_of(config), source_tables(config), stop=lambda: False):\n    pass\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(config.path)],
@@ -243,7 +243,7 @@ def test_killed_at_any_step_the_next_run_goes_on_with_the_same_slot(
         "select confirmed_flush_lsn::text from pg_replication_slots "
         "where database = current_database()",
     )
-    with prepared(pipeline_of(config), source_tables(config), stop=lambda: False) as position:
+    with prepare(pipeline_of(config), source_tables(config), stop=lambda: False) as position:
         assert Lsn(position) == Lsn.parse(str(before))
         assert phase_of(config) is HandoverPhase.CAPTURED
         finish_bulk(config)
@@ -257,7 +257,7 @@ def test_pause_on_a_primary_is_refused_and_nothing_is_changed(
     config = make_config(tmp_path, source_url, target_url, "pause")
     with (
         pytest.raises(NotAStandby) as caught,
-        prepared(pipeline_of(config), source_tables(config), stop=lambda: False),
+        prepare(pipeline_of(config), source_tables(config), stop=lambda: False),
     ):
         pass
     assert 'handover = "snapshot"' in caught.value.hint
@@ -350,7 +350,7 @@ def test_pause_mode_reads_a_frozen_standby_and_resumes_it(
     position: list[int] = []
 
     def extract() -> None:
-        with prepared(
+        with prepare(
             pipeline_of(frozen), source_tables(frozen), stop=lambda: False
         ) as slot_position:
             position.append(slot_position)
@@ -388,7 +388,7 @@ def test_a_stop_during_the_pause_resumes_replay(own_postgres: Server, frozen: Co
     helped = help_slot(own_postgres)
 
     def extract() -> None:
-        with prepared(pipeline_of(frozen), source_tables(frozen), stop=stop.is_set):
+        with prepare(pipeline_of(frozen), source_tables(frozen), stop=stop.is_set):
             assert stop.is_set()
 
     thread = threading.Thread(target=extract)

@@ -19,7 +19,7 @@ from penstock.control.pipeline import pipeline_of
 from penstock.control.reset import look
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
-from penstock.engines.postgres.handover import prepared
+from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import SlotInUse, SlotState, drop_slot, read_slot
 from penstock.engines.postgres.source.slot_names import free_names
@@ -152,7 +152,7 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
     before = _slot(config)
     with (
         pytest.raises(SlotThereBefore) as caught,
-        prepared(pipeline_of(config), source_tables(config), stop=lambda: False),
+        prepare(pipeline_of(config), source_tables(config), stop=lambda: False),
     ):
         pass
     assert f'replicationSlot = "{SLOT}_2"' in caught.value.hint
@@ -163,7 +163,7 @@ def test_a_new_pipeline_with_bulk_load_makes_its_slot_itself(first: Config, tmp_
     write_handover(config, Handover(slot=SLOT, tables=("public.t",)))
     assert found(config, "PG09") == []
     stopped = iter([False, False, False])
-    with prepared(
+    with prepare(
         pipeline_of(config), source_tables(config), stop=lambda: next(stopped, True)
     ) as position:
         assert before is not None
@@ -239,7 +239,7 @@ def test_a_slot_of_another_database_is_left_alone(
     assert not removal.statements
     with (
         pytest.raises(SlotThereBefore) as caught,
-        prepared(pipeline_of(first), source_tables(first), stop=lambda: False),
+        prepare(pipeline_of(first), source_tables(first), stop=lambda: False),
     ):
         pass
     assert "drop" not in caught.value.hint

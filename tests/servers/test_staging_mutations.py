@@ -83,7 +83,7 @@ def test_a_value_that_is_no_gzip_is_named(session: PostgresStagingSession, url: 
     """Somebody has written into the table."""
     session.stage({ORDERS: batch(change(1))})
     rows(url, f"update {NAME} set mut = '\\x1f8b00'")
-    with pytest.raises(MutationBroken, match=r"shop\.public\.orders is no gzip file"):
+    with pytest.raises(MutationBroken, match=r"shop\.public\.orders is not a gzip file"):
         read_one(session, ORDERS)
 
 

@@ -67,7 +67,7 @@ EXACT_TEXT_SETTINGS: Mapping[str, str] = MappingProxyType(
 # guesses so high on a fresh catalogue that it compiles nearly all of them.
 _ALWAYS = {"jit": "off"}
 
-# A machine of ours that vanishes leaves sessions whose locks others wait for. By itself a server
+# A machine of ours that vanishes leaves sessions whose locks others wait for. By default a server
 # looks after two hours. The last limit also ends a session whose other side lives and takes nothing
 # for so long, as a reader does that waits for its target: so it is short only where rows are only
 # taken in. Nothing on a Unix socket.
@@ -133,7 +133,7 @@ def connect(
 def session_parameters(
     url: str, *, application_name: str, settings: Mapping[str, str]
 ) -> dict[str, int | str | None]:
-    """What libpq is given: the URL's parameters, then ours where it leaves them open.
+    """Return libpq's parameters: the URL's, then ours for those that it leaves out.
 
     settings: server settings of the session; they win over the URL's own. Raises UrlInvalid.
     """
@@ -216,12 +216,12 @@ _NOT_ALLOWED = re.compile(r'permission denied for database "(.+?)"')
 
 
 def connect_error(url: str, text: str) -> ConnectFailed:
-    """The typed error for what libpq or the server said when a connection failed.
+    """Return the typed error for what libpq or the server said when a connection failed.
 
     text: the message; SQLSTATE is not known before a connection is made, so the words decide. A
     message in another language becomes the plain ConnectFailed, with the message as it came.
     """
-    said = " ".join(_scrubbed(text, url).split())
+    said = " ".join(_scrub(text, url).split())
     if refused := _NOT_ALLOWED.search(text):
         role = unquote(urlsplit(url).username or "ROLE")
         return DatabaseRefused(
@@ -245,13 +245,13 @@ def _password(url: str) -> str:
     return unquote(match[1]) if match else ""
 
 
-def _scrubbed(text: str, url: str) -> str:
+def _scrub(text: str, url: str) -> str:
     password = _password(url)
     return text.replace(password, "***") if password else text
 
 
 def with_database(url: str, database: str) -> str:
-    """The same URL for another database of that server."""
+    """Return the same URL for another database of that server."""
     match = re.match(r"(\w+://[^/?#]*)(?:/[^?#]*)?(.*)\Z", url, re.DOTALL)
     if match is None:
         raise UrlInvalid(f"not the URL of a PostgreSQL database: {mask(url)}")
@@ -306,7 +306,7 @@ _RETRY_STATES = frozenset({"40001", "40P01", "55P03", "57014", "53300", "55006",
 
 
 def safe_to_retry(error: BaseException) -> bool:
-    """As `host.errors.safe_to_retry`, for psycopg's errors too."""
+    """Return the same as `host.errors.safe_to_retry`, for psycopg's errors too."""
     if isinstance(error, psycopg.Error):
         state = error.sqlstate
         if state is None:
@@ -342,20 +342,20 @@ def server_errors(doing: str) -> Iterator[None]:
 
 
 def statement_error(doing: str, error: psycopg.Error) -> PenstockError:
-    """The typed error for one of psycopg's; see `server_errors`."""
+    """Return the typed error for one of psycopg's; see `server_errors`."""
     state = error.sqlstate
     said = error.diag.message_primary or str(error).strip() or type(error).__name__
     message = f"{doing}: {said}"
     if state is None and isinstance(error, psycopg.OperationalError):
-        return ConnectionLost(message, hint="It is tried again by itself.")
+        return ConnectionLost(message, hint="penstock retries automatically.")
     if state is not None and state.startswith(("08", "57P")):
-        return ConnectionLost(message, hint="It is tried again by itself.", sqlstate=state)
+        return ConnectionLost(message, hint="penstock retries automatically.", sqlstate=state)
     if state == "42501":
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", sqlstate=state
         )
     if safe_to_retry(error):
-        return StatementInterrupted(message, hint="It is tried again by itself.", sqlstate=state)
+        return StatementInterrupted(message, hint="penstock retries automatically.", sqlstate=state)
     hint = (error.diag.message_hint or "") or _value_hint(state)
     if column := _COPY_COLUMN.search(error.diag.context or ""):
         message += f" (column {column[2]} of {column[1]})"

@@ -14,7 +14,7 @@ import structlog
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.handover import prepared
+from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.planner import tell_blockers
 from penstock.engines.postgres.source import slot as slots
 from penstock.engines.postgres.source.client import open_replication
@@ -80,7 +80,7 @@ def open_engine(
 ) -> Iterator[PostgresEngine]:
     """See Extraction."""
     captured = tables()
-    with _begun(pipeline, captured, stop) as start_position:
+    with _begin(pipeline, captured, stop) as start_position:
         config = pipeline.config
         yield PostgresEngine(
             config.source.url,
@@ -93,7 +93,7 @@ def open_engine(
 
 
 @contextmanager
-def _begun(
+def _begin(
     pipeline: Pipeline, tables: list[TableDefinition], stop: Callable[[], bool]
 ) -> Iterator[int]:
     """Publication, slot and, in data+change, the handover's snapshot; where an empty log begins.
@@ -101,7 +101,7 @@ def _begun(
     The snapshot is kept as long as the with block is open and the bulk load needs it.
     """
     if pipeline.config.pipeline.mode is Mode.DATA_CHANGE:
-        with prepared(pipeline, tables, stop=stop) as position:
+        with prepare(pipeline, tables, stop=stop) as position:
             yield position
         return
     yield ensure_slot(pipeline, tables)

@@ -70,7 +70,7 @@ SLOT = """
 
 
 @contextmanager
-def prepared(
+def prepare(
     pipeline: Pipeline, tables: Sequence[TableDefinition], *, stop: Callable[[], bool]
 ) -> Iterator[int]:
     """Make the handover around an extraction; gives the position where an empty log begins.
@@ -129,7 +129,7 @@ class _Handing:
 
     # -- deciding and doing ------------------------------------------------------------------------
 
-    def seen(self) -> Seen:
+    def look(self) -> Seen:
         with server_errors("looking at slot and replay"):
             slot = self.connection.execute(SLOT, {"slot": self.state.slot}).fetchone()
             standby = self.connection.execute(STANDBY).fetchone()
@@ -145,7 +145,7 @@ class _Handing:
     def run_until(self, wanted: Do) -> None:
         """Take steps until this one is due, or the process shall end."""
         while not self.stop():
-            do = decide(self.state, self.seen())
+            do = decide(self.state, self.look())
             if do in (wanted, Do.NOTE_START) or self.state.phase is HandoverPhase.DONE:
                 return
             if do is Do.WAIT:
@@ -154,11 +154,13 @@ class _Handing:
                 self.act(do)
 
     def keep(self) -> None:
-        """In the thread: take the steps that follow while the extractor runs; keep the snapshot."""
+        """Take the steps that follow while the extractor runs; keep the snapshot. Runs in the
+        thread.
+        """
         pinged_s = REAL_CLOCK.monotonic_s()
         while not self.ended.wait(POLL_INTERVAL_S):
             try:
-                do = decide(self.state, self.seen())
+                do = decide(self.state, self.look())
                 if do in (Do.NOTE_START, Do.RESUME, Do.RELEASE):
                     self.act(do)
                 if REAL_CLOCK.monotonic_s() - pinged_s > PING_INTERVAL_S:
@@ -166,7 +168,7 @@ class _Handing:
                     if isinstance(self.point, ConsistentPoint):
                         self.point.ping()
             except PenstockError as error:
-                # The load finds out by itself that the snapshot is gone, and begins afresh.
+                # The load detects that the snapshot is gone, and starts again.
                 logger.warning("handover is interrupted", error=error.message)
                 self.reconnect()
             if self.state.phase is HandoverPhase.DONE and self.kept is None:
@@ -251,7 +253,7 @@ class _Handing:
         with connect(self.config.source.url, application_name=APPLICATION_NAME) as connection:
             check_publication_there(connection, name, wanted)
             slots.ensure_publication(connection, name, wanted)
-            if not self.seen().slot_exists:
+            if not self.look().slot_exists:
                 disclaim_slot(connection, name, self.state.slot)
 
     def adopt_slot(self) -> None:

@@ -1,4 +1,4 @@
-"""What the pipeline file may say of PostgreSQL; see `penstock.ports.config.EngineOptions`."""
+"""Options of PostgreSQL in the pipeline file; see `penstock.ports.config.EngineOptions`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan asks of PostgreSQL servers."""
+"""Plan for PostgreSQL servers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.ports.plan import APPLICATION_NAME, SourceFacts
 
 
 def read_source(config: Config, *, dropped: Collection[TableName]) -> SourceFacts:
-    """The source and its captured tables. Raises what connecting and the catalogue do."""
+    """Return the source and its captured tables. Raises what connecting and the catalogue do."""
     with (
         open_catalog(config.source.url, application_name=APPLICATION_NAME) as connection,
         server_errors("reading the source's catalogue"),

@@ -1,7 +1,4 @@
-"""What the bulk load asks of a PostgreSQL source: consistent points, definitions and chunks.
-
-Not here: the handover's own point (`handover.py` makes and keeps it, in the extractor's process).
-"""
+"""Planner of the bulk load from PostgreSQL: consistent points, definitions and chunks."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class PostgresPlanner:
         self._kept = ExitStack()
 
     def __enter__(self) -> Self:
-        """Nothing is opened yet."""
+        """Return the planner; it opens nothing yet."""
         return self
 
     def __exit__(

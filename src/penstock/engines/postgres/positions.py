@@ -7,7 +7,7 @@ from penstock.ports.config import Config
 
 
 class LsnPositions:
-    """Those of a PostgreSQL source."""
+    """Positions of a PostgreSQL source."""
 
     def __init__(self, slot: str = "") -> None:
         """slot: the source's name for the pipeline."""
@@ -18,7 +18,7 @@ class LsnPositions:
         return str(Lsn(position))
 
     def origin(self, _: int) -> str:
-        """The slot."""
+        """Return the slot."""
         return self._slot
 
     def parse(self, text: str) -> int:

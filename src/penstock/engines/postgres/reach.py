@@ -1,4 +1,4 @@
-"""What a process needs to connect to PostgreSQL, as libpq reads a URL."""
+"""Servers and files that a process needs to connect to PostgreSQL, as libpq reads a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a pipeline has made at a PostgreSQL source; see `ports.reset.SourceReset`."""
+"""Objects of a pipeline at a PostgreSQL source that a reset removes; see
+`ports.reset.SourceReset`.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class ReplayNotPaused(PenstockError):
 
 
 def open_source(config: Config) -> psycopg.Connection:
-    """A plain connection to the source, autocommit, EXACT_TEXT_SETTINGS."""
+    """Return a plain connection to the source, autocommit, EXACT_TEXT_SETTINGS."""
     return connect(
         config.source.url, application_name=APPLICATION_NAME, options=EXACT_TEXT_SETTINGS
     )
@@ -113,7 +113,7 @@ def pause_replay(connection: psycopg.Connection) -> None:
 
 
 def frozen_point(config: Config, kept: ExitStack) -> ConsistentPoint:
-    """A snapshot of a standby whose replay is paused; raises ReplayNotPaused when it is not."""
+    """Return a snapshot of a standby whose replay is paused. Raises ReplayNotPaused."""
     keeper = open_source(config)
     with ExitStack() as guard:
         guard.callback(keeper.close)
@@ -125,7 +125,7 @@ def frozen_point(config: Config, kept: ExitStack) -> ConsistentPoint:
         assert row is not None
         if row[2] != "paused":
             raise ReplayNotPaused(
-                "the standby's replay was resumed by somebody else",
+                "the standby's replay was resumed by another client",
                 hint="Run the same command again, and leave the standby paused meanwhile.",
             )
         guard.pop_all()
@@ -135,7 +135,9 @@ def frozen_point(config: Config, kept: ExitStack) -> ConsistentPoint:
 
 
 def paused_point(config: Config, kept: ExitStack) -> ConsistentPoint:
-    """In the load process, mode pause: a later point. Replay is paused for it if necessary."""
+    """Return a later point, in the load process, mode pause. Replay is paused for it if
+    necessary.
+    """
     connection = kept.enter_context(closing(open_source(config)))
     row = connection.execute(STANDBY).fetchone()
     if row is not None and row[2] != "paused":

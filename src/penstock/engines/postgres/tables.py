@@ -29,8 +29,8 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
         return captured_tables(connection, config.source.tables, dropped=dropped)
 
 
-def watched(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
-    """The stored state of the watch over a pipeline's tables; None before its first look.
+def load_watch(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState | None:
+    """Return the stored state of the watch over a pipeline's tables; None before its first look.
 
     Raises CheckpointCorrupt.
     """
@@ -43,7 +43,7 @@ def read_followed(
     added: Iterable[TableName],  # noqa: ARG001 - they are in the file
 ) -> Followed | None:
     """See Tables."""
-    state = watched(config.layout)
+    state = load_watch(config.layout)
     if state is None:
         return None
     return Followed(

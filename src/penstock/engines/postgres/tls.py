@@ -1,8 +1,4 @@
-"""Which certificates to trust and to show, from libpq's parameters.
-
-The rules are libpq's: `require` checks nothing unless a root certificate is there (then it is
-verify-ca), `verify-ca` checks the chain, `verify-full` the host name too.
-"""
+"""Certificates to trust and to present, from libpq's parameters."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _HOME = Path("~/.postgresql")
 
 
 def _file(parameters: Mapping[str, str], name: str, default: str) -> Path | None:
-    """The file that a parameter names, or the one at libpq's usual place if it is there."""
+    """Return the file that a parameter names, or the one at libpq's usual place if it is there."""
     given = parameters.get(name, "")
     if given:
         return Path(given).expanduser()
@@ -33,7 +29,7 @@ def _file(parameters: Mapping[str, str], name: str, default: str) -> Path | None
 
 
 def client_context(parameters: Mapping[str, str]) -> ssl.SSLContext:
-    """The TLS context for a server, from sslmode, sslrootcert, sslcert, sslkey and so on.
+    """Return the TLS context for a server, from sslmode, sslrootcert, sslcert, sslkey and so on.
 
     Raises TlsFailed when a file is missing or broken, or verification is asked for without a
     root certificate.

@@ -1,4 +1,4 @@
-"""When a changed type of PostgreSQL is another one, and whether values stay what they are."""
+"""Rules for changed types of PostgreSQL: whether a type is another one, and values stay equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of PostgreSQL's errors at a start doctor's checks find, and why not the others."""
+"""PostgreSQL's errors at a start that doctor's checks find, and reasons for the others."""
 
 from __future__ import annotations
 

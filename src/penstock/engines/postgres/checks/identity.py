@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
-from penstock.engines.postgres.checks.server import found
+from penstock.engines.postgres.checks.server import finding
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.source.catalog import Exclusion
 from penstock.ports.checks import Finding, Severity
@@ -98,11 +98,11 @@ def identity(probe: Probe) -> Iterator[Finding]:
     for row in probe.rows(WITHOUT_IDENTITY, ids=probe.table_ids):
         what = f"{row['schema']}.{row['name']} {WITHOUT[row['identity']]}"
         if row["identity"] != "n":
-            yield found("PG12", Severity.ERROR, what, _without(row), _identity_sql(probe, row))
+            yield finding("PG12", Severity.ERROR, what, _without(row), _identity_sql(probe, row))
             continue
         root = next(t for t in probe.tables if row["id"] in (t.source_id, *t.partition_leaves))
         if root.name not in reported:  # one partition is reported for all
-            yield found(
+            yield finding(
                 "PG12",
                 Severity.WARNING,
                 what + (f", a partition of {root.name}" if root.is_partitioned else ""),
@@ -114,18 +114,18 @@ def identity(probe: Probe) -> Iterator[Finding]:
             )
         reported.add(root.name)
     for left_out in probe.survey.excluded:
-        if left_out.reason is Exclusion.PART_IDENTITY and left_out.mend:  # the root, not its parts
-            yield found(
+        if left_out.reason is Exclusion.PART_IDENTITY and left_out.fix:  # the root, not its parts
+            yield finding(
                 "PG12",
                 Severity.ERROR,
                 str(left_out),
                 "updates and deletes of its rows come without the key that identifies them",
-                left_out.mend,
+                left_out.fix,
             )
 
 
 def _without(row: dict[str, Any]) -> str:
-    """The consequences of a table without an identity."""
+    """Return the consequences of a table without an identity."""
     if row["kind"] == "p":
         return (
             "UPDATE and DELETE work at the source where its partitions have an identity, and are "
@@ -136,7 +136,7 @@ def _without(row: dict[str, Any]) -> str:
 
 
 def _identity_sql(probe: Probe, row: dict[str, Any]) -> str:
-    """The SQL that gives a table an identity with which it can be updated."""
+    """Return the SQL that gives a table an identity with which it can be updated."""
     table = quoted(row["schema"], row["name"])
     if row["usable_is_primary"]:
         return f"alter table {table} replica identity default;"
@@ -156,7 +156,7 @@ def generated_identity(probe: Probe) -> Iterator[Finding]:
     """Generated columns are not sent, so none can identify a row."""
     refuses = probe.version >= REFUSES_GENERATED
     for row in probe.rows(GENERATED_IDENTITY, ids=probe.table_ids, refuses=refuses):
-        yield found(
+        yield finding(
             "PG12",
             Severity.ERROR,
             f"the replica identity of {row['schema']}.{row['name']} has a generated column",
@@ -173,7 +173,7 @@ def full_identity(probe: Probe) -> Iterator[Finding]:
     if not probe.config.change_extractor.full_before_images:
         return
     for row in probe.rows(NOT_FULL, ids=probe.table_ids):
-        yield found(
+        yield finding(
             "PG12",
             Severity.ERROR,
             f"{row['schema']}.{row['name']} does not have replica identity FULL",

@@ -54,7 +54,7 @@ def _system_id(connection: psycopg.Connection) -> str:
 
 
 def _survey(examined: Examined, connection: psycopg.Connection, looked: Looked) -> Survey | None:
-    """The tables that the patterns match; None where that cannot be found out."""
+    """Return the tables that the patterns match; None where that cannot be found out."""
     try:
         with server_errors("reading the source's catalogue"):
             seen = survey(connection, examined.config.source.tables, dropped=examined.followed())
@@ -94,7 +94,7 @@ def look_at_target(examined: Examined, looked: Looked, source: SourceSeen) -> bo
 def _as_we_have_them(
     examined: Examined, tables: Sequence[TableDefinition]
 ) -> tuple[TableDefinition, ...]:
-    """The tables as the target would have them; those with no way into it are left out."""
+    """Return the tables as the target would have them; those with no way into it are left out."""
     servers = examined.servers() if tables else None
     if servers is None:
         return tuple(tables)

@@ -1,4 +1,4 @@
-"""What the checks of a PostgreSQL server ask, and the lists of these checks."""
+"""Input of the checks of a PostgreSQL server, and the lists of these checks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,8 @@ TARGET_CHECKS = Checks(Side.TARGET)
 
 @dataclass(slots=True, kw_only=True)
 class Probe:
-    """What the checks of one database ask: its connection and what was read from it once.
-
-    tables: the wanted tables of the source; on the target side the same, as the source has them.
-    survey: what the patterns match (source side). database: the source's system identifier and
-    database, for checks that compare both sides; empty where the source is not PostgreSQL.
+    """Input of the checks of one database: its connection and the facts that were read from it
+    once.
     """
 
     examined: Examined
@@ -47,12 +44,12 @@ class Probe:
             return c.fetchall()
 
     def value(self, query: LiteralString, **parameters: object) -> Any:
-        """The first column of the first row; None when there is no row."""
+        """Return the first column of the first row; None when there is no row."""
         found = self.rows(query, **parameters)
         return next(iter(found[0].values())) if found else None
 
     def setting(self, name: str) -> str | None:
-        """A server setting as text, None where this server has no such."""
+        """Return a server setting as text, None where this server has no such."""
         text = self.value("select current_setting(%(name)s, true)", name=name)
         return None if text is None else str(text)
 

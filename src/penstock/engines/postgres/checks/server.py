@@ -34,15 +34,15 @@ OWN_SLOT = """
 """
 
 
-def found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
-    """A finding on the source side."""
+def finding(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+    """Return a finding on the source side."""
     return Finding(
         code=code, severity=severity, side=Side.SOURCE, what=what, why=why, command=command
     )
 
 
 def own_slot(probe: Probe) -> dict[str, object] | None:
-    """The pipeline's slot as pg_replication_slots has it, None when there is none; read once."""
+    """Return the pipeline's slot from pg_replication_slots, or None; it is read once."""
     if "slot" not in probe.memo:
         slot = probe.config.change_extractor.replication_slot
         rows = probe.rows(OWN_SLOT, slot=slot)
@@ -61,14 +61,14 @@ def is_being_created(slot: dict[str, object]) -> bool:
 def server_version(probe: Probe) -> Iterator[Finding]:
     """14 to 18 are supported."""
     if probe.version < 140000:
-        yield found(
+        yield finding(
             "PG01",
             Severity.ERROR,
             f"the source is PostgreSQL {probe.version // 10000}; 14 is the oldest supported",
             "older servers lack the replication protocol that penstock speaks",
         )
     elif probe.version >= 190000:
-        yield found(
+        yield finding(
             "PG01",
             Severity.WARNING,
             f"the source is PostgreSQL {probe.version // 10000}; 18 is the newest tested",
@@ -81,7 +81,7 @@ def wal_level(probe: Probe) -> Iterator[Finding]:
     """Logical decoding needs wal_level = logical."""
     level = probe.setting("wal_level")
     if level != "logical":
-        yield found(
+        yield finding(
             "PG02",
             Severity.ERROR,
             f"wal_level of the source is {level}, it must be logical",
@@ -96,22 +96,22 @@ def free_slots(probe: Probe) -> Iterator[Finding]:
     most = int(probe.setting("max_replication_slots") or 0)
     free = most - int(probe.value("select count(*) from pg_replication_slots"))
     missing = own_slot(probe) is None
-    mend = f"alter system set max_replication_slots = {most + 16};  -- then restart the server"
+    fix = f"alter system set max_replication_slots = {most + 16};  -- then restart the server"
     if missing and free < 1:
-        yield found(
+        yield finding(
             "PG03",
             Severity.ERROR,
             f"no replication slot is free on the source: all {most} are in use",
             "the pipeline needs one of its own",
-            mend,
+            fix,
         )
     elif free - missing < 1:
-        yield found(
+        yield finding(
             "PG03",
             Severity.WARNING,
             f"no second replication slot is free on the source ({most} in all)",
             "`penstock verify` and a bulk load begun again need a temporary one",
-            mend,
+            fix,
         )
 
 
@@ -125,7 +125,7 @@ def free_senders(probe: Probe) -> Iterator[Finding]:
     slot = own_slot(probe)
     needed = 1 if slot and slot["active"] else 2
     if free < needed:
-        yield found(
+        yield finding(
             "PG04",
             Severity.ERROR,
             f"{max(free, 0)} of {most} WAL senders are free on the source, {needed} are needed",
@@ -149,7 +149,7 @@ def replication_role(probe: Probe) -> Iterator[Finding]:
         """
     )
     if not may:
-        yield found(
+        yield finding(
             "PG05",
             Severity.ERROR,
             f"the role {probe.user} may not replicate from the source",
@@ -159,7 +159,7 @@ def replication_role(probe: Probe) -> Iterator[Finding]:
 
 
 def replication_grant(probe: Probe) -> str:
-    """The statement that lets our role replicate."""
+    """Return the statement that lets our role replicate."""
     return (
         f"alter role {quoted(probe.user)} replication;  "
         f"-- on Amazon RDS: grant rds_replication to {quoted(probe.user)};"
@@ -172,7 +172,7 @@ def standby(probe: Probe) -> Iterator[Finding]:
     if not probe.value("select pg_is_in_recovery()"):
         return
     if probe.version < 160000:
-        yield found(
+        yield finding(
             "PG08",
             Severity.ERROR,
             f"the source is a standby of version {probe.version // 10000}",
@@ -180,7 +180,7 @@ def standby(probe: Probe) -> Iterator[Finding]:
             "point source.url at the primary",
         )
     else:
-        yield found(
+        yield finding(
             "PG08",
             Severity.WARNING,
             "the source is a standby",
@@ -200,23 +200,23 @@ def pausable(probe: Probe) -> Iterator[Finding]:
     try:
         check_standby(probe.connection)
     except (NotAStandby, StandbyTooOld) as error:
-        yield found("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
+        yield finding("PG35", Severity.ERROR, error.message, "the handover is refused", error.hint)
 
 
 @SOURCE_CHECKS.check("PG36", "heartbeats", change_only=True)
 def heartbeats(probe: Probe) -> Iterator[Finding]:
-    """With heartbeatSeconds one is written, in a transaction that is rolled back."""
+    """Check, if heartbeatSeconds is set, that one can be written; it is rolled back."""
     if not probe.config.change_extractor.heartbeat_seconds:
         return
     try:
         with server_errors(DOING), probe.connection.transaction(force_rollback=True):
             probe.connection.execute(SEND, (PREFIX, "doctor"))
     except PenstockError as error:
-        yield found(
+        yield finding(
             "PG36",
             Severity.WARNING,
             f"heartbeats cannot be written: {error.message}",
-            "without them, an idle path is not measured; changes flow all the same",
+            "without them, an idle path is not measured; changes flow nevertheless",
             "set heartbeatSeconds = 0, or point source.url at a primary where the role may execute "
             "pg_logical_emit_message",
         )
@@ -243,7 +243,7 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         """,
         age_s=OLD_TRANSACTION_S,
     ):
-        yield found(
+        yield finding(
             "PG18",
             Severity.WARNING,
             f"a transaction in {row['datname']} is open for {row['age_s']} s "
@@ -261,7 +261,7 @@ def old_transactions(probe: Probe) -> Iterator[Finding]:
         """,
         age_s=OLD_TRANSACTION_S,
     ):
-        yield found(
+        yield finding(
             "PG18",
             Severity.WARNING,
             f"the prepared transaction {row['gid']} in {row['database']} is open for "
@@ -275,7 +275,7 @@ def _waited_for(probe: Probe, slot: dict[str, object]) -> Iterator[Finding]:
     """Name the transactions that the slot waits for, which is being created now."""
     for one in blockers(probe.config.source.url):
         if one.pid != slot["active_pid"]:
-            yield found(
+            yield finding(
                 "PG18",
                 Severity.WARNING,
                 f"the slot {slot['slot_name']} is being created, and waits for {one.what}",
@@ -296,7 +296,7 @@ def slot_age(probe: Probe) -> Iterator[Finding]:
         """,
         most=SLOT_AGE_WARNING,
     ):
-        yield found(
+        yield finding(
             "PG19",
             Severity.ERROR if row["age"] > SLOT_AGE_ERROR else Severity.WARNING,
             f"the slot {row['slot_name']} holds back the catalogue by {row['age']} transactions",
@@ -318,7 +318,7 @@ def encoding(probe: Probe) -> Iterator[Finding]:
         """
     )
     if name == "SQL_ASCII":
-        yield found(
+        yield finding(
             "PG23",
             Severity.WARNING,
             "the source database has the encoding SQL_ASCII",
@@ -339,22 +339,22 @@ def size_bytes(text: str) -> int:
 def wal_keep_size(probe: Probe) -> Iterator[Finding]:
     """Without a limit a stopped pipeline fills the disk; with a small one it loses its position."""
     text = probe.setting("max_slot_wal_keep_size") or "-1"
-    mend = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
+    fix = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
     if size_bytes(text) < 0:
-        yield found(
+        yield finding(
             "PG25",
             Severity.WARNING,
             "max_slot_wal_keep_size of the source is -1: no limit",
             "a pipeline that is stopped for long fills the server's disk",
-            mend,
+            fix,
         )
     elif size_bytes(text) < WAL_KEEP_BYTES_MIN:
-        yield found(
+        yield finding(
             "PG25",
             Severity.WARNING,
             f"max_slot_wal_keep_size of the source is {text}",
-            "a short stop of the pipeline can lose the slot; then everything is loaded anew",
-            mend,
+            "a short stop of the pipeline can lose the slot; then everything is loaded again",
+            fix,
         )
 
 
@@ -365,7 +365,7 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
         probe.value("select setting::int from pg_settings where name = 'wal_sender_timeout'")
     )
     if 0 < timeout < SENDER_TIMEOUT_MS_MIN:
-        yield found(
+        yield finding(
             "PG26",
             Severity.WARNING,
             f"wal_sender_timeout of the source is {timeout} ms",
@@ -381,11 +381,11 @@ def sender_timeouts(probe: Probe) -> Iterator[Finding]:
     )
     if idle:
         shown = probe.setting("idle_replication_slot_timeout")
-        yield found(
+        yield finding(
             "PG26",
             Severity.WARNING,
             f"idle_replication_slot_timeout of the source is {shown}",
-            "a pipeline stopped for longer loses its slot and has to load everything anew",
+            "a pipeline stopped for longer loses its slot and has to load everything again",
             "alter system set idle_replication_slot_timeout = '0'; select pg_reload_conf();",
         )
 
@@ -406,7 +406,7 @@ def role_settings(probe: Probe) -> Iterator[Finding]:
          order by 1, 2
         """
     ):
-        yield found(
+        yield finding(
             "PG29",
             Severity.WARNING,
             f"{row['setting']} is set for {probe.user} in {row['place']}",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
 from penstock.engines.postgres.checks.server import (
-    found,
+    finding,
     is_being_created,
     own_slot,
     replication_grant,
@@ -53,7 +53,7 @@ def _slot(probe: Probe) -> str:
 
 
 def _load_again(probe: Probe) -> str:
-    """The commands where changes are lost for good."""
+    """Return the commands where changes are lost for good."""
     return LOAD_AGAIN.replace("FILE", probe.config.path.name)
 
 
@@ -66,7 +66,7 @@ def _tables(probe: Probe) -> str:
 
 
 def create_publication(probe: Probe) -> str:
-    """The statement an administrator types when we may not make the publication ourselves."""
+    """Return the statement for an administrator if we may not create the publication ourselves."""
     return (
         f"create publication {quoted(_publication(probe))} for table {_tables(probe)} "
         "with (publish_via_partition_root = true);"
@@ -82,17 +82,17 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
         ) as replication:
             rows = replication.query("IDENTIFY_SYSTEM", doing="asking the source who it is")
     except PenstockError as error:
-        yield found(
+        yield finding(
             "PG06",
             Severity.ERROR,
             f"no replication connection to the source: {error.message}",
             "changes come over one; a connection pooler does not support it",
-            _replication_mend(probe, error),
+            _replication_fix(probe, error),
         )
         return
     system_id = rows[0]["systemid"] if rows else None
     if system_id != probe.database[0]:
-        yield found(
+        yield finding(
             "PG06",
             Severity.ERROR,
             f"the replication connection reaches another server ({system_id}) than SQL does "
@@ -102,8 +102,8 @@ def replication_connection(probe: Probe) -> Iterator[Finding]:
         )
 
 
-def _replication_mend(probe: Probe, error: PenstockError) -> str:
-    """What would let us connect, by the reason for which the server refuses."""
+def _replication_fix(probe: Probe, error: PenstockError) -> str:
+    """Return the fix of the reason for which the server refuses the connection."""
     if isinstance(error, PrivilegeMissing):
         return replication_grant(probe)
     if isinstance(error, LoginRefused):
@@ -122,7 +122,7 @@ def same_source(probe: Probe) -> Iterator[Finding]:
     try:
         check_identity(probe.config, stored, now)
     except PenstockError as error:
-        yield found(
+        yield finding(
             "PG07",
             Severity.ERROR,
             error.message,
@@ -136,7 +136,7 @@ def same_source(probe: Probe) -> Iterator[Finding]:
 
 
 def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
-    """Whether the server has all that the log has, after a promotion or with an older copy."""
+    """Check, after a promotion or with an older copy, that the server has all that the log has."""
     known = checkpoint.load(probe.config.layout.state / STREAM_FILE, ServerIdentity)
     try:
         with open_replication(
@@ -145,7 +145,7 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
             checked_server(replication, known, position)
             check_not_ahead(replication, position)
     except (SourceReplaced, TimelineForked, PositionAhead) as error:
-        yield found(
+        yield finding(
             "PG07",
             Severity.ERROR,
             error.message,
@@ -156,7 +156,9 @@ def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG09", "slot belongs to this pipeline", change_only=True)
 def slot_kind(probe: Probe) -> Iterator[Finding]:
-    """A slot with our name must be a logical pgoutput slot of this database, and nobody else's."""
+    """A slot with this name must be a logical pgoutput slot of this database, and of this
+    pipeline.
+    """
     slot = own_slot(probe)
     if slot is None or is_being_created(slot):
         return
@@ -174,7 +176,7 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
     for name, (actual, expected) in wrong.items():
         if actual != expected and (actual is not None or name == "plugin"):
             is_ours = False
-            yield found(
+            yield finding(
                 "PG09",
                 Severity.ERROR,
                 f"the slot {_slot(probe)} has {name} {actual}, expected {expected}",
@@ -186,7 +188,9 @@ def slot_kind(probe: Probe) -> Iterator[Finding]:
 
 
 def _slot_of_another(probe: Probe) -> Iterator[Finding]:
-    """What an extraction would refuse: `ensure_slot` and the handover before it, the engine."""
+    """Report what an extraction would refuse: `ensure_slot` and the handover before it, the
+    engine.
+    """
     config, slot, publication = probe.config, _slot(probe), _publication(probe)
     try:
         known = slot_owner(probe.connection, publication, slot)
@@ -199,7 +203,7 @@ def _slot_of_another(probe: Probe) -> Iterator[Finding]:
             if config.pipeline.mode is Mode.DATA_CHANGE and read_handover(config) is None:
                 raise slot_there_before(probe.connection, publication, slot)
     except (SlotOfAnother, SlotInUse, SlotThereBefore) as error:
-        yield found(
+        yield finding(
             "PG09",
             Severity.ERROR,
             error.message,
@@ -214,7 +218,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
     slot = own_slot(probe)
     if slot is None:
         if probe.examined.log_end():
-            yield found(
+            yield finding(
                 "PG10",
                 Severity.ERROR,
                 f"the source has no slot {_slot(probe)}, from which this pipeline's log goes on",
@@ -225,7 +229,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
     status = slot["wal_status"]
     keep = "alter system set max_slot_wal_keep_size = '50GB'; select pg_reload_conf();"
     if status == "lost":
-        yield found(
+        yield finding(
             "PG10",
             Severity.ERROR,
             f"the slot {_slot(probe)} is lost: the server removed WAL that it still needed",
@@ -233,7 +237,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
             _load_again(probe),
         )
     elif status == "unreserved":
-        yield found(
+        yield finding(
             "PG10",
             Severity.ERROR,
             f"the slot {_slot(probe)} is about to be lost: it is over max_slot_wal_keep_size",
@@ -241,7 +245,7 @@ def slot_state(probe: Probe) -> Iterator[Finding]:
             keep,
         )
     elif status == "extended":
-        yield found(
+        yield finding(
             "PG10",
             Severity.WARNING,
             f"the slot {_slot(probe)} keeps {slot['retained_bytes']} bytes of WAL, more than "
@@ -262,7 +266,7 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
     name = rows[0]["application_name"] if rows else "unknown"
     if name == APPLICATION_NAME and probe.examined.extracts():
         return
-    yield found(
+    yield finding(
         "PG10",
         Severity.WARNING,
         f"the slot {_slot(probe)} is being read by {name or 'a nameless program'} (pid {pid})",
@@ -273,7 +277,7 @@ def _other_reader(probe: Probe, pid: object) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG11", "publication", change_only=True)
 def publication(probe: Probe) -> Iterator[Finding]:
-    """It must publish all four kinds of change, partitions under their root."""
+    """The publication must publish all four kinds of change, partitions under their root."""
     rows = probe.rows(
         "select * from pg_publication where pubname = %(name)s", name=_publication(probe)
     )
@@ -285,25 +289,25 @@ def publication(probe: Probe) -> Iterator[Finding]:
         what for what in ("insert", "update", "delete", "truncate") if not rows[0][f"pub{what}"]
     ]
     partitioned = any(table.partition_leaves for table in probe.tables)
-    mend = (
+    fix = (
         f"alter publication {quoted(_publication(probe))} set "
         "(publish = 'insert, update, delete, truncate', publish_via_partition_root = true);"
     )
     if lacking:
-        yield found(
+        yield finding(
             "PG11",
             Severity.ERROR,
             f"the publication {_publication(probe)} does not publish {', '.join(lacking)}",
             "such changes would never arrive",
-            mend,
+            fix,
         )
     if not rows[0]["pubviaroot"] and partitioned:
-        yield found(
+        yield finding(
             "PG11",
             Severity.ERROR,
             f"the publication {_publication(probe)} does not publish partitions under their root",
             "their rows would arrive under the partitions' names",
-            mend,
+            fix,
         )
 
 
@@ -313,7 +317,7 @@ def _can_create_publication(probe: Probe) -> Iterator[Finding]:
             probe.connection, _publication(probe), [table.name for table in probe.tables]
         )
     except PublicationOnPrimary as error:
-        yield found(
+        yield finding(
             "PG11", Severity.ERROR, error.message, "changes come by publication", fix_of(error)
         )
         return
@@ -343,7 +347,7 @@ def _may_create_publication(probe: Probe) -> Iterator[Finding]:
         if foreign
         else (f"{probe.user} does not have CREATE on the database")
     )
-    yield found(
+    yield finding(
         "PG11",
         Severity.ERROR,
         f"there is no publication {_publication(probe)} on the source, and {lack}",
@@ -369,7 +373,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
     added = probe.examined.copied()  # the extractor publishes them, or says why not
     for table in probe.examined.known(probe.tables):  # what is new is asked for at the start
         if table.name not in there and table.name not in added:
-            yield found(
+            yield finding(
                 "PG13",
                 Severity.ERROR,
                 f"{table.name} is not in the publication {_publication(probe)}",
@@ -398,7 +402,7 @@ def publication_filters(probe: Probe) -> Iterator[Finding]:
         name=_publication(probe),
     ):
         what = "a column list" if row["has_columns"] else f"a row filter {row['row_filter']}"
-        yield found(
+        yield finding(
             "PG17",
             Severity.WARNING,
             f"the publication {_publication(probe)} has {what} on {row['name']}",
@@ -415,7 +419,7 @@ def spilling(probe: Probe) -> Iterator[Finding]:
         "where slot_name = %(slot)s and spill_bytes > 0",
         slot=_slot(probe),
     ):
-        yield found(
+        yield finding(
             "PG20",
             Severity.WARNING,
             "spilled to the server's disk for this slot: "
@@ -428,7 +432,7 @@ def spilling(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG27", "slot failover", change_only=True)
 def failover(probe: Probe) -> Iterator[Finding]:
-    """From 17 on a slot can follow a promotion; one that is invalidated is lost."""
+    """Since version 17 a slot can follow a promotion; an invalidated slot is lost."""
     if probe.version < 170000 or own_slot(probe) is None:
         return
     row = probe.rows(
@@ -436,7 +440,7 @@ def failover(probe: Probe) -> Iterator[Finding]:
         slot=_slot(probe),
     )[0]
     if row["invalidation_reason"] is not None:
-        yield found(
+        yield finding(
             "PG27",
             Severity.ERROR,
             f"the server invalidated the slot {_slot(probe)}: {row['invalidation_reason']}",
@@ -447,11 +451,11 @@ def failover(probe: Probe) -> Iterator[Finding]:
         "select true from pg_replication_slots where slot_type = 'physical' limit 1"
     )
     if standby and not row["failover"]:
-        yield found(
+        yield finding(
             "PG27",
             Severity.WARNING,
             f"the source has a standby, and the slot {_slot(probe)} does not fail over to it",
-            "after a promotion the slot is gone and everything is loaded anew",
+            "after a promotion the slot is gone and everything is loaded again",
             f"ALTER_REPLICATION_SLOT {_slot(probe)} (FAILOVER true)  "
             "-- in psql 'replication=database ...', with the pipeline stopped",
         )
@@ -459,7 +463,7 @@ def failover(probe: Probe) -> Iterator[Finding]:
 
 @SOURCE_CHECKS.check("PG28", "synchronized_standby_slots", change_only=True)
 def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
-    """With failover slots the primary should not run ahead of its standby."""
+    """The primary should not run ahead of its standby if there are failover slots."""
     if probe.version < 170000 or probe.setting("synchronized_standby_slots"):
         return
     physical = probe.value(
@@ -467,7 +471,7 @@ def synchronized_standbys(probe: Probe) -> Iterator[Finding]:
     )
     failover_slot = probe.value("select true from pg_replication_slots where failover limit 1")
     if physical and failover_slot:
-        yield found(
+        yield finding(
             "PG28",
             Severity.WARNING,
             "synchronized_standby_slots of the source is empty",
@@ -485,7 +489,7 @@ def publication_gone(probe: Probe) -> Iterator[Finding]:
         "select true from pg_publication where pubname = %(name)s", name=_publication(probe)
     ):
         return
-    yield found(
+    yield finding(
         "PG31",
         Severity.ERROR,
         f"the slot {_slot(probe)} is there, the publication {_publication(probe)} is not",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, Probe
-from penstock.engines.postgres.checks.server import found
+from penstock.engines.postgres.checks.server import finding
 from penstock.engines.postgres.connect import quoted, server_errors, statement
 from penstock.engines.postgres.source.catalog import Excluded, Exclusion
 from penstock.host.errors import PrivilegeMissing
@@ -28,11 +28,11 @@ EXPECTED = (Exclusion.VIEW, Exclusion.MATERIALIZED_VIEW, Exclusion.OWN)
 def any_table(probe: Probe) -> Iterator[Finding]:
     """The patterns must match tables, each table named must be there and one to capture."""
     listing = (
-        "select schemaname, tablename from pg_tables order by 1, 2;  -- and mend [source] tables"
+        "select schemaname, tablename from pg_tables order by 1, 2;  -- and correct [source] tables"
     )
     near = ", ".join(str(name) for name in probe.survey.near)
     for pattern in probe.survey.unmatched:
-        yield found(
+        yield finding(
             "PK06",
             Severity.ERROR,
             f"there is no table {pattern} in the source" + (f"; there is {near}" if near else ""),
@@ -40,7 +40,7 @@ def any_table(probe: Probe) -> Iterator[Finding]:
             listing,
         )
     for gone in probe.survey.gone:
-        yield found(
+        yield finding(
             "PK06",
             Severity.WARNING,
             f"{gone} was followed and has been dropped at the source",
@@ -50,16 +50,16 @@ def any_table(probe: Probe) -> Iterator[Finding]:
     for left_out in probe.survey.excluded:
         if left_out.reason in TOLD_ELSEWHERE or _is_expected(left_out):
             continue
-        yield found(
+        yield finding(
             "PK06",
             Severity.ERROR if left_out.is_named else Severity.WARNING,
             str(left_out),
             "the configuration names it" if left_out.is_named else "it is left out",
-            left_out.mend,
+            left_out.fix,
         )
     if not (probe.tables or probe.survey.unmatched or probe.survey.gone):
         patterns = ", ".join(probe.config.source.tables)
-        yield found(
+        yield finding(
             "PK06",
             Severity.ERROR,
             f"no table of the source matches tables = {patterns}",
@@ -84,7 +84,7 @@ def left_out(probe: Probe) -> Iterator[Finding]:
             by_reason.setdefault(reason, []).append(str(excluded.name))
     for reason, names in by_reason.items():
         count = f"{len(names)} tables are" if len(names) > 1 else "1 table is"
-        yield found(
+        yield finding(
             "PK06", Severity.INFO, f"{count} left out: {_names(names)}", f"of each: {reason}"
         )
 
@@ -106,7 +106,7 @@ def toast(probe: Probe) -> Iterator[Finding]:
         ids=probe.table_ids,
     )
     if rows:
-        yield found(
+        yield finding(
             "PG14",
             Severity.INFO,
             f"large values are stored out of line in {_names([row['name'] for row in rows])}",
@@ -125,26 +125,26 @@ def _names(names: Iterable[str]) -> str:
 
 
 @SOURCE_CHECKS.check("PG15", "logged tables")
-def unlogged(probe: Probe) -> Iterator[Finding]:
+def unlogged_tables(probe: Probe) -> Iterator[Finding]:
     """Changes of unlogged tables are not in the server's log: they are left out, never half."""
     for left_out in probe.survey.excluded:
-        if left_out.reason in UNLOGGED and left_out.mend:  # the root, not its parts
-            yield found(
+        if left_out.reason in UNLOGGED and left_out.fix:  # the root, not its parts
+            yield finding(
                 "PG15",
                 Severity.ERROR if left_out.is_named else Severity.WARNING,
                 str(left_out),
                 "the table cannot be followed" if left_out.is_named else "it is left out",
-                left_out.mend,
+                left_out.fix,
             )
 
 
 @SOURCE_CHECKS.check("PG16", "generated columns")
-def generated(probe: Probe) -> Iterator[Finding]:
+def generated_columns(probe: Probe) -> Iterator[Finding]:
     """Generated columns are not replicated; the target computes its own."""
     for table in probe.tables:
         names = [column.name for column in table.columns if column.generated]
         if names:
-            yield found(
+            yield finding(
                 "PG16",
                 Severity.INFO,
                 f"{table.name} has generated columns: {_names(names)}",
@@ -165,7 +165,7 @@ def readable(probe: Probe) -> Iterator[Finding]:
             if "row-level security" not in error.message:  # PG22 says so
                 refused.append(table.name)
     if refused:
-        yield found(
+        yield finding(
             "PG21",
             Severity.ERROR,
             f"{probe.user} may not read {_names(map(str, refused))}",
@@ -206,7 +206,7 @@ def row_security(probe: Probe) -> Iterator[Finding]:
     if rows:
         names = _names([f"{row['schema']}.{row['name']}" for row in rows])
         has = "has" if len(rows) == 1 else "have"
-        yield found(
+        yield finding(
             "PG22",
             Severity.ERROR if probe.config.pipeline.mode.has_data else Severity.WARNING,
             f"{names} {has} row security, and {probe.user} may not pass it",
@@ -236,7 +236,7 @@ def careful_types(probe: Probe) -> Iterator[Finding]:
         ids=[table.source_id for table in probe.tables],
     ):
         money = str(row["type"]).startswith("money")
-        yield found(
+        yield finding(
             "PG24",
             Severity.WARNING,
             f"{row['name']}.{row['column']} is of type {row['type']}",
@@ -253,7 +253,7 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
     """Large objects and the state of sequences do not come through logical replication."""
     large = probe.value("select count(*) from pg_largeobject_metadata")
     if large:
-        yield found(
+        yield finding(
             "PG30",
             Severity.INFO,
             f"the source has {count_words(large, 'large object')}",
@@ -270,7 +270,7 @@ def not_replicated(probe: Probe) -> Iterator[Finding]:
         schemas=sorted({table.name.schema for table in probe.tables}),
     )
     if sequences:
-        yield found(
+        yield finding(
             "PG30",
             Severity.INFO,
             f"the schemas of the wanted tables have {count_words(sequences, 'sequence')}",
@@ -297,7 +297,7 @@ def constraints_not_made(probe: Probe) -> Iterator[Finding]:
         row["sql"] for row in probe.rows(f"select sql from ({CHECKS_OF_TABLES}) as c(sql)", ids=ids)
     ]
     if listed:
-        yield found(
+        yield finding(
             "PG30",
             Severity.INFO,
             f"the wanted tables have {count_words(len(listed), 'CHECK or exclusion constraint')}",
@@ -322,7 +322,7 @@ def inheritance(probe: Probe) -> Iterator[Finding]:
         ids=[table.source_id for table in probe.tables],
     )
     if rows:
-        yield found(
+        yield finding(
             "PG30",
             Severity.INFO,
             f"other tables inherit from {_names([row['name'] for row in rows])}",

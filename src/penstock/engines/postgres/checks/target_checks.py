@@ -46,26 +46,26 @@ APPLIED = """
 """
 
 
-def _found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+def _finding(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
     return Finding(
         code=code, severity=severity, side=Side.TARGET, what=what, why=why, command=command
     )
 
 
-def mapped(probe: Probe, name: TableName) -> TableName:
-    """Where a source table goes: its schema as [target.map] says, its own name."""
+def map_name(probe: Probe, name: TableName) -> TableName:
+    """Return the target name of a source table: its schema by [target.map], its own name."""
     return target_name(name, probe.config.target.map)
 
 
 def target_schemas(probe: Probe) -> list[str]:
-    """The schemas of the target that the wanted tables go to."""
-    return sorted({mapped(probe, table.name).schema for table in probe.tables})
+    """Return the schemas of the target that the wanted tables go to."""
+    return sorted({map_name(probe, table.name).schema for table in probe.tables})
 
 
 def existing_ids(probe: Probe) -> list[int]:
     """Oids of the wanted tables that the target has already; read once."""
     if "existing" not in probe.memo:
-        names = [mapped(probe, table.name) for table in probe.tables]
+        names = [map_name(probe, table.name) for table in probe.tables]
         probe.memo["existing"] = [
             int(row["oid"])
             for row in probe.rows(
@@ -87,14 +87,14 @@ def existing_ids(probe: Probe) -> list[int]:
 def writable(probe: Probe) -> Iterator[Finding]:
     """The target must be 14 or later and take writes."""
     if probe.version < 140000:
-        yield _found(
+        yield _finding(
             "PK07",
             Severity.ERROR,
             f"the target is PostgreSQL {probe.version // 10000}; 14 is the oldest supported",
             "older servers lack statements that the loader uses",
         )
     if probe.value("select pg_is_in_recovery()"):
-        yield _found(
+        yield _finding(
             "PK07",
             Severity.ERROR,
             "the target is a standby",
@@ -102,7 +102,7 @@ def writable(probe: Probe) -> Iterator[Finding]:
             "point target.url at the primary",
         )
     elif probe.setting("default_transaction_read_only") == "on":
-        yield _found(
+        yield _finding(
             "PK07",
             Severity.ERROR,
             f"transactions of {probe.user} in the target are read-only",
@@ -128,7 +128,7 @@ def meta_schema(probe: Probe) -> Iterator[Finding]:
         ),
     )
     exists = probe.value("select true from pg_namespace where nspname = %(name)s", name=META_SCHEMA)
-    yield from _tried(
+    yield from _try_creating(
         probe,
         "PK08",
         trials[1:] if exists else trials,
@@ -137,7 +137,7 @@ def meta_schema(probe: Probe) -> Iterator[Finding]:
     )
     foreign = probe.rows(FOREIGN, schema=META_SCHEMA)
     if foreign:
-        yield _found(
+        yield _finding(
             "PK08",
             Severity.ERROR,
             f"{foreign[0]['name']} belongs to {foreign[0]['owner']}, not to {probe.user}"
@@ -170,7 +170,7 @@ def target_namespaces(probe: Probe) -> Iterator[Finding]:
             f"create table {quoted(schema, 'penstock_trial')} (n int)",
             f"grant usage, create on schema {quoted(schema)} to {user};",
         )
-        yield from _tried(
+        yield from _try_creating(
             probe,
             "PK09",
             (*make, trial),
@@ -179,7 +179,7 @@ def target_namespaces(probe: Probe) -> Iterator[Finding]:
         )
 
 
-def _tried(
+def _try_creating(
     probe: Probe, code: str, trials: tuple[tuple[str, str], ...], where: str, why: str
 ) -> Iterator[Finding]:
     connection = probe.connection
@@ -187,17 +187,17 @@ def _tried(
         # The other half may be making the same at this moment, which fails even with
         # `if not exists`.
         connection.execute("select pg_advisory_xact_lock(hashtext('penstock wirekite'))")
-        for sql, mend in trials:
+        for sql, fix in trials:
             try:
                 with server_errors(f"trying in {where}"), connection.transaction():
                     connection.execute(statement(sql))
             except (PrivilegeMissing, StatementFailed) as error:
-                yield _found(
+                yield _finding(
                     code,
                     Severity.ERROR,
                     f"{probe.user} may not create in {where} of the target: {error.message}",
                     why,
-                    mend,
+                    fix,
                 )
                 return
 
@@ -221,7 +221,7 @@ def table_rights(probe: Probe) -> Iterator[Finding]:
         """,
         ids=existing_ids(probe),
     ):
-        yield _found(
+        yield _finding(
             "PK10",
             Severity.ERROR,
             f"{probe.user} may not write {row['schema']}.{row['name']} in the target",
@@ -252,7 +252,7 @@ def ownership(probe: Probe) -> Iterator[Finding]:
     foreign = probe.rows(NOT_OURS, ids=existing_ids(probe))
     if foreign:
         user = quoted(probe.user)
-        yield _found(
+        yield _finding(
             "PK18",
             Severity.WARNING,
             f"{foreign[0]['name']} belongs to {foreign[0]['owner']}, not to {probe.user}"
@@ -268,9 +268,9 @@ def not_the_source(probe: Probe) -> Iterator[Finding]:
     system_id = str(probe.value("select system_identifier::text from pg_control_system()"))
     if probe.database != (system_id, probe.connection.info.dbname):
         return
-    same = [t.name for t in probe.tables if mapped(probe, t.name) == t.name]
+    same = [t.name for t in probe.tables if map_name(probe, t.name) == t.name]
     if same:
-        yield _found(
+        yield _finding(
             "PK11",
             Severity.ERROR,
             f"source and target are the same database, and {same[0]} would be copied onto itself",
@@ -295,17 +295,17 @@ def _following(probe: Probe) -> set[TableName]:
 def shapes(probe: Probe) -> Iterator[Finding]:
     """A table that the target has already must have the source's columns."""
     present = read_target_tables(
-        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+        probe.connection, [map_name(probe, table.name) for table in probe.tables]
     )
     following = _following(probe) | probe.examined.copied()
     for table in probe.tables:
-        target = present.get(mapped(probe, table.name))
+        target = present.get(map_name(probe, table.name))
         if target is None or table.name in following:
             continue
         try:
             check_shape(table, target, probe.config.target.map)
         except TargetShapeDiffers as error:
-            yield _found(
+            yield _finding(
                 "PK12",
                 Severity.ERROR,
                 error.message,
@@ -321,12 +321,12 @@ def tables_there(probe: Probe) -> Iterator[Finding]:
         return
     copied = probe.examined.copied()  # those are made
     present = read_target_tables(
-        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+        probe.connection, [map_name(probe, table.name) for table in probe.tables]
     )
     for table in probe.tables:
-        name = mapped(probe, table.name)
+        name = map_name(probe, table.name)
         if name not in present and table.name not in copied:
-            yield _found(
+            yield _finding(
                 "PK14",
                 Severity.ERROR,
                 f"the target has no table {name}",
@@ -342,10 +342,10 @@ def makeable(probe: Probe) -> Iterator[Finding]:
     if not probe.config.creates_tables:
         return
     present = read_target_tables(
-        probe.connection, [mapped(probe, table.name) for table in probe.tables]
+        probe.connection, [map_name(probe, table.name) for table in probe.tables]
     )
     for table in probe.tables:
-        if mapped(probe, table.name) in present:
+        if map_name(probe, table.name) in present:
             continue
         try:
             with (
@@ -354,7 +354,7 @@ def makeable(probe: Probe) -> Iterator[Finding]:
             ):
                 create_tables(probe.connection, [table], probe.config.target.map)
         except (TargetTypeMissing, TargetDdlFailed) as error:
-            yield _found(
+            yield _finding(
                 "PK13",
                 Severity.ERROR,
                 error.message,
@@ -382,7 +382,7 @@ def identity_and_deferrable(probe: Probe) -> Iterator[Finding]:
         ids=existing_ids(probe),
     ):
         always = row["kind"] == "identity"
-        yield _found(
+        yield _finding(
             "PG32",
             Severity.INFO,
             f"{row['name']} has the identity column {row['what']}, generated always"
@@ -399,7 +399,7 @@ def identity_and_deferrable(probe: Probe) -> Iterator[Finding]:
 
 
 def may_set_replica_role(probe: Probe) -> bool:
-    """Whether this role may set session_replication_role; tried, and put back."""
+    """Return whether this role may set session_replication_role, by setting it and resetting it."""
     if "replica" not in probe.memo:
         try:
             with (
@@ -430,7 +430,7 @@ def triggers(probe: Probe) -> Iterator[Finding]:
         fires=list(fires),
         ids=existing_ids(probe),
     ):
-        yield _found(
+        yield _finding(
             "PG33",
             # Under the replica role only ENABLE ALWAYS and ENABLE REPLICA triggers fire.
             Severity.WARNING if replica else Severity.ERROR,
@@ -457,8 +457,8 @@ def replica_role(probe: Probe) -> Iterator[Finding]:
         ids=existing_ids(probe),
     )
     blocked = bool(keys) and probe.config.pipeline.mode.has_data
-    mend = f"grant set on parameter session_replication_role to {quoted(probe.user)};"
-    yield _found(
+    fix = f"grant set on parameter session_replication_role to {quoted(probe.user)};"
+    yield _finding(
         "PG34",
         Severity.ERROR if blocked else Severity.WARNING,
         f"{probe.user} may not set session_replication_role in the target"
@@ -467,5 +467,5 @@ def replica_role(probe: Probe) -> Iterator[Finding]:
         if blocked
         else "foreign keys are checked while changes are applied: parents are written before "
         "children, and a cycle of foreign keys has to be deferrable",
-        mend if probe.version >= 150000 else f"alter role {quoted(probe.user)} superuser;",
+        fix if probe.version >= 150000 else f"alter role {quoted(probe.user)} superuser;",
     )

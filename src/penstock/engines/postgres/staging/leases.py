@@ -16,7 +16,7 @@ import psycopg
 
 from penstock.ports.staging import Lease
 
-# Whoever comes second waits for the first one's row and then finds it taken: so never both.
+# The second writer waits for the first one's row and then finds it taken: so never both.
 _ACQUIRE: Final = """
     insert into public.leases as held (name, expires, nonce, hostname)
     select name, %(expires)s, %(nonce)s, %(hostname)s
@@ -53,13 +53,13 @@ Connection = psycopg.Connection[Any]
 def acquire(
     connection: Connection, names: Sequence[str], now: datetime, lifetime_s: float, hostname: str
 ) -> Lease | datetime:
-    """All names, or none of them and the time until which one is held by another."""
+    """Return all names, or none of them and the time until which one is held by another."""
     wanted = sorted(set(names))
     nonce = uuid4()
     given: dict[str, Any] = {
         "names": wanted,
-        "now": _stored(now),
-        "expires": _stored(now + timedelta(seconds=lifetime_s)),
+        "now": _to_column(now),
+        "expires": _to_column(now + timedelta(seconds=lifetime_s)),
         "nonce": nonce,
         "hostname": hostname,
     }
@@ -85,11 +85,11 @@ def _others(connection: Connection, names: list[str], nonce: UUID) -> list[str]:
 
 
 def renew(connection: Connection, lease: Lease, now: datetime, lifetime_s: float) -> Lease | None:
-    """The lease with a later end, or None where a name of it is no longer ours."""
+    """Return the lease with a later end, or None where a name of it is no longer ours."""
     given = {
         "names": list(lease.names),
         "nonce": lease.nonce,
-        "expires": _stored(now + timedelta(seconds=lifetime_s)),
+        "expires": _to_column(now + timedelta(seconds=lifetime_s)),
         "count": len(lease.names),
     }
     if not connection.execute(_RENEW, given).rowcount:
@@ -107,7 +107,7 @@ def _lease(names: Sequence[str], given: dict[str, Any]) -> Lease:
     return Lease(names=tuple(names), nonce=given["nonce"], expires=expires)
 
 
-def _stored(time: datetime) -> datetime:
-    """As the column has it: UTC without saying so, whole milliseconds."""
+def _to_column(time: datetime) -> datetime:
+    """Return the time in the column's form: UTC without a zone, whole milliseconds."""
     utc = time.astimezone(UTC).replace(tzinfo=None)
     return utc.replace(microsecond=utc.microsecond // 1000 * 1000)

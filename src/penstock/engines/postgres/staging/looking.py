@@ -1,11 +1,4 @@
-"""What a staging database says of a target schema, for pages and metrics. Changes nothing.
-
-Marking writes no index, so none knows which rows wait. They are behind the last committed
-checkpoint, where the primary key finds them; but there may be millions, or millions that are
-applied already. So a look reads LOOK_ROWS_MAX rows of a table at most, and where those are not all,
-it counts a table of few pages whole, and of a larger one about PAGES_MIN to 2 * PAGES_MIN pages,
-each time the same ones.
-"""
+"""State of a target schema in a staging database, for pages and metrics. Changes nothing."""
 
 from __future__ import annotations
 
@@ -55,19 +48,19 @@ Connection = psycopg.Connection[Any]
 
 
 def holder(connection: Connection, lease: str) -> Holder | None:
-    """Who has a lease."""
+    """Return the holder of a lease."""
     found = connection.execute(_HOLDER, (lease,)).fetchone()
     return None if found is None else Holder(hostname=found[0], expires=_utc(found[1]))
 
 
 def applied_at(connection: Connection, group: str, committed: Hlc) -> datetime | None:
-    """When a checkpoint was marked."""
+    """Return when a checkpoint was marked."""
     (found,) = connection.execute(_APPLIED_AT, (group, committed.decimal)).fetchone() or (None,)
     return None if found is None else _utc(found)
 
 
 def now(connection: Connection) -> datetime:
-    """The server's clock."""
+    """Return the server's clock."""
     (found,) = connection.execute(_NOW).fetchone() or (None,)
     assert found is not None, "every server has a clock"
     return _utc(found)
@@ -93,7 +86,7 @@ class _Next:
 def staged_rows(
     connection: Connection, dialect: StagingDialect, table: str, committed: Hlc
 ) -> StagedRows:
-    """What a mutation table holds. committed: of its group."""
+    """Count the rows of a mutation table. committed: of its group."""
     behind = _next(connection, table, committed)
     if not dialect.size:
         return _without_size(connection, table, behind)
@@ -117,7 +110,7 @@ def staged_rows(
 
 
 def _share(pages: int) -> float:
-    """The percentage of a table's pages to read; it changes only where the table doubles."""
+    """Return the percentage of a table's pages to read; it changes only where the table doubles."""
     percent = 100.0
     while pages * percent / 100 > 2 * PAGES_MIN:
         percent /= 2
@@ -141,7 +134,7 @@ def _next(connection: Connection, table: str, committed: Hlc) -> _Next:
 
 
 def _without_size(connection: Connection, table: str, behind: _Next) -> StagedRows:
-    """Of an engine that neither tells sizes nor samples: what can be counted at once."""
+    """Count as far as possible at once, for an engine that neither reports sizes nor samples."""
     text = statement(_SOME.format(table=table))
     (rows,) = connection.execute(text, (LOOK_ROWS_MAX,)).fetchone() or (0,)
     return StagedRows(

@@ -23,25 +23,25 @@ Connection = psycopg.Connection[Any]
 
 
 def get(connection: Connection, key: str) -> bytes | None:
-    """What was put under a key."""
+    """Return the value of a key."""
     found = connection.execute(_GET, (key,)).fetchone()
     return None if found is None else bytes(found[0])
 
 
 def put(connection: Connection, key: str, value: bytes) -> None:
-    """Put it, replacing."""
+    """Put a value, replacing an earlier one."""
     connection.execute(_PUT, (key, value))
 
 
 def begin_versions(connection: Connection) -> None:
-    """On a first start write all markers: what was just made is of the newest schema."""
+    """Write all markers on a first start: the tables were created in the newest schema."""
     if get(connection, _version_key(VERSIONS[0])) is None:
         for version in VERSIONS:
             put(connection, _version_key(version), APPLIED)
 
 
 def version_warnings(connection: Connection) -> list[str]:
-    """What is to be said of markers that are missing, or of another state."""
+    """Return warnings about markers that are missing, or of another state."""
     found = {version: get(connection, _version_key(version)) for version in VERSIONS}
     return [
         "Manual schema change required to upgrade to this version: memo "

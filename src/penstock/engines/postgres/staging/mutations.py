@@ -146,26 +146,26 @@ class Stager:
         """
         if not self._is_careful:
             try:
-                return self._copied(connection, rows, check)
+                return self._copy(connection, rows, check)
             except errors.UniqueViolation:
                 self._is_careful = True
-        added = self._inserted(connection, rows, check)
+        added = self._insert(connection, rows, check)
         proposed = sum(len(one) for one in rows.values())
         if self._copies and sum(added.values()) == proposed:
             self._is_careful = False
         return added
 
-    def _copied(
+    def _copy(
         self, connection: Connection, rows: Mapping[str, Rows], check: Callable[[], None]
     ) -> dict[str, int]:
         with connection.transaction(), connection.cursor() as cursor:
             check()
             for table, some in _in_order(rows):
                 with cursor.copy(statement(_COPY.format(table=table))) as copy:
-                    copy.write(some.copied())
+                    copy.write(some.to_copy())
         return {table: len(some) for table, some in rows.items()}
 
-    def _inserted(
+    def _insert(
         self, connection: Connection, rows: Mapping[str, Rows], check: Callable[[], None]
     ) -> dict[str, int]:
         with connection.transaction():
@@ -207,7 +207,7 @@ def _state(is_staged: bool, is_applied: bool, is_superseded: bool) -> RowState:
 
 
 def unapplied_of(connection: Connection, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Those of a batch that are not marked applied, in their order."""
+    """Return the rows of a batch that are not marked applied, in their order."""
     columns = [batch.column(name).to_pylist() for name in ("nanos", "logical", "key")]
     applied = set(connection.execute(statement(_APPLIED.format(table=table)), columns))
     wanted = [one not in applied for one in zip(*columns, strict=True)]

@@ -1,7 +1,4 @@
-"""What mutation tables are called: as document 001 prints it, and never two targets alike.
-
-Not here: who has which name, which memo remembers (`prepare.py`).
-"""
+"""Names of mutation tables: as document 001 prints them, and never the same for two targets."""
 
 from __future__ import annotations
 
@@ -19,28 +16,28 @@ def plain_name(table: StagedTable) -> str:
 
 
 def exact(table: StagedTable) -> bytes:
-    """The exact name of a table, as memo keeps it: distinct tables differ."""
+    """Return the exact name of a table, as memo keeps it: distinct tables differ."""
     return json.dumps({"table": [*table.group, table.name]}, ensure_ascii=False).encode()
 
 
 def table_of(exactly: bytes) -> StagedTable:
-    """The inverse of `exact`."""
+    """Return the inverse of `exact`."""
     *group, name = json.loads(exactly)["table"]
     return StagedTable(tuple(group), name)
 
 
-def hashed(table: StagedTable, bytes_max: int, suffix: str = "") -> str:
-    """A name for where the plain one is taken or too long: with eight digits of a hash.
+def hash_name(table: StagedTable, bytes_max: int, suffix: str = "") -> str:
+    """Return a name with eight digits of a hash, if the plain one is taken or too long.
 
-    Of the exact name. suffix: what stands behind, as in the name of an index.
+    The hash is of the exact name. suffix: end of the name, as for an index.
     """
     digits = hashlib.sha256(exact(table)).hexdigest()[:_HASH_DIGITS]
     end = f"_{digits}{suffix}"
-    return shortened(plain_name(table), bytes_max - len(end)) + end
+    return shorten(plain_name(table), bytes_max - len(end)) + end
 
 
-def shortened(name: str, bytes_max: int) -> str:
-    """As many whole characters of a name as fit."""
+def shorten(name: str, bytes_max: int) -> str:
+    """Return as many whole characters of a name as fit."""
     return name.encode()[:bytes_max].decode(errors="ignore")
 
 
@@ -48,5 +45,5 @@ OWNERS_PREFIX = "mutations "
 
 
 def memo_key(name: str) -> str:
-    """Where memo keeps whose mutation table has a name."""
+    """Return the key in memo for the owner of a mutation table."""
     return OWNERS_PREFIX + name

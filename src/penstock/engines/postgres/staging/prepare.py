@@ -14,7 +14,7 @@ from penstock.engines.postgres.connect import quoted, statement
 from penstock.engines.postgres.staging.names import (
     OWNERS_PREFIX,
     exact,
-    hashed,
+    hash_name,
     memo_key,
     plain_name,
     table_of,
@@ -25,7 +25,7 @@ from penstock.sql.staging_tables import StagingDialect
 
 SCHEMA = "public"
 LOCK: Final = "select pg_advisory_xact_lock(hashtext('penstock staging'))"
-"""Held by whoever changes the staging schema, until the end of the transaction."""
+"""Lock that is held while the staging schema is changed, until the end of the transaction."""
 
 _COLUMNS: Final = """
     select column_name, data_type
@@ -51,8 +51,10 @@ _OWNERS: Final = "select key, value from public.memo where starts_with(key, %s)"
 _OWN: Final = "insert into public.memo (key, value) values (%s, %s) on conflict do nothing"
 
 
-def kept(server_version: int) -> str:
-    """How a generated column is kept: PostgreSQL has virtual ones since 18."""
+def storage_of_generated(server_version: int) -> str:
+    """Return the storage of a generated column: virtual, which PostgreSQL has since 18, or
+    stored.
+    """
     return "virtual" if server_version >= 180000 else "stored"
 
 
@@ -75,7 +77,7 @@ def prepare(
                     dialect.mutations.format(
                         table=place,
                         index=quoted(index),
-                        kept=kept(connection.info.server_version),
+                        kept=storage_of_generated(connection.info.server_version),
                     )
                 )
             )
@@ -91,17 +93,17 @@ def prepare(
 
 
 def staged_tables(connection: psycopg.Connection[Any], group: Group) -> tuple[StagedTable, ...]:
-    """The tables of a target schema that have mutation tables."""
+    """Return the tables of a target schema that have mutation tables."""
     return tuple(mutation_tables(connection, group))
 
 
 def staged_groups(connection: psycopg.Connection[Any]) -> tuple[Group, ...]:
-    """The target schemas whose tables have mutation tables."""
+    """Return the target schemas whose tables have mutation tables."""
     return tuple(sorted({table.group for table in _owners(connection)}))
 
 
 def mutation_tables(connection: psycopg.Connection[Any], group: Group) -> dict[StagedTable, str]:
-    """The tables of a target schema, in order, each with its mutation table as SQL names it."""
+    """Return the tables of a target schema, in order, with their mutation tables' SQL names."""
     names = _owners(connection)
     return {table: quoted(SCHEMA, names[table]) for table in sorted(names) if table.group == group}
 
@@ -114,12 +116,12 @@ def _owners(connection: psycopg.Connection[Any]) -> dict[StagedTable, str]:
 def _name_of(
     connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable
 ) -> str:
-    """The name of its mutation table: its own from now on."""
+    """Return the name of its mutation table: its own from now on."""
     ours = exact(table)
     plain = plain_name(table)
     is_long = len(plain.encode()) > dialect.name_bytes_max
     names = [] if is_long else [plain]
-    names.append(hashed(table, dialect.name_bytes_max))
+    names.append(hash_name(table, dialect.name_bytes_max))
     for name in names:
         found = connection.execute(_OWNER, (memo_key(name),)).fetchone()
         if found is not None and bytes(found[0]) == ours:
@@ -137,7 +139,7 @@ def _name_of(
 
 
 def _is_free(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Whether nothing has the name, or a mutation table that nobody has claimed."""
+    """Return whether the name is free, or that of a mutation table without an owner."""
     if connection.execute(_TAKEN, (SCHEMA, name)).fetchone() is None:
         return True
     columns = _columns(connection, name)
@@ -151,7 +153,7 @@ def _columns(connection: psycopg.Connection[Any], name: str) -> dict[str, str]:
 def _index_names(dialect: StagingDialect, table: StagedTable, name: str) -> list[str]:
     plain = name + _SUFFIX
     names = [plain] if len(plain.encode()) <= dialect.name_bytes_max else []
-    return [*names, hashed(table, dialect.name_bytes_max, _SUFFIX)]
+    return [*names, hash_name(table, dialect.name_bytes_max, _SUFFIX)]
 
 
 def _has_index(
@@ -164,7 +166,7 @@ def _has_index(
 def _index_name(
     connection: psycopg.Connection[Any], dialect: StagingDialect, table: StagedTable, name: str
 ) -> str:
-    """A name for its index that nothing has: `t_key_applied` may be a target table, too."""
+    """Return a name for its index that nothing has: `t_key_applied` may be a target table, too."""
     *plain, other = _index_names(dialect, table, name)
     free = [one for one in plain if connection.execute(_TAKEN, (SCHEMA, one)).fetchone() is None]
     return free[0] if free else other

@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 @dataclass(slots=True, kw_only=True)
 class _Page:
-    """What is read of a table and not yet given out. read_to: the last time that it may have."""
+    """Rows of a table that were read and not yet returned. read_to: the last time that was read."""
 
     place: str
     wanted: str
@@ -63,15 +63,15 @@ class _Page:
             self.rows += cursor.fetchall()
             self.read_to = Hlc(nanos, logical)
 
-    def taken(self, through: Hlc) -> list[Row]:
-        """Give out the rows that are not later."""
+    def take(self, through: Hlc) -> list[Row]:
+        """Return and remove the rows that are not later."""
         count = _count_through(self.rows, through)
         taken, self.rows = self.rows[:count], self.rows[count:]
         return taken
 
 
 def _count_through(rows: list[Row], through: Hlc) -> int:
-    """How many rows, which are in order, are at or before a time."""
+    """Return how many rows, which are in order, are at or before a time."""
     low, high = 0, len(rows)
     last = (through.nanos, through.logical)
     while low < high:
@@ -107,7 +107,7 @@ def read(
         rows: dict[StagedTable, pa.RecordBatch] = {
             table: batch_of_rows(table, taken)
             for table, page in pages.items()
-            if (taken := page.taken(end))
+            if (taken := page.take(end))
         }
         yield Slice(through=end, rows=rows)
         if end == through:

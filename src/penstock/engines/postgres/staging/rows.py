@@ -59,11 +59,11 @@ class Rows:
     deletion: list[bool]
 
     def __len__(self) -> int:
-        """How many."""
+        """Return the number of rows."""
         return len(self.key)
 
-    def copied(self) -> bytes:
-        """All of them as one binary COPY of `COPIED_COLUMNS`."""
+    def to_copy(self) -> bytes:
+        """Return all of them as one binary COPY of `COPIED_COLUMNS`."""
         count = len(self)
         heads = np.empty(count, _ROW_HEAD)
         heads["columns"] = 6
@@ -84,7 +84,7 @@ class Rows:
         return b"".join((_COPY_HEAD, *parts, _COPY_END))
 
     def arrays(self) -> tuple[list[int], list[int], list[str], list[bytes], list[Any], list[bool]]:
-        """As parameters: nanos, logical, key, mut, before, deletion."""
+        """Return the parameters: nanos, logical, key, mut, before, deletion."""
         return (
             self.nanos.tolist(),
             self.logical.tolist(),
@@ -96,7 +96,7 @@ class Rows:
 
 
 def rows_of(table: StagedTable, batch: pa.RecordBatch) -> Rows:
-    """What is to be stored of a batch: of one time and key the last row. Raises KeyEmpty."""
+    """Return the rows to store of a batch: of one time and key the last row. Raises KeyEmpty."""
     if batch.num_rows and _has_empty_key(batch):
         raise key_empty(table)
     batch = _in_order(batch)
@@ -106,8 +106,8 @@ def rows_of(table: StagedTable, batch: pa.RecordBatch) -> Rows:
         nanos=batch.column("nanos").to_numpy(),
         logical=batch.column("logical").to_numpy(),
         key=_values(batch.column("key").cast(pa.binary())),
-        mut=[DELETED if one is None else _packed(one) for one in after],
-        before=[None if one is None else _packed(one) for one in _values(batch.column("before"))],
+        mut=[DELETED if one is None else _pack(one) for one in after],
+        before=[None if one is None else _pack(one) for one in _values(batch.column("before"))],
         deletion=deletion,
     )
 
@@ -141,7 +141,7 @@ def _in_order(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """The bytes of each value, None for null: several times as fast as to_pylist()."""
+    """Return the bytes of each value, None for null: several times as fast as to_pylist()."""
     if column.null_count == len(column):
         return [None] * len(column)
     _, offsets, data = column.buffers()
@@ -157,23 +157,25 @@ def _values(column: pa.Array) -> list[Any]:
     return found
 
 
-def _packed(value: bytes) -> bytes:
-    """Compressed where it is long and becomes shorter."""
+def _pack(value: bytes) -> bytes:
+    """Return the value compressed if it is long and becomes shorter."""
     if len(value) < GZIP_BYTES_MIN:
         return value
     packed = gzip.compress(value, compresslevel=_GZIP_LEVEL, mtime=0)
     return packed if len(packed) < len(value) else value
 
 
-def unpacked(value: bytes, table: StagedTable) -> bytes:
-    """What was packed, by the two bytes that every gzip file begins with."""
+def unpack(value: bytes, table: StagedTable) -> bytes:
+    """Return the plain value; a packed one is known by the two bytes that every gzip file begins
+    with.
+    """
     if value[:2] != _MAGIC:
         return value
     try:
         return gzip.decompress(value)
     except (OSError, EOFError, zlib.error) as error:
         raise MutationBroken(
-            f"a staged mutation of {table} is no gzip file: {error}",
+            f"a staged mutation of {table} is not a gzip file: {error}",
             hint="Look at the mutation table: mut and before hold JSON, or gzip of it. Put the row "
             "right, or delete it and have the changefeed send it again.",
             table=str(table),
@@ -181,12 +183,12 @@ def unpacked(value: bytes, table: StagedTable) -> bytes:
 
 
 def batch_of_rows(table: StagedTable, found: list[tuple[Any, ...]]) -> pa.RecordBatch:
-    """The batch of rows as tables have them: nanos, logical, key, mut, before."""
+    """Return the batch of rows as tables have them: nanos, logical, key, mut, before."""
     if not found:
         return _empty()
     nanos, logical, key, mut, before = zip(*found, strict=True)
-    after = [None if one == DELETED else unpacked(one, table) for one in mut]
-    earlier = [None if one is None else unpacked(one, table) for one in before]
+    after = [None if one == DELETED else unpack(one, table) for one in mut]
+    earlier = [None if one is None else unpack(one, table) for one in before]
     return pa.record_batch(
         [
             pa.array(nanos, pa.int64()),

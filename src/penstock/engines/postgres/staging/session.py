@@ -328,7 +328,7 @@ class PostgresStagingSession:
             self._names.clear()  # the next call makes it again
             raise MutationTableGone(
                 f"{doing}: {error.diag.message_primary}",
-                hint="It is made again by itself; what it held is lost unless it was applied.",
+                hint="Do nothing: it is recreated automatically. Unapplied rows are lost.",
             ) from error
         except errors.ProgramLimitExceeded as error:
             raise KeyTooLong(
@@ -341,5 +341,5 @@ class PostgresStagingSession:
 
 
 def _retired_key(table: StagedTable) -> str:
-    """Where the table memo has up to when a table's applied rows were deleted."""
+    """Return the key in memo for the time up to which a table's applied rows were deleted."""
     return f"retired_{table}"

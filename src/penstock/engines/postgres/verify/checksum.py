@@ -43,13 +43,13 @@ def column_name(name: str) -> str:
 
 def image(cells: Sequence[ComparedCell], key: Sequence[ComparedCell]) -> Image:
     """See Dialect."""
-    row = _joined(cells)
+    row = _join(cells)
     named = " || ',' || ".join(f"coalesce({_text(cell)}, '')" for cell in key or cells)
-    return Image(key=_joined(key) if key else row, row=row, name=f"('(' || {named} || ')')")
+    return Image(key=_join(key) if key else row, row=row, name=f"('(' || {named} || ')')")
 
 
-def _joined(cells: Sequence[ComparedCell]) -> str:
-    listed = " || '|' || ".join(map(_marked, cells))
+def _join(cells: Sequence[ComparedCell]) -> str:
+    listed = " || '|' || ".join(map(_mark, cells))
     return f'({listed}) collate "C"'
 
 
@@ -57,8 +57,8 @@ def _text(cell: ComparedCell) -> str:
     return f"({filled(cell.text, quoted(cell.name))})"
 
 
-def _marked(cell: ComparedCell) -> str:
-    """A column as it enters the image."""
+def _mark(cell: ComparedCell) -> str:
+    """Return a column as it enters the image."""
     text = _text(cell)
     if cell.is_long and cell.is_bytes:
         text = f"encode(sha256({quoted(cell.name)}), 'hex')"
@@ -82,12 +82,12 @@ def printed_images(
 
 
 def source_image(table: TableDefinition) -> Image:
-    """The SQL that prints a source row: every column raw, generated ones too."""
+    """Return the SQL that prints a source row: every column raw, generated ones too."""
     return _image({c.name: quoted(c.name) for c in table.columns}, key_columns(table))
 
 
 def target_image(table: TableDefinition, target_types: Mapping[str, str]) -> Image:
-    """The SQL that prints a target row as the source would.
+    """Return the SQL that prints a target row as the source would.
 
     target_types: column name to type as format_type() prints it; must name every column.
     """
@@ -110,7 +110,7 @@ def _row_text(expressions: Sequence[str]) -> str:
 
 
 def as_source_prints(column: str, source_type: str, target_type: str) -> str:
-    """A target column in the source type's text form, where the target's type is wider.
+    """Return a target column in the source type's text form, where the target's type is wider.
 
     Only a value that the narrower type holds exactly is converted to it: 1.1000 in numeric(12,4)
     prints as 1.10 for numeric(10,2), while 1.1049 stays as it is and so differs. Types not listed

@@ -48,7 +48,7 @@ def read_hashes(connection: psycopg.Connection, query: str, doing: str) -> Itera
         if parts and (length < 0 or len(parts) >= ARRAY_ROWS):
             block = b"".join(parts)
             parts.clear()
-            yield _decoded(block[_HEADER_BYTES:] if first else block)
+            yield _decode(block[_HEADER_BYTES:] if first else block)
             first = False
         if length < 0:
             break
@@ -65,6 +65,6 @@ def _wait(raw: pq.abc.PGconn, doing: str) -> None:
             raise ConnectionLost(f"{doing}: the connection broke")
 
 
-def _decoded(block: bytes) -> Hashes:
+def _decode(block: bytes) -> Hashes:
     rows = np.frombuffer(block, dtype=_ROW, count=len(block) // _ROW.itemsize)
     return np.stack([rows[f"hash{i}"].astype(np.int64) for i in range(4)], axis=1)

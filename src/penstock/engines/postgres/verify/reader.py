@@ -118,7 +118,7 @@ class PostgresVerifyReader:
 
     @contextmanager
     def _session(self) -> Iterator[psycopg.Connection]:
-        """A session for one query; waits until one is free."""
+        """Provide a session for one query; waits until one is free."""
         connection = self._free.get()
         try:
             yield connection

@@ -1,4 +1,4 @@
-"""What PostgreSQL does for `penstock verify`; see `Verifier` of `ports/verify.py`."""
+"""PostgreSQL's part of `penstock verify`; see `Verifier` of `ports/verify.py`."""
 
 from __future__ import annotations
 
