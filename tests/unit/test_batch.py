@@ -48,7 +48,7 @@ class Target:
             raise self.refusals.pop(0)
         self.applied += 1
 
-    def mend(self, _error: object, _merges: object) -> bool:
+    def resolve_refusal(self, _error: object, _merges: object) -> bool:
         """Whether the reason is gone."""
         return self.mends
 

@@ -159,7 +159,7 @@ class _Batch:
             except ValueRefused as error:
                 self._target.forget()
                 last = attempt == APPLY_ATTEMPTS_MAX
-                if last or not self._target.mend(error, self._merges):
+                if last or not self._target.resolve_refusal(error, self._merges):
                     raise
             except BaseException:
                 self._target.forget()

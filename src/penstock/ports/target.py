@@ -437,7 +437,7 @@ class SqlTarget(Protocol):
         """Insert or replace a table's row, inside a transaction."""
         ...
 
-    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+    def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Add to the target what these merges were refused for, if possible; whether it was."""
         ...
 

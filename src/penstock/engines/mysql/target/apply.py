@@ -213,7 +213,7 @@ class MySQLTarget:
         """See `SqlTarget`."""
         sync_rows.write_table_sync(self.connection, row)
 
-    def mend(
+    def resolve_refusal(
         self,
         error: PenstockError,  # noqa: ARG002
         merges: Iterable[MergeSpec],  # noqa: ARG002

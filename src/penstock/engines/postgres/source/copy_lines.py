@@ -105,7 +105,7 @@ class LinesOfCopy:
                         giver.aside(kind, body)
                     else:
                         _receive(giver)
-                self._check(giver.completed())
+                self._check(giver.finish())
         except BaseException:
             pgconn.finish()  # in the middle of a copy: the connection is of no more use
             raise

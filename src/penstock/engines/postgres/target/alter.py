@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from penstock.engines.postgres.connect import literal, quoted
-from penstock.engines.postgres.target.foreign import written
+from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
@@ -64,18 +64,17 @@ class Alterer:
                 )
 
     def is_given_up_above(self, change: ShapeChange) -> bool:
-        """Whether a dropped column is inherited, so that it is dropped with the parent's and not
-        before.
+        """Return whether a dropped column is inherited, so that it is dropped with the parent's.
 
-        The parent's change may come later in the log, or never: the source's tables may be in no
-        tree.
+        The parent's change may follow later in the log, or never: the source's tables may not be
+        in a tree.
         """
         found = self.table.column(change.name)
         is_gone = change.kind is ChangeKind.DROP_COLUMN
         return is_gone and found is not None and found.origin is not None
 
-    def ungenerated(self) -> list[Alteration]:
-        """Columns that the target computes, and the source no longer does."""
+    def fill_ungenerated(self) -> list[Alteration]:
+        """Return alterations for columns that the target computes but the source no longer does."""
         if self.record.columns in (None, shape_of(self.relation)):
             return []
         before = dict(self.record.columns or ())
@@ -102,11 +101,13 @@ class Alterer:
         ]
 
     def evolve(self, change: ShapeChange) -> list[Alteration]:
-        """The change as the source made it. Raises ShapeNotApplicable."""
+        """Return the same change as at the source. Raises ShapeNotApplicable."""
         return list(self._evolve(change))
 
     def lenient(self, change: ShapeChange) -> list[Alteration]:
-        """What keeps every column and value of the target. Raises ShapeNotApplicable."""
+        """Return alterations that keep every column and value of the target. Raises
+        ShapeNotApplicable.
+        """
         return list(self._lenient(change))
 
     # --- as it is ---------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ class Alterer:
     def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
-            yield from self._renamed(column, change)
+            yield from self._rename(column, change)
             return
         if change.kind is ChangeKind.DROP_COLUMN:
             found = self.table.column(change.name)
@@ -128,16 +129,16 @@ class Alterer:
         if column is None:
             return
         if change.kind is ChangeKind.ADD_COLUMN:
-            yield from self._added(column, change, strict=True)
+            yield from self._add(column, change, strict=True)
         elif change.kind is ChangeKind.NULLABILITY:
-            yield from self._loosened(column.name, change, nullable=column.nullable)
+            yield from self._loosen(column.name, change, nullable=column.nullable)
         elif (found := self.table.column(column.name)) is not None:
             kind = self._kind(column)
             if not same_type(found.type_text, kind):
                 self._refuse_inherited(found, kind, change)
-                yield self._retyped(found, kind, change)
+                yield self._retype(found, kind, change)
 
-    def _renamed(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
+    def _rename(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         if self.table.column(change.name) is None:
             return
         if self._is_there(column):
@@ -151,7 +152,7 @@ class Alterer:
         sql = f"{at} rename column {quoted(change.name)} to {quoted(column.name)}"
         yield Alteration(sql, change.what)
 
-    def _added(self, column: Column, change: ShapeChange, *, strict: bool) -> Iterator[Alteration]:
+    def _add(self, column: Column, change: ShapeChange, *, strict: bool) -> Iterator[Alteration]:
         if self._is_there(column):
             self._refuse_kept(column.name)
             return
@@ -159,7 +160,7 @@ class Alterer:
         sql = f"{self._alter} add column {quoted(column.name)} "
         value = ""
         if column.missing is not None:
-            value = f" default {written(literal(column.missing), column.name, self.writes)}"
+            value = f" default {fill_template(literal(column.missing), column.name, self.writes)}"
         not_null = " not null" if strict and value and not column.nullable else ""
         cast = f"::{kind}" if value else ""
         as_text = "" if strict else f"{sql}text{value}"
@@ -175,7 +176,7 @@ class Alterer:
                 table=str(self.table.name),
             )
 
-    def _retyped(self, found: TargetColumn, kind: str, change: ShapeChange) -> Alteration:
+    def _retype(self, found: TargetColumn, kind: str, change: ShapeChange) -> Alteration:
         column = quoted(found.name)
         needs_values = found.not_null or found.name in key_of(self.relation)
         is_free = self.emptied and not (self.replaced and needs_values) and found.origin is None
@@ -185,8 +186,10 @@ class Alterer:
             sql = f"alter column {column} drop default, {sql}"  # it may not be of the new type
         return Alteration(f"{self._alter_at(found)} {sql}", change.what)
 
-    def _loosened(self, name: str, change: ShapeChange, *, nullable: bool) -> Iterator[Alteration]:
-        """A target that allows more than the source loses nothing: it is not made stricter."""
+    def _loosen(self, name: str, change: ShapeChange, *, nullable: bool) -> Iterator[Alteration]:
+        """Yield the alterations for dropped NOT NULLs; a target that allows more is not made
+        stricter.
+        """
         found = self.table.column(name)
         if nullable and found is not None and found.not_null and name not in self._primary_columns:
             sql = f"{self._alter_at(found)} alter column {quoted(name)} drop not null"
@@ -239,7 +242,7 @@ class Alterer:
         if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._optional(change.name, change)
         if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None:
-            yield from self._added(column, change, strict=False)
+            yield from self._add(column, change, strict=False)
         is_renamed = change.kind is ChangeKind.RENAME_COLUMN
         if is_renamed and column is not None and self.table.column(change.name):
             kind, old, new = self._kind(column), quoted(change.name), quoted(column.name)
@@ -251,7 +254,7 @@ class Alterer:
             yield from self._made_wide(column, change)
 
     def _optional(self, name: str, change: ShapeChange) -> Iterator[Alteration]:
-        """A column that stays, for rows that have no value for it."""
+        """Yield a column that stays, for rows that have no value for it."""
         found = self.table.column(name)
         if found is None or found.generated:
             return
@@ -267,7 +270,7 @@ class Alterer:
             yield Alteration(sql, f"{change.what}, and stays")
 
     def _made_wide(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
-        """A type that holds existing and new values."""
+        """Yield a type that holds existing and new values."""
         found = self.table.column(column.name)
         kind = self._kind(column)
         if found is None or found.type_text in TEXTS or same_type(found.type_text, kind):
@@ -294,7 +297,9 @@ class Alterer:
         return f"alter table {self.table.sql_name}"
 
     def _alter_at(self, column: TargetColumn | None) -> str:
-        """The beginning of a statement about a column; for the whole tree if it is inherited."""
+        """Return the beginning of a statement about a column, or about the whole tree if
+        inherited.
+        """
         if column is None or column.origin is None:
             return self._alter
         return f"alter table {quoted(*column.origin)}"

@@ -164,7 +164,7 @@ class _PhaseApply:
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
         self.target.need(names)
-        replaced = self._replaced()
+        replaced = self._find_replaced()
         self._empty(replaced)
         self._alter(replaced)
         merges = {
@@ -200,8 +200,9 @@ class _PhaseApply:
 
     # --- emptying ---------------------------------------------------------------------------------
 
-    def _replaced(self) -> set[TableName]:
-        """Tables that are read again and have columns which the source lacks, or soon will.
+    def _find_replaced(self) -> set[TableName]:
+        """Return the tables that are read again and have columns which the source lacks, or soon
+        will.
 
         Their rows are updated one by one, so that those columns' values are not lost.
         """
@@ -269,7 +270,7 @@ class _PhaseApply:
                 continue
             record = with_copied_ids(record, relation, self.phase.starts)
             if name in changed or (changed and self.target.tables[name].in_tree):
-                del self.target.tables[name]  # altered just now, by itself or with its tree
+                del self.target.tables[name]  # altered just now, alone or with its tree
                 self.target.need({name})
             new = reshaping.run(
                 record,
@@ -288,7 +289,9 @@ class _PhaseApply:
             self.target.need(stale)
 
     def _inherits(self, relation: Relation) -> bool:
-        """Whether other tables should be altered first: children inherit their parent's changes."""
+        """Return whether other tables should be altered first: children inherit their parent's
+        changes.
+        """
         table = self.target.tables[self._target_name(relation)]
         return any(column.origin is not None for column in table.columns)
 
@@ -310,7 +313,7 @@ class _PhaseApply:
                 self._run(merge.delete_gone(late=True), merge.table.name)
 
     def _needs_statistics(self, merge: MergeSql) -> bool:
-        """Whether the planner has a choice in which it may go wrong."""
+        """Return whether the planner has a choice in which it may go wrong."""
         counts = merge.merge.counts
         by_index = merge.arbiter is not None and merge.strategy in (
             MergeStrategy.UPSERT,
@@ -324,7 +327,7 @@ class _PhaseApply:
     def _by_index(self, merge: MergeSql) -> Iterator[None]:
         """Find the rows of many keys by the key's index, as single statements would.
 
-        By itself the planner reads the whole table rather than look up a tenth of its rows: it
+        By default the planner reads the whole table rather than look up a tenth of its rows: it
         assumes that a look-up in memory costs five times what it does.
         """
         counts = merge.merge.counts
@@ -340,7 +343,9 @@ class _PhaseApply:
         )
 
     def _is_late(self, merge: MergeSql) -> bool:
-        """Whether rows of other tables may refer to the rows to delete until those are updated."""
+        """Return whether rows of other tables may refer to the rows to delete until they are
+        updated.
+        """
         hung_on = bool(merge.table.children) or merge.table.self_reference
         return hung_on and not self.target.replica and merge.strategy is not MergeStrategy.COUNT
 
@@ -445,7 +450,7 @@ class _PhaseApply:
             name = merge.table.name
             raise TargetRowMissing(
                 f"target table {name}: {rows} rows were to be changed, {found} were found",
-                hint="Somebody else writes to the table, or its rows are not the source's: run "
+                hint="Another client writes to the table, or its rows are not the source's: run "
                 f"`penstock verify`. {LOAD_AFRESH}",
                 table=str(name),
                 expected=rows,

@@ -42,7 +42,7 @@ UNDER_WAY = """
 
 
 class PostgresCounts:
-    """What a connection can say of chunks; see `ChunkCounts`."""
+    """Progress of chunks, from a connection; see `ChunkCounts`."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         self._connection = connection
@@ -79,8 +79,8 @@ class PostgresBulk(PostgresCounts):
         with server_errors("preparing a session"):
             commit_durably(self._connection)
 
-    def _shaped(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
-        """The tables as PostgreSQL has them."""
+    def _as_postgres(self, definitions: Sequence[TableDefinition]) -> list[TableDefinition]:
+        """Return the tables in PostgreSQL's form."""
         servers = self._servers
         if servers is None:
             return list(definitions)
@@ -122,7 +122,8 @@ class PostgresBulk(PostgresCounts):
 
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Raises the errors of `create_tables`."""
-        notes = create_tables(self._connection, self._shaped(definitions), self._namespaces).notes
+        shaped = self._as_postgres(definitions)
+        notes = create_tables(self._connection, shaped, self._namespaces).notes
         bulk_marks.ensure_marks(self._connection)
         return notes
 
@@ -159,14 +160,14 @@ class PostgresBulk(PostgresCounts):
         stop: Callable[[], bool],
     ) -> None:
         """See BulkTarget."""
-        shaped = self._shaped(definitions)
+        shaped = self._as_postgres(definitions)
         bulk_keys.add_all_keys(self._url, shaped, self._namespaces, threads=threads, stop=stop)
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
         if target_name(definition.name, self._namespaces) not in made_tables(self._connection):
             return ()
-        (shaped,) = self._shaped([definition])
+        (shaped,) = self._as_postgres([definition])
         return deferred_keys(shaped, self._namespaces)
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
@@ -175,7 +176,7 @@ class PostgresBulk(PostgresCounts):
             return bulk_keys.make_foreign_keys(self._connection, definitions, self._namespaces)
         notes: list[str] = []
         known = tables_by_name(definitions)
-        for definition in self._shaped(definitions):
+        for definition in self._as_postgres(definitions):
             for key in definition.foreign_keys:
                 notes += self._foreign_key(replace(definition, foreign_keys=(key,)), known)
         return notes

@@ -1,6 +1,6 @@
-"""What is decided about a bulk load's tables before the first row: refusals and formats.
+"""Decisions about a bulk load's tables before the first row: refusals and formats.
 
-Reads the target at most.
+They only read the target.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CASCADES = """
 
 
 def may_be_replica(connection: psycopg.Connection) -> bool:
-    """Whether we may keep triggers and foreign keys of the target from acting on our rows."""
+    """Return whether we may keep the target's triggers and foreign keys from acting on our rows."""
     try:
         with connection.transaction():
             connection.execute("set local session_replication_role = replica")
@@ -81,9 +81,9 @@ def check_no_cascade(connection: psycopg.Connection, tables: Sequence[TableName]
 
 
 def goes_binary(definition: TableDefinition) -> bool:
-    """Whether a table may be copied in COPY's binary format.
+    """Return whether a table may be copied in COPY's binary format.
 
-    The target has the same types: `create_tables` made or checked them. An array names its
+    The target has the same types: `create_tables` created or checked them. An array names its
     elements' type by oid, which for these types is the same everywhere.
     """
     types = (c.type_text.partition("(") for c in definition.columns if not c.generated)

@@ -1,6 +1,6 @@
-"""What a bulk load does after the rows: keys, indexes, statistics, foreign keys.
+"""Steps of a bulk load after the rows: keys, indexes, statistics, foreign keys.
 
-Each is safe to repeat. Not here: the statements that make keys (`postgres.schema`).
+Each is safe to repeat. Not here: the statements that create keys (`postgres.schema`).
 """
 
 from __future__ import annotations

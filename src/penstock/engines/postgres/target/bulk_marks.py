@@ -49,7 +49,7 @@ FINISH_MARK = """
        and source_name = %(name)s
        and plan = %(plan)s
 """
-# Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.
+# Held to the end of a chunk's transaction: a process that starts the table again waits for it.
 CHECK_PLAN = """
     select 1
       from wirekite.bulk_table
@@ -69,7 +69,7 @@ def ensure_marks(connection: psycopg.Connection) -> None:
 
 
 def read_marks(connection: psycopg.Connection) -> dict[TableName, Mark]:
-    """The marks of all tables, by source name."""
+    """Return the marks of all tables, by source name."""
     done = progress.all_finished_chunks(connection)
     return {
         (table := TableName(schema, name)): Mark(
@@ -86,7 +86,7 @@ def read_marks(connection: psycopg.Connection) -> dict[TableName, Mark]:
 
 
 def is_empty(connection: psycopg.Connection, target: TableName) -> bool:
-    """Whether a target table holds no row."""
+    """Return whether a target table has no row."""
     row = connection.execute(
         f"select exists (select from {read_own_rows(connection, target)})"
     ).fetchone()

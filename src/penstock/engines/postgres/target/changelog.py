@@ -30,7 +30,7 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.target.foreign import ANY_POSTGRES
 from penstock.engines.postgres.target.refusals import apply_error
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
-from penstock.engines.postgres.target.types import staged
+from penstock.engines.postgres.target.types import staging_of
 from penstock.engines.postgres.type_rules import TYPE_RULES
 from penstock.model import Column, Relation, TableDefinition, TableName
 from penstock.ports.changelog import (
@@ -45,7 +45,7 @@ from penstock.ports.changelog import (
 
 AS_IS = "{}"
 OWN_TYPES = ("integer default 0", "bigint", "bigint", "bigint")
-# Of these the text is no input: its name is not there, or means another object.
+# The text of these types is not an input: its name is missing, or means another object.
 _NAMING = re.compile(r"reg[a-z]+\Z")
 _ESCAPES = str.maketrans(
     {"\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
@@ -206,7 +206,7 @@ class PostgresChangelogs:
     def _type(self, relation: Relation, column: Column) -> str:
         engine = Engine(self._source_types)
         if engine is not Engine.POSTGRESQL:
-            mapping = self._mapped(relation, column)
+            mapping = self._map_type(relation, column)
             if not mapping.may_run:
                 raise type_refused(relation, column.name, mapping)
             return mapping.target_type
@@ -215,7 +215,7 @@ class PostgresChangelogs:
         is_own = kind.is_builtin or (kind.is_array and _element_of(kind).is_builtin)
         return text if is_own and not _NAMING.match(kind.base) else "text"
 
-    def _mapped(self, relation: Relation, column: Column) -> TypeMapping:
+    def _map_type(self, relation: Relation, column: Column) -> TypeMapping:
         table = TableName(relation.schema, relation.name)
         source = Server(engine=Engine(self._source_types), version=())
         return map_column(column, source, ANY_POSTGRES, choices=self._choices, table=table)
@@ -322,7 +322,7 @@ class PostgresChangelogs:
         for index, column in enumerate(relation.columns):
             found = target.column(column.name)
             value = filled(mapped[column.name].write.sql, f"m.c{index}")
-            if staged(column).needs_cast and found is not None and found.cast_type != "text":
+            if staging_of(column).needs_cast and found is not None and found.cast_type != "text":
                 value = f"({value})::{found.cast_type}"
             columns.append((column.name, value))
         names = ", ".join(quoted(name) for name, _ in columns)
@@ -338,7 +338,7 @@ class PostgresChangelogs:
             name = f"pg_temp.penstock_images_{next(self._numbers)}"
             own = ["own0 integer", *(f"own{i} bigint" for i in range(1, len(OWN_COLUMNS)))]
             body = ", ".join(
-                [*own, *(f"c{i} {staged(c).sql}" for i, c in enumerate(relation.columns))]
+                [*own, *(f"c{i} {staging_of(c).sql}" for i, c in enumerate(relation.columns))]
             )
             self._connection.execute(statement(f"drop table if exists {name}"))
             self._connection.execute(statement(f"create temporary table {name} ({body})"))
@@ -348,7 +348,7 @@ class PostgresChangelogs:
     def _expressions(self, relation: Relation) -> dict[str, TypeMapping]:
         if Engine(self._source_types) is Engine.POSTGRESQL:
             return {c.name: TypeMapping(source_type=c.source_type) for c in relation.columns}
-        return {column.name: self._mapped(relation, column) for column in relation.columns}
+        return {column.name: self._map_type(relation, column) for column in relation.columns}
 
     def _table(self, table: TableName) -> TargetTable:
         if table not in self._tables:
@@ -358,7 +358,7 @@ class PostgresChangelogs:
 
 
 def _element_of(kind: SourceType) -> SourceType:
-    """The type of an array's elements."""
+    """Return the type of an array's elements."""
     return SourceType.postgres(kind.base, kind.neutral)
 
 
@@ -372,7 +372,7 @@ def _lines(
     target: TargetTable,
     mapped: Mapping[str, TypeMapping],
 ) -> bytes:
-    """The images as lines of COPY's text format."""
+    """Return the images as lines of COPY's text format."""
     cells = [[str(value).encode() for value in column.to_pylist()] for column in images.own.columns]
     for column, values in zip(relation.columns, images.columns, strict=True):
         found = target.column(column.name)
@@ -386,10 +386,10 @@ def _cells(values: pa.Array, neutral: str, *, is_bytea: bool) -> list[bytes]:
     if neutral == "binary" and is_bytea:
         return [b"\\N" if v is None else b"\\\\x" + v.hex().encode() for v in values.to_pylist()]
     if neutral == "binary":  # text of a database that does not say which encoding it has
-        return [b"\\N" if v is None else _escaped(v) for v in values.to_pylist()]
+        return [b"\\N" if v is None else _escape(v) for v in values.to_pylist()]
     texts = exact_texts(values, neutral)
     return [b"\\N" if text is None else text.translate(_ESCAPES).encode() for text in texts]
 
 
-def _escaped(value: bytes) -> bytes:
+def _escape(value: bytes) -> bytes:
     return value.decode("latin-1").translate(_ESCAPES).encode("latin-1")

@@ -34,7 +34,7 @@ from penstock.ports.bulk import (
     Lines,
 )
 
-# Losing a commit in a crash is no harm: its DL row is lost with it, and the chunk is done again.
+# Losing a commit in a crash does no harm: its DL row is lost with it, and the chunk is done again.
 TARGET_SETTINGS: Mapping[str, str] = {
     **EXACT_TEXT_SETTINGS,
     **TAKING_KEEPALIVE,
@@ -96,7 +96,7 @@ class PostgresWriter:
 
 
 def copy_in(task: ChunkTask) -> str:
-    """The statement; without a list COPY takes all columns that are not generated."""
+    """Return the statement; without a list COPY takes all columns that are not generated."""
     names = ", ".join(quoted(column) for column in task.columns)
     columns = f" ({names})" if names else ""
     form = " (format binary)" if task.binary else ""

@@ -1,14 +1,14 @@
-"""Who works on a chunk or fills a merge table: sessions of workers that hang are found and ended.
+"""Sessions of workers that copy a chunk or fill a merge table: those that hang are terminated.
 
-A worker that hangs keeps its session, and what the session has locked, for as long as its machine's
-kernel answers: no limit of the server's ends a COPY that waits for rows. Who comes after it does
-not wait, but ends that session; a role may always end its own sessions. The worker finds its
-connection lost when it goes on, and nothing of the open transaction is in the target.
+A worker that hangs keeps its session and the session's locks for as long as its machine's kernel
+answers: no limit of the server ends a COPY that waits for rows. The next worker does not wait,
+but terminates that session; a role may always end its own sessions. The old worker finds its
+connection lost when it continues, and nothing of the open transaction is in the target.
 
-Sessions of another pipeline are never meant. Those at a chunk hold an advisory lock whose key comes
-from the name of the plan, which is random. Those of changes hold a lock on a merge table: a
-database's merge tables belong to one change log, which `progress.bind_log` checks before anything
-is staged, and of logs that instances share each table belongs to one.
+Sessions of another pipeline are never terminated. Those at a chunk hold an advisory lock whose
+key comes from the name of the plan, which is random. Those of changes hold a lock on a merge
+table: a database's merge tables belong to one change log, which `progress.bind_log` checks
+before anything is staged, and of logs that instances share each table belongs to one.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ END_SENDING = _ENDED.format(
 
 
 def claim_chunk(connection: psycopg.Connection, task: ChunkTask) -> None:
-    """Let the chunk's transaction be found by its chunk and by its plan; call first in it.
+    """Lock the chunk and its plan, so that the transaction can be found; call first in it.
 
-    A session of before, at the same chunk, is ended when an executor that had the chunk was lost.
-    Otherwise it is left alone: who is at work will commit.
+    An earlier session at the same chunk is terminated if an executor that had the chunk was
+    lost. Otherwise it is left alone: it is at work and will commit.
     """
     connection.execute(CLAIM, ([_key(task.claim), _key(task.plan)],))
     if task.repeated:
@@ -67,7 +67,9 @@ def claim_chunk(connection: psycopg.Connection, task: ChunkTask) -> None:
 
 
 def end_copies(connection: psycopg.Connection, plans: Collection[str], table: TableName) -> None:
-    """End the sessions that are still at chunks of these plans, by name: nobody waits for them."""
+    """Terminate the sessions that are still at chunks of these plans, by name: they are not
+    needed.
+    """
     if plans:
         _end_claiming(connection, plans, table)
 
@@ -97,5 +99,5 @@ def _count(connection: psycopg.Connection, query: str, parameters: dict[str, obj
 
 
 def _key(text: str) -> int:
-    """The key of an advisory lock: 64 bits, signed."""
+    """Return the key of an advisory lock: 64 bits, signed."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)

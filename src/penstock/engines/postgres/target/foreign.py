@@ -21,7 +21,7 @@ ANY_POSTGRES = Server(engine=Engine.POSTGRESQL, version=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """How rows of a source are translated. engine: the source's in the log, empty: ours."""
+    """Translation of a source's rows. engine: the source's in the log; empty: PostgreSQL."""
 
     engine: str = ""
     target: Server = ANY_POSTGRES
@@ -29,30 +29,30 @@ class Foreign:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the source is PostgreSQL too, so that there is nothing to be mapped."""
+        """True if the source is PostgreSQL too, so that nothing has to be mapped."""
         return self.engine in ("", Engine.POSTGRESQL)
 
     def relation_here(self, relation: Relation) -> Relation:
-        """The relation with the target's types. Raises ShapeNotApplicable."""
+        """Return the relation with the target's types. Raises ShapeNotApplicable."""
         if self.is_ours:
             return relation
         columns = tuple(
             replace(column, source_type=found.target_type, base_type=found.target_type)
-            for column, found in self._mapped(relation)
+            for column, found in self._map_types(relation)
         )
         return replace(relation, columns=columns)
 
     def writes(self, relation: Relation) -> dict[str, str]:
-        """By column a template over the staged value; left out where it is unchanged."""
+        """Return templates over the staged value, by column; a column without one is unchanged."""
         if self.is_ours:
             return {}
         return {
             column.name: found.write.sql
-            for column, found in self._mapped(relation)
+            for column, found in self._map_types(relation)
             if found.write.sql != AS_IS
         }
 
-    def _mapped(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
+    def _map_types(self, relation: Relation) -> list[tuple[Column, typemap.Mapping]]:
         table = TableName(relation.schema, relation.name)
         source = Server(engine=Engine(self.engine), version=())
         found = []
@@ -72,6 +72,6 @@ class Foreign:
         return found
 
 
-def written(text: str, column: str, writes: Mapping[str, str]) -> str:
-    """A staged value, given as SQL, with the column's template around it."""
+def fill_template(text: str, column: str, writes: Mapping[str, str]) -> str:
+    """Return a staged value, given as SQL, with the column's template around it."""
     return typemap.filled(writes.get(column, AS_IS), text)

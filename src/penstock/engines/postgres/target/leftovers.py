@@ -1,4 +1,4 @@
-"""What a pipeline leaves at a PostgreSQL target; see `ports/leftovers.py`."""
+"""Objects that a pipeline leaves at a PostgreSQL target; see `ports/leftovers.py`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
         if tables is not None:
             made = {record.target for record in records if record.made}
             everything = {*tables, *(record.target for record in records)}
-            removals += _emptied(connection, everything, made)
+            removals += _empty(connection, everything, made)
     if has_schema:
         removals.append(
             Removal(
@@ -65,13 +65,13 @@ def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
         server_errors("looking at the tables of the target"),
     ):
-        return tuple(_emptied(connection, tables, ()))
+        return tuple(_empty(connection, tables, ()))
 
 
-def _emptied(
+def _empty(
     connection: psycopg.Connection, tables: Collection[TableName], made: Collection[TableName]
 ) -> Iterator[Removal]:
-    """All in one statement, which foreign keys between them do not prevent."""
+    """Yield the removal of all rows in one statement, which foreign keys do not prevent."""
     kinds = {table: connection.execute(KIND, tuple(table)).fetchone() for table in sorted(tables)}
     present = {table: kind[0] for table, kind in kinds.items() if kind is not None}
     if not present:

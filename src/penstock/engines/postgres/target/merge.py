@@ -22,18 +22,18 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.engines.postgres.connect import quoted
-from penstock.engines.postgres.target.foreign import written
+from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
 from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
-from penstock.engines.postgres.target.types import staged
+from penstock.engines.postgres.target.types import staging_of
 from penstock.model import Column, Relation
 from penstock.ports.refusals import KeyNotInTarget
 from penstock.ports.target import NEW, UPSERT, Counts
 
 
 class MergeStrategy(Enum):
-    """How a table's rows are applied; described at the top of this module."""
+    """Strategy by which a table's rows are applied; described at the top of this module."""
 
     UPSERT = "upsert"
     REPLACE = "replace"
@@ -80,7 +80,7 @@ class MergeSql:
         self.strategy = self._strategy(replica)
 
     def _is_left_out(self, name: str) -> bool:
-        """Whether a column is not written; one that identifies the row has to be."""
+        """Return whether a column is not written; one that identifies the row has to be."""
         is_absent = name in self.merge.left_out and self.table.column(name) is None
         return is_absent and bool(self.key) and name not in self.key
 
@@ -115,14 +115,15 @@ class MergeSql:
     # --- pieces -----------------------------------------------------------------------------------
 
     def _value(self, name: str, *, exact: bool = False) -> str:
-        """The merge table's value of a column, cast to the target's type where staged as text.
+        """Return the merge table's value of a column, cast to the target's type if staged as
+        text.
 
         exact: with the target's modifiers, for comparisons; a plain assignment applies them
-        itself and, unlike a cast, refuses what does not fit.
+        itself and, unlike a cast, refuses a value that does not fit.
         """
         index = self._places[name]
         column, target = self._columns[index]
-        text = written(self.layout.reference(index, "m"), name, self.merge.writes)
+        text = fill_template(self.layout.reference(index, "m"), name, self.merge.writes)
         if exact:
             return _cast(text, column, target.type_text)
         if self.layout.kind(index).needs_cast and target.cast_type != "text":
@@ -132,8 +133,8 @@ class MergeSql:
     def _origin(self, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
         text = f"m.{quoted(self.layout.origin[place])}"
-        text = written(text, column.name, self.merge.writes)
-        return _cast(text, column, target.cast_type) if staged(column).needs_cast else text
+        text = fill_template(text, column.name, self.merge.writes)
+        return _cast(text, column, target.cast_type) if staging_of(column).needs_cast else text
 
     def _operator(self, place: int) -> str:
         if self.arbiter is not None and self.arbiter.operators:
@@ -163,15 +164,15 @@ class MergeSql:
 
     @property
     def _stays(self) -> str:
-        """Whether a row with unsent columns keeps its key."""
+        """Condition for a row with unsent columns to keep its key."""
         pairs = (
             f"m.{quoted(name)} = m.{quoted(origin)}"
             for name, origin in zip(self.key, self.layout.origin, strict=True)
         )
         return f"{self._absent} is not null and " + " and ".join(pairs)
 
-    def _written(self) -> list[str]:
-        """Columns that may be written: all but those the target computes."""
+    def _writable(self) -> list[str]:
+        """Columns that may be written: all but those that the target computes."""
         return [column.name for column, target in self._columns.values() if not target.generated]
 
     def _overriding(self) -> str:
@@ -208,7 +209,9 @@ class MergeSql:
         )
 
     def count_absent(self) -> str:
-        """How many rows fill_absent() must fill, and how many update_in_place() must change."""
+        """Return the query for the rows that fill_absent() must fill and update_in_place() must
+        change.
+        """
         stays = self._stays if self.strategy is MergeStrategy.UPSERT else "false"
         return (
             f"select count(*) filter (where not ({stays})), count(*) filter (where {stays})"
@@ -256,7 +259,7 @@ class MergeSql:
 
     def _key_value(self, alias: str, place: int) -> str:
         column, target = self._columns[self.merge.relation.key[place]]
-        text = written(f"{alias}.{quoted(column.name)}", column.name, self.merge.writes)
+        text = fill_template(f"{alias}.{quoted(column.name)}", column.name, self.merge.writes)
         return _cast(text, column, target.cast_type)
 
     def delete_others(self) -> str:
@@ -278,9 +281,9 @@ class MergeSql:
         return self._insert(f"{self._n} > 0{extra}", upsert=True)
 
     def insert_new(self, *, upsert: bool = False) -> str:
-        """Insert the rows whose keys were not there before the batch.
+        """Insert the rows whose keys did not exist before the batch.
 
-        upsert: update those whose keys are there all the same.
+        upsert: update those whose keys exist nevertheless.
         """
         return self._insert(f"{self._n} = {NEW}", upsert=upsert)
 
@@ -300,7 +303,7 @@ class MergeSql:
         )
 
     def _insert(self, only: str, *, upsert: bool) -> str:
-        names = self._written()
+        names = self._writable()
         conflict = ""
         if upsert and self.strategy in (MergeStrategy.UPSERT, MergeStrategy.PLACE):
             conflict = "\n    on conflict " + self._conflict()
@@ -327,7 +330,7 @@ class MergeSql:
             for column, _ in self._columns.values()
             if column.neutral in ("string", "float32", "float64")
         }
-        return [name for name in self._written() if name not in self.key or name in loose]
+        return [name for name in self._writable() if name not in self.key or name in loose]
 
     def _conflict(self) -> str:
         target = f"({', '.join(map(quoted, self.key))})"
@@ -340,7 +343,7 @@ class MergeSql:
 
     @property
     def counts_all_rows(self) -> bool:
-        """Whether the row count of insert() is that of the merge table's rows."""
+        """True if the row count of insert() is that of the merge table's rows."""
         return bool(self.changed_columns) or self.strategy not in (
             MergeStrategy.UPSERT,
             MergeStrategy.PLACE,
@@ -369,7 +372,7 @@ class MergeSql:
 
     def mark_done(self) -> str:
         """PLACE: mark the rows that are in the target as they shall be."""
-        names = [name for name in self._written() if name not in self.key]
+        names = [name for name in self._writable() if name not in self.key]
         same = " and ".join(
             [
                 self._match(),
@@ -416,7 +419,7 @@ delete from {self.table.own_rows} as t
 
     def insert_copies(self) -> str:
         """COUNT: insert so many copies of each row."""
-        names = self._written()
+        names = self._writable()
         return (
             f"insert into {self.table.sql_name} ({', '.join(map(quoted, names))})"
             f"{self._overriding()}\nselect {', '.join(self._value(name) for name in names)}"
@@ -433,9 +436,9 @@ delete from {self.table.own_rows} as t
 
 
 def _cast(text: str, column: Column, kind: str) -> str:
-    """Staged text as a value of the target's type.
+    """Return staged text as a value of the target's type.
 
-    The cast from text to regclass is no input function and does not know the value `-`.
+    The cast from text to regclass is not an input function and does not know the value `-`.
     """
     if column.base_type == "regclass" or column.source_type == "regclass":
         text = f"regclassin(textout({text}))"
@@ -443,7 +446,7 @@ def _cast(text: str, column: Column, kind: str) -> str:
 
 
 def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
-    """The unique index that `on conflict` may use for this key."""
+    """Return the unique index that `on conflict` may use for this key."""
     for index in table.unique:
         if index.plain and index.immediate and sorted(index.columns) == sorted(key):
             return index
@@ -451,7 +454,7 @@ def _arbiter(table: TargetTable, key: tuple[str, ...]) -> TargetIndex | None:
 
 
 def create_merge_table(layout: MergeLayout, name: str) -> str:
-    """The statement that makes a merge table. It holds nothing that cannot be made again."""
+    """Return the statement that makes a merge table. It holds nothing that cannot be made again."""
     columns = ",\n    ".join(f"{quoted(column)} {kind}" for column, kind in layout.sql_columns)
     return (
         f"create unlogged table {quoted(SCHEMA, name)} (\n    {columns}\n)"

@@ -1,10 +1,10 @@
-"""How rows lie in a merge table: the names, types and order of its columns.
+"""Layout of a merge table: the names, types and order of its columns.
 
-The base table's columns under their own names, all nullable, behind a few of ours, whose names
-begin with `wk$`. A value that is staged as text may be longer than the same value in the base
-table, so that a row of a table of very many columns would not fit on a page of the server: there
-all columns but the key's are staged in arrays, one for each type and some dozens of columns, which
-the server may store out of line. Pure; the SQL is in `engines/postgres/target/merge.py`.
+It has the base table's columns under their own names, all nullable, after a few of ours, whose
+names begin with `wk$`. A value that is staged as text may be longer than the same value in the
+base table, so a row of a table of very many columns would not fit on a page of the server: there
+all columns but the key's are staged in arrays, one for each type and some dozens of columns,
+which the server may store out of line. Pure; the SQL is in `engines/postgres/target/merge.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.codec.exact_cast import cast_exactly
 from penstock.engines.postgres.connect import quoted
-from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staged
+from penstock.engines.postgres.target.types import AS_TEXT, StagedColumn, staging_of
 from penstock.model import Column, Relation
 
 DONE = 3  # never staged: a row that one of several statements has applied
@@ -72,7 +72,7 @@ class MergeLayout:
         self.count = f"{prefix}n"
         self.absent = f"{prefix}absent"
         self.origin = tuple(f"{prefix}key{place}" for place in range(1, len(relation.key) + 1))
-        kinds = [staged(column) for column in relation.columns]
+        kinds = [staging_of(column) for column in relation.columns]
         own = [(self.count, StagedColumn(pa.int64(), "bigint", needs_cast=False))]
         if relation.key:
             own.append((self.absent, StagedColumn(pa.binary(), "bytea", needs_cast=False)))
@@ -101,20 +101,20 @@ class MergeLayout:
     # --- for statements ---------------------------------------------------------------------------
 
     def kind(self, index: int) -> StagedColumn:
-        """How the relation's column of this index is staged."""
+        """Return the staging of the relation's column of this index."""
         return self._kinds[index]
 
     def reference(self, index: int, alias: str = "") -> str:
-        """The relation's column of this index, quoted, as a value or as what SET assigns to."""
+        """Return the relation's column of this index, quoted, as a value or as a target of SET."""
         name, place = self._packed.get(index, (self.relation.columns[index].name, 0))
         column = f"{alias}.{quoted(name)}" if alias else quoted(name)
         return f"{column}[{place}]" if place else column
 
     def source(self, table: str) -> str:
-        """What statements that read many columns select from, under the alias m.
+        """Return the FROM clause of statements that read many columns, with the alias m.
 
         Arrays that the server stores elsewhere are fetched once for a row, not for each element:
-        what array_cat gives is in memory, and `offset 0` keeps it there.
+        the result of array_cat is in memory, and `offset 0` keeps it there.
         """
         if not self.is_packed:
             return f"{table} as m"
@@ -160,7 +160,7 @@ def _packs(columns: tuple[Column, ...], plain: set[int], prefix: str) -> Iterabl
     by_kind: dict[str, tuple[StagedColumn, list[int]]] = {}
     for index, column in enumerate(columns):
         if index not in plain:
-            kind = staged(column)
+            kind = staging_of(column)
             if kind.sql in ("numeric", "jsonb"):  # of many precisions in Arrow; not in an array
                 kind = AS_TEXT
             by_kind.setdefault(kind.sql, (kind, []))[1].append(index)

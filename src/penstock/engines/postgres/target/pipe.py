@@ -51,7 +51,7 @@ def copy_rows(
 def through_libpq(
     source: psycopg.Connection, copy_out: str, target: psycopg.Connection, copy_in: str
 ) -> tuple[int, int]:
-    """The same by libpq's calls, which understand TLS: rows sent and rows taken in."""
+    """Return the same by libpq's calls, which understand TLS: rows sent and rows taken in."""
     out, into = source.pgconn, target.pgconn
     _begin(out, copy_out, pq.ExecStatus.COPY_OUT, "starting the copy at the source")
     _begin(into, copy_in, pq.ExecStatus.COPY_IN, "starting the copy at the target")
@@ -73,7 +73,7 @@ def through_libpq(
 def _begin(connection: PGconn, statement: str, expected: pq.ExecStatus, doing: str) -> None:
     result = connection.exec_(statement.encode())
     if result.status != expected:
-        raise _refused(connection, result, doing)
+        raise _refusal(connection, result, doing)
 
 
 def _pump(out: PGconn, into: PGconn) -> None:
@@ -129,7 +129,7 @@ def _end(connection: PGconn, doing: str) -> int:
         else:
             break
     if failed is not None:
-        raise _refused(connection, failed, doing)
+        raise _refusal(connection, failed, doing)
     if count is None or connection.status != pq.ConnStatus.OK:
         raise CopyConnectionLost(f"{doing}: the connection broke before the copy was complete")
     return count
@@ -148,7 +148,7 @@ def _abandon(into: PGconn) -> None:
         into.finish()  # it could not be reached: a closed connection rolls back as well
 
 
-def _refused(connection: PGconn, result: PGresult, doing: str) -> PenstockError:
+def _refusal(connection: PGconn, result: PGresult, doing: str) -> PenstockError:
     error = psycopg.errors.error_from_result(result)
     if connection.status != pq.ConnStatus.OK and error.sqlstate is None:
         return CopyConnectionLost(f"{doing}: the connection broke")

@@ -1,4 +1,4 @@
-"""What our own process does to values of another engine's rows before they are folded and sent.
+"""Preparation of values of another engine's rows before they are folded and sent.
 
 Only PostgreSQL refuses some texts that other servers have. The bulk load does the same to its
 lines, so that a value is the same by either path.
@@ -16,9 +16,9 @@ from penstock.model import Relation, TableName
 
 
 def preparations(relation: Relation, source_engine: str, choices: Choices) -> dict[str, str]:
-    """By column what is done to its values; columns that are sent as they are are left out.
+    """Return the preparations of values by column; unchanged columns are left out.
 
-    source_engine: as the log has it, empty: PostgreSQL.
+    source_engine: from the log; empty: PostgreSQL.
     """
     source = Engine(source_engine or Engine.POSTGRESQL)
     if source is Engine.POSTGRESQL:
@@ -34,7 +34,7 @@ def preparations(relation: Relation, source_engine: str, choices: Choices) -> di
 
 
 def prepared_batch(batch: pa.RecordBatch, wanted: Mapping[str, str]) -> pa.RecordBatch:
-    """Rows of the log (`codec.columns.batch_schema`) with their values prepared."""
+    """Return rows of the log (`codec.columns.batch_schema`) with their values prepared."""
     if not wanted:
         return batch
     for name in ("after", "before"):

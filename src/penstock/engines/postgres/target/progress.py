@@ -120,7 +120,7 @@ def ensure_tables(connection: psycopg.Connection) -> None:
 
 
 def read_action(connection: psycopg.Connection) -> str:
-    """The word in wirekite_action: RUN, PAUSE or STOP; RUN when there is no row or no table."""
+    """Return the word in wirekite_action: RUN, PAUSE or STOP; RUN if no row or table exists."""
     try:
         row = connection.execute("select action from wirekite.wirekite_action limit 1").fetchone()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
@@ -247,10 +247,10 @@ def read_applied(
     for_update: bool = False,
     for_share: bool = False,
 ) -> Applied:
-    """How far the log is applied; all zero when nothing is, or there is no table yet.
+    """Read how far the log is applied; all zero if nothing is, or there is no table yet.
 
-    log_id: of a shared log; empty for the one log that the target follows. for_update, for_share:
-    lock the row until the transaction ends.
+    log_id: of a shared log; empty for the one log that the target follows. for_update,
+    for_share: lock the row until the transaction ends.
     """
     query = (
         "select applied_segment, applied_gsn, applied_trx, applied_position, applied_commit"
@@ -362,7 +362,7 @@ def end_segment(connection: psycopg.Connection, *, slot: str, file: str, mark: s
 
 
 def finished_segments(connection: psycopg.Connection, slot: str) -> set[str]:
-    """The files whose CE row is closed, to repair what a crash left out."""
+    """Return the files whose CE row is closed, to repair what a crash left out."""
     rows = connection.execute(
         "select target from wirekite.wirekite_progress"
         " where operation = 'CE' and source = %s and finish_time is not null",
@@ -430,7 +430,7 @@ def _end_row(
 
 
 def read_tables(connection: psycopg.Connection) -> dict[TableName, TableRecord]:
-    """All captured tables, by source name."""
+    """Return all captured tables, by source name."""
     rows = connection.execute(
         "select source_schema, source_name, target_schema, target_name, merge_name, made, columns"
         "  from wirekite.wirekite_table"
@@ -492,7 +492,7 @@ def _table_row(record: TableRecord) -> tuple[object, ...]:
 
 
 def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:
-    """The name of a table's merge table: `<table>_wkm` when it fits and is free.
+    """Return the name of a table's merge table: `<table>_wkm` when it fits and is free.
 
     taken: merge names in use and the target tables they belong to. A name that is taken by the
     table of another schema, or longer than 63 bytes, is cut and gets eight hex digits of a hash
@@ -512,7 +512,7 @@ def utc(microseconds_: int) -> datetime | None:
 
 
 def microseconds(moment: datetime | None) -> int:
-    """The inverse of `utc`; aware times are converted."""
+    """Return the inverse of `utc`; aware times are converted."""
     if moment is None:
         return 0
     if moment.tzinfo is not None:

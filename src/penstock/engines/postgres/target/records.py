@@ -15,7 +15,7 @@ from penstock.ports.target import TableRecord
 
 
 class Records:
-    """What `wirekite.wirekite_table` says, as one connection has read it."""
+    """Contents of `wirekite.wirekite_table`, as one connection has read them."""
 
     def __init__(self, connection: psycopg.Connection) -> None:
         """connection: autocommit, or in the transaction that the records belong to."""
@@ -23,7 +23,7 @@ class Records:
         self._known: dict[TableName, TableRecord] = {}
 
     def get(self, source: TableName, target: TableName) -> TableRecord:
-        """The record of a captured table, made when it is the first time."""
+        """Return the record of a captured table, made when it is the first time."""
         while source not in self._known:
             self._known = progress.read_tables(self._connection)
             if source not in self._known:

@@ -1,4 +1,4 @@
-"""What the target may refuse while a batch is applied: typed errors that say what to do."""
+"""Typed errors for refusals of the target while a batch is applied, with the next step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMELESS = frozenset({"42P01", "42883", "42725", "42704", "3F000", "42602", "3D
 
 
 def grant_replica(user: str) -> str:
-    """The statement that lets a role switch foreign keys and triggers off for its session."""
+    """Return the statement that lets a role switch foreign keys and triggers off in its session."""
     return (
         f"As a superuser, run: grant set on parameter session_replication_role to {quoted(user)}; "
         "(PostgreSQL 15 or newer)"
@@ -36,9 +36,9 @@ def grant_replica(user: str) -> str:
 
 
 def naming_objects(layout: MergeLayout) -> list[tuple[str, str]]:
-    """The columns whose values name objects of the database they are in: regclass and the like.
+    """Return the columns whose values name objects of their database: regclass and the like.
 
-    Each with what it is in the merge table.
+    Each has its reference in the merge table.
     """
     return [
         (column.name, layout.reference(index))
@@ -54,7 +54,7 @@ def apply_error(
     user: str,
     naming: Mapping[str, Sequence[tuple[str, str]]],
 ) -> PenstockError:
-    """The typed error for what the target said to an apply statement.
+    """Return the typed error for what the target said to an apply statement.
 
     naming: per merge table of this table its columns of `naming_objects`.
     """
@@ -97,7 +97,7 @@ def apply_error(
 
 
 def _loosening(error: psycopg.Error, table: TableName) -> str:
-    """The statement that drops what the source cannot have, since it has such rows."""
+    """Return the statement that drops what the source cannot have, since it has such rows."""
     column, constraint = error.diag.column_name, error.diag.constraint_name
     if error.sqlstate == "23502" and column and error.diag.table_name == table.name:
         return f" (alter table {quoted(*table)} alter column {quoted(column)} drop not null;)"
@@ -115,7 +115,7 @@ def _name_refused(
     naming: Mapping[str, Sequence[tuple[str, str]]],
     fields: dict[str, str | None],
 ) -> ValueRefused:
-    """The name itself is a row's value: the statement in the hint shows all of them."""
+    """Return the name itself is a row's value: the statement in the hint shows all of them."""
     staging, columns = next((name, found) for name, found in naming.items() if found)
     shown = ", ".join(reference for _, reference in columns)
     alters = " ".join(

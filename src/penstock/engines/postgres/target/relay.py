@@ -48,7 +48,7 @@ class CopyConnectionLost(PenstockError):
 
 
 def plain(connection: psycopg.Connection) -> bool:
-    """Whether a connection's socket has the plain protocol: no TLS, no GSS encryption."""
+    """Return whether a connection's socket has the plain protocol: no TLS, no GSS encryption."""
     pgconn = connection.pgconn
     return not pgconn.ssl_in_use and not pgconn.used_gssapi
 
@@ -74,9 +74,9 @@ def relay(
             taker.expect(_COPY_IN)
             giver.expect(_COPY_OUT)  # comes with the first rows
             _pump(giver, taker)
-            sent = giver.completed()
+            sent = giver.finish()
             taker.send(pgwire.COPY_DONE)
-            return sent, taker.completed()
+            return sent, taker.finish()
     except BaseException:
         # They may be anywhere in a message: they cannot be used any more.
         source.pgconn.finish()
@@ -138,7 +138,7 @@ class _Side:
         with server_errors(doing):
             self._status = _idle_status(connection)
         if not self._status:
-            self._lost("the connection was not idle when the copy began")
+            self._raise_lost("the connection was not idle when the copy began")
         # libpq keeps its own descriptor: closing this one leaves the connection open.
         self._socket = socket.socket(fileno=os.dup(connection.socket))
         self._socket.setblocking(False)
@@ -154,11 +154,13 @@ class _Side:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Of the socket, for poll."""
+        """Return the descriptor of the socket, for poll."""
         return self._socket.fileno()
 
     def gather(self, count: int) -> None:
-        """How many bytes must have come before poll wakes us; reading takes fewer, too."""
+        """Set the number of bytes that must arrive before poll wakes us; a read may return
+        fewer.
+        """
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     # -- to the server -----------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class _Side:
                     self.listen()
             except OSError as error:
                 self.listen()  # it may have said why
-                self._lost(str(error), error)
+                self._raise_lost(str(error), error)
 
     # -- from the server ---------------------------------------------------------------------------
 
@@ -187,9 +189,9 @@ class _Side:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._lost(str(error), error)
+            self._raise_lost(str(error), error)
         if count == 0:
-            self._lost("the server closed the connection")
+            self._raise_lost("the server closed the connection")
         self.end += count
         return True
 
@@ -207,7 +209,7 @@ class _Side:
             self.view = memoryview(self.block)
 
     def message(self) -> tuple[int, bytes]:
-        """The next message, whatever it is: kind and body."""
+        """Return the next message, whatever it is: kind and body."""
         while True:
             frame = pgwire.frame_at(self.view, self.start, self.end)
             if frame is not None:
@@ -221,7 +223,8 @@ class _Side:
         if kind == _ERROR:
             raise statement_error(self._doing, server_error(body))
         if kind not in _ASIDE:
-            self._lost(f"the server sent a message of type {chr(kind)!r} in the middle of a copy")
+            shown = chr(kind)
+            self._raise_lost(f"the server sent a message of type {shown!r} in the middle of a copy")
 
     def listen(self) -> None:
         """Read from the server that only receives: an error, or another message."""
@@ -230,39 +233,39 @@ class _Side:
                 self.aside(*self.message())
 
     def expect(self, kind: int) -> bytes:
-        """The body of the next message that belongs to the copy, which must be of this kind."""
+        """Return the body of the next message of the copy, which must be of this kind."""
         while True:
             found, body = self.message()
             if found == kind:
                 return body
             self.aside(found, body)
 
-    def completed(self) -> int:
-        """Read up to ReadyForQuery; the number of rows of the COPY."""
+    def finish(self) -> int:
+        """Read up to ReadyForQuery; return the number of rows of the COPY."""
         tag = pgwire.command_tag(self.expect(_COMPLETE))
         status = self.expect(_READY)
         while self.start < self.end:  # all of it: libpq must find the beginning of a message
             self.aside(*self.message())
         match = re.fullmatch(r"COPY (\d+)", tag)
         if match is None or status != self._status:
-            self._lost(f"the copy ended with {tag!r} in transaction state {status!r}")
+            self._raise_lost(f"the copy ended with {tag!r} in transaction state {status!r}")
         return int(match[1])
 
     # -- both --------------------------------------------------------------------------------------
 
     def _wait(self, events: int) -> int:
-        """The events that the socket is ready for; 0 when WAIT_MS_MAX passed."""
+        """Return the events that the socket is ready for; 0 when WAIT_MS_MAX passed."""
         poll = select.poll()
         poll.register(self._socket, events)
         ready = poll.poll(WAIT_MS_MAX)
         return ready[0][1] if ready else 0
 
-    def _lost(self, why: str, error: OSError | None = None) -> NoReturn:
+    def _raise_lost(self, why: str, error: OSError | None = None) -> NoReturn:
         raise CopyConnectionLost(f"{self._doing}: {why}") from error
 
 
 def _idle_status(connection: PGconn) -> bytes:
-    """The transaction state as ReadyForQuery gives it; empty if libpq has anything left to do."""
+    """Return the transaction state of ReadyForQuery; empty if libpq has anything left to do."""
     connection.consume_input()
     if connection.is_busy() or connection.flush():
         return b""
@@ -270,7 +273,7 @@ def _idle_status(connection: PGconn) -> bytes:
 
 
 def server_error(body: bytes) -> psycopg.Error:
-    """The error that psycopg would raise for an ErrorResponse. body: of the message."""
+    """Return the error that psycopg would raise for an ErrorResponse. body: of the message."""
     said = pgwire.server_message(body)
     field = pq.DiagnosticField
     info: dict[int, bytes | None] = {

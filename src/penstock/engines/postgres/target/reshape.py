@@ -100,7 +100,7 @@ class Reshaping:
         left_out, kept = tuple(schema_drift.left_out), tuple(schema_drift.kept)
         alterer = replace(alterer, record=replace(known, left_out=left_out, kept=kept))
         alterer.check()
-        for alteration in alterer.ungenerated():
+        for alteration in alterer.fill_ungenerated():
             self._execute(alteration, alterer)
         for place, change in enumerate(changes):
             if place:  # columns were dropped and added
@@ -130,7 +130,7 @@ class Reshaping:
         if policy is not Policy.IGNORE and alterer.is_given_up_above(change):
             policy = Policy.LENIENT
         if policy is Policy.TRY_EVOLVE:
-            policy = self._tried(change, alterer, schema_drift)
+            policy = self._try(change, alterer, schema_drift)
         elif policy is Policy.EVOLVE:
             self._execute_all(alterer.evolve(change), alterer)
         elif policy is Policy.LENIENT:
@@ -139,7 +139,7 @@ class Reshaping:
             logger.info("target table left as it is", table=str(name), change=change.what)
         schema_drift.went(change, policy)
 
-    def _tried(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> Policy:
+    def _try(self, change: ShapeChange, alterer: Alterer, schema_drift: SchemaDrift) -> Policy:
         name = alterer.table.name
         try:
             with self.connection.transaction():

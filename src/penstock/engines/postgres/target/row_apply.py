@@ -104,26 +104,26 @@ class PostgresRowSession:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """See `RowSession`."""
-        with _typed("applying rows"), self._connection.transaction():
+        with _typed_errors("applying rows"), self._connection.transaction():
             commit_durably(self._connection, once=True)
             yield
 
     def read_position(self, log_id: str) -> Applied:
         """See `RowSession`."""
-        with _typed("reading the applied position"):
+        with _typed_errors("reading the applied position"):
             progress.ensure_shared(self._connection, log_id)
             return progress.read_applied(self._connection, log_id)
 
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
         """See `RowSession`."""
-        with _typed("reading the applied position"):
+        with _typed_errors("reading the applied position"):
             return progress.read_applied(
                 self._connection, log_id, for_update=not is_shared, for_share=is_shared
             )
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """See `RowSession`."""
-        with _typed("moving the applied position"):
+        with _typed_errors("moving the applied position"):
             progress.advance(self._connection, log_id=log_id, before=before, after=after)
 
     def upsert(
@@ -136,12 +136,12 @@ class PostgresRowSession:
             for some in documents.chunks(rules.row_limit):
                 rows = _Rows(table, rules, some)
                 if rules.has_conditions:
-                    conflicts += self._refused(rows)
+                    conflicts += self._find_refused(rows)
                     refused = {id(one.mutation) for one in conflicts}
                     kept = [n for n, one in enumerate(some.mutations) if id(one) not in refused]
                     rows = _Rows(table, rules, some.only(kept))
                 if rows.documents.rows:
-                    self._written(rows)
+                    self._check_written(rows)
         places = {id(mutation): place for place, mutation in enumerate(mutations)}
         return sorted(conflicts, key=lambda one: places[id(one.mutation)])
 
@@ -151,7 +151,7 @@ class PostgresRowSession:
         for some in by_key(table, mutations).chunks(rules.row_limit):
             rows = _Rows(table, rules, some)
             sql = f"delete from {rows.name} as t using {rows.source} as r where {rows.same_key}"
-            with _typed(f"deleting from {table.name}"):
+            with _typed_errors(f"deleting from {table.name}"):
                 count += self._run_rows(sql, rows).rowcount
         return count
 
@@ -164,7 +164,7 @@ class PostgresRowSession:
             f"insert into {quoted(*table.name)} ({', '.join(map(quoted, names))}) values ({values})"
         )
         sql = sql.replace("%", "%%").replace("\0", "%s")
-        with _typed(f"writing to {table.name}"):
+        with _typed_errors(f"writing to {table.name}"):
             for one in letters:
                 images = ((image or b"null").decode() for image in (one.after, one.before))
                 parameters = (one.queue, str(one.time.nanos), str(one.time.logical), *images)
@@ -172,7 +172,7 @@ class PostgresRowSession:
 
     def query(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         """See `RowSession`."""
-        with _typed("a statement of the user's module"):
+        with _typed_errors("a statement of the user's module"):
             found = self._connection.execute(statement(sql), parameters or None)
             return found.fetchall() if found.description is not None else []
 
@@ -182,21 +182,21 @@ class PostgresRowSession:
 
     # --- upserts ----------------------------------------------------------------------------------
 
-    def _written(self, rows: _Rows) -> None:
-        with _typed(f"writing to {rows.table.name}"):
+    def _check_written(self, rows: _Rows) -> None:
+        with _typed_errors(f"writing to {rows.table.name}"):
             done = self._run_rows(rows.upsert, rows).rowcount
         if rows.rules.cas and done != len(rows.documents.rows):
-            # A row that was not there when the others were locked: somebody else made it.
+            # The row did not exist when the others were locked: another client inserted it.
             raise StatementInterrupted(
-                f"rows of {rows.table.name} were written by somebody else meanwhile",
-                hint="It is tried again by itself.",
+                f"rows of {rows.table.name} were written by another client meanwhile",
+                hint="penstock retries automatically.",
             )
 
-    def _refused(self, rows: _Rows) -> list[Conflict]:
-        """The rows that may not be written; those they would replace are locked."""
+    def _find_refused(self, rows: _Rows) -> list[Conflict]:
+        """Return the rows that may not be written; those that they would replace are locked."""
         mutations = rows.documents.mutations
         in_time, greater = rows.in_time, rows.greater
-        with _typed(f"comparing with {rows.table.name}"):
+        with _typed_errors(f"comparing with {rows.table.name}"):
             late = set()
             if in_time:
                 sql = (
@@ -218,7 +218,7 @@ class PostgresRowSession:
             ]
 
     def _conflict(self, rows: _Rows, place: int) -> Conflict:
-        """A refused row with the row that is there, spelt alike."""
+        """Return a refused row with the row that is there, spelt alike."""
         mutation = rows.documents.mutations[place - 1]
         table, extras = rows.table, rows.rules.extras
         one = _Rows(table, rows.rules, rows.documents.only([place - 1]))
@@ -360,12 +360,12 @@ class _Rows:
 
 
 def _received_type(column: ColumnDefinition) -> str:
-    """The type as which a value is read from JSON: the column's, with its length and precision."""
+    """Return the type as which JSON's value is read: the column's, with length and precision."""
     return "json" if _GEOMETRY.fullmatch(column.type_text) else column.type_text
 
 
 def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
-    """A row's JSON, with its times as changefeeds write them."""
+    """Return a row's JSON, with its times as changefeeds write them."""
     parts = []
     for column in columns:
         value = f"{row}.{quoted(column.name)}"
@@ -380,7 +380,7 @@ def _as_json(row: str, columns: Sequence[ColumnDefinition]) -> str:
 
 
 @contextmanager
-def _typed(doing: str) -> Iterator[None]:
+def _typed_errors(doing: str) -> Iterator[None]:
     try:
         with server_errors(doing):
             yield

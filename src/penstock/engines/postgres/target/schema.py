@@ -44,7 +44,7 @@ _SEQUENCE = re.compile(r"nextval\('((?:[^']|'')+)'::regclass\)\Z")
 
 @dataclass(slots=True)
 class Created:
-    """What `create_tables` did. notes: what the target's tables lack, one sentence each."""
+    """Result of `create_tables`. notes: what the target's tables lack, one sentence each."""
 
     made: list[TableName] = field(default_factory=list)
     found: list[TableName] = field(default_factory=list)
@@ -286,7 +286,7 @@ def _resolved_type(
     namespaces: Mapping[str, str],
     table: TableName,
 ) -> str:
-    """The column's type as the target names it; an extension may live in another schema there."""
+    """Return the column's type in the target, where an extension may be in another schema."""
     for candidate in (map_namespaces(column.type_text, namespaces), column.type_text):
         if type_exists(connection, candidate):
             return candidate
@@ -301,7 +301,7 @@ def _resolved_type(
 
 
 def type_exists(connection: psycopg.Connection, type_text: str) -> bool:
-    """Whether the target understands a type's name."""
+    """Return whether the target understands a type's name."""
     try:
         with connection.transaction():
             row = connection.execute(
@@ -442,7 +442,7 @@ def _unique_key_sql(
 def deferred_keys(
     definition: TableDefinition, namespaces: Mapping[str, str]
 ) -> tuple[DeferredKey, ...]:
-    """The unique keys of a table, as `add_deferred_keys` makes them."""
+    """Return the unique keys of a table, as `add_deferred_keys` makes them."""
     name = target_name(definition.name, namespaces)
     return tuple(
         DeferredKey(
@@ -537,7 +537,7 @@ def add_foreign_keys(
 
 
 def made_tables(connection: psycopg.Connection) -> set[TableName]:
-    """The target tables that penstock made, by target name."""
+    """Return the target tables that penstock made, by target name."""
     return {record.target for record in progress.read_tables(connection).values() if record.made}
 
 
@@ -575,6 +575,6 @@ def _index_name(sql: str) -> str:
 
 
 def _index_sql(sql: str, namespaces: Mapping[str, str]) -> str:
-    """The definition for the target; a partitioned source becomes one table there."""
+    """Return the definition for the target; a partitioned source becomes one table there."""
     mapped = map_namespaces(sql, namespaces)
     return _INDEX.sub(lambda match: match[0].replace(" ON ONLY ", " ON "), mapped, count=1)

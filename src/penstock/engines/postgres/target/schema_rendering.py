@@ -1,4 +1,4 @@
-"""What a table of another engine has besides columns and keys, as PostgreSQL has it. Pure."""
+"""Defaults, indexes and foreign keys of another engine's table in PostgreSQL's form. Pure."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def index_part(
 
 
 def refuses(key: ForeignKey) -> str:  # noqa: ARG001 - the port's
-    """Nothing: tables not captured and columns that are no key are found later (`referable`)."""
+    """Return no refusal: uncaptured tables and non-key columns are found later (`referable`)."""
     return ""

@@ -100,7 +100,7 @@ def _check_stamp(cursor: Any, writer: PostgresStagingWriter) -> None:
     if cursor.fetchone()[0] != writer.stamp:
         raise StagingChanged(
             f"merge table {table} is meant for another batch by now",
-            hint="The batch is staged again by itself.",
+            hint="Do nothing: the batch is staged again automatically.",
         )
 
 
@@ -110,7 +110,7 @@ def _staging_error(writer: PostgresStagingWriter, error: Exception) -> PenstockE
     message = f"staging {writer.table} into {quoted(SCHEMA, writer.staging)}: {said}"
     lost = not state or state.startswith(("08", "57", "53"))
     if isinstance(error, psycopg.OperationalError) and lost:
-        return StagingLost(message, hint="It is tried again by itself.")
+        return StagingLost(message, hint="penstock retries automatically.")
     return StagingFailed(
         message,
         hint=f"Please report it. {LOAD_AFRESH}",
@@ -123,7 +123,7 @@ def _place(url: str) -> tuple[int, int, str]:
 
 
 def _connection(url: str) -> psycopg.Connection:
-    """The worker's connection to the target; a forked child does not share its parent's."""
+    """Return the worker's connection to the target; a forked child does not share its parent's."""
     place = _place(url)
     if place not in _connections:
         for *here, other in list(_connections):  # a worker serves one target at a time

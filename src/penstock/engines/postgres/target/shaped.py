@@ -18,7 +18,8 @@ from penstock.sql.schema_translation import Index, extras_of, short_name
 def postgres_definition(
     definition: TableDefinition, servers: ServerPair, namespaces: Mapping[str, str]
 ) -> TableDefinition:
-    """A table of MySQL or MariaDB as a table of PostgreSQL, with what has a counterpart there.
+    """Return a table of MySQL or MariaDB as a table of PostgreSQL, with all that has a
+    counterpart.
 
     Left out: keys over parts of a text, and what `extras_of` says.
     """
@@ -71,7 +72,7 @@ POSTGRES_NAME_BYTES_MAX = 63
 
 
 def postgres_name(name: str) -> str:
-    """The name of an index or a constraint, cut without making two names equal."""
+    """Return the name of an index or a constraint, cut without making two names equal."""
     return short_name(name, lambda text: len(text.encode()) <= POSTGRES_NAME_BYTES_MAX)
 
 
@@ -85,7 +86,7 @@ def postgres_index(index: Index, table: TableName) -> str:
 
 
 def postgres_foreign_key(key: ForeignKey) -> ForeignKey:
-    """A foreign key with its definition in PostgreSQL's syntax; schemas are the source's."""
+    """Return a foreign key with its definition in PostgreSQL's syntax; schemas are the source's."""
     columns = ", ".join(map(quoted, key.columns))
     referred = ", ".join(map(quoted, key.target_columns))
     return ForeignKey(

@@ -1,9 +1,9 @@
-"""Merge tables: made when missing, made anew when their shape changed, empty when a batch begins.
+"""Merge tables: created if missing, recreated if their shape changed, empty when a batch begins.
 
 They are unlogged: a crash of the server empties them, and then the batch is staged again. There
-are two sets of them, so that one batch can be staged while the one before it is applied; as long as
-no two batches overlap, all use the first set, whose tables have the documented names. Not here:
-filling them (`load/job.py`) and applying them (`apply.py`).
+are two sets of them, so that one batch can be staged while the previous one is applied; as long
+as no two batches overlap, all use the first set, whose tables have the documented names. Not
+here: filling them (`load/job.py`) and applying them (`apply.py`).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class StagingArea:
         self._emptied: dict[str, int] = {}  # since they were used: their stamps
 
     def prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
-        """Have these merge tables, by name, empty. Call outside a transaction.
+        """Create these merge tables, by name, empty. Call outside a transaction.
 
-        Returns a stamp per name: whoever makes or empties the table again changes it. Raises
-        StagingChanged when another loader makes them at the same moment.
+        Returns a stamp per name, which changes when the table is recreated or emptied. Raises
+        StagingChanged if another loader creates them at the same moment.
         """
         stamps: dict[str, int] = {}
         try:
@@ -68,8 +68,8 @@ class StagingArea:
                 raise
             raise StagingChanged(
                 error.message,
-                hint="It is tried again by itself. Let one loader work on a target: stop the other "
-                "`penstock run` or `penstock load`.",
+                hint="penstock retries automatically. Let one loader work on a target: stop the "
+                "other `penstock run` or `penstock load`.",
             ) from error
         self._used.update(wanted)
         for name in wanted:
@@ -86,7 +86,8 @@ class StagingArea:
                 self._emptied |= _stamps(self._connection, names)
 
     def _prepare(self, wanted: Mapping[str, MergeLayout]) -> dict[str, int]:
-        # Nobody has the stamps of those that were emptied ahead: no late worker writes into them.
+        # No worker has the stamps of those that were emptied ahead: no late worker writes into
+        # them.
         ready = [name for name in wanted if name in self._emptied]
         stamps = _stamps(self._connection, ready) if ready else {}
         empty = {
@@ -154,7 +155,7 @@ def check_staged(connection: psycopg.Connection, expected: Mapping[str, tuple[in
                 what = f"holds {count} rows, {rows} were staged" if count != rows else "was emptied"
                 raise StagingChanged(
                     f"merge table {tables[name]} {what}",
-                    hint="The batch is staged again by itself.",
+                    hint="Do nothing: the batch is staged again automatically.",
                 )
 
 
@@ -164,7 +165,7 @@ def _pieces(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _stamps(connection: psycopg.Connection, names: Iterable[str]) -> dict[str, int]:
-    """What changes whenever a table gets a new, empty file: by name."""
+    """Return values by name that change whenever a table gets a new, empty file."""
     return dict(connection.execute(STAMPS, (list(names),)).fetchall())
 
 

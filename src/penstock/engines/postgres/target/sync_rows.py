@@ -29,7 +29,7 @@ WRITE = """
 
 
 def read_table_syncs(connection: psycopg.Connection) -> dict[TableName, TableSync]:
-    """The rows by source table; none before the table is made."""
+    """Return the rows by source table; none before the table is made."""
     try:
         rows = connection.execute(READ).fetchall()
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):

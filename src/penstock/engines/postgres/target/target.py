@@ -1,6 +1,6 @@
-"""What the target's catalogue says about the tables that changes are applied to.
+"""Tables of the target to which changes are applied, from its catalogue.
 
-Read only. Not here: making and altering tables (`schema.py`, `alter.py`).
+Read only. Not here: creating and altering tables (`schema.py`, `alter.py`).
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class TargetTable:
     in_tree: bool = False
 
     def column(self, name: str) -> TargetColumn | None:
-        """The column of this name, or None."""
+        """Return the column of this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
     @property
@@ -101,7 +101,7 @@ class TargetTable:
 
 
 def own_rows(table: TableName, *, partitioned: bool) -> str:
-    """A table in a statement about its rows; ONLY of a partitioned one would select no row."""
+    """Return a table for statements about its rows; ONLY of a partitioned one selects no row."""
     return quoted(*table) if partitioned else f"only {quoted(*table)}"
 
 
@@ -209,16 +209,16 @@ def read_target_tables(
     schemas = [name.schema for name in wanted]
     tables = [name.name for name in wanted]
 
-    def grouped(query: str) -> dict[TableName, list[tuple[Any, ...]]]:
+    def group(query: str) -> dict[TableName, list[tuple[Any, ...]]]:
         found: dict[TableName, list[tuple[Any, ...]]] = {}
         for row in connection.execute(query, (schemas, tables)).fetchall():
             found.setdefault(TableName(row[0], row[1]), []).append(row[2:])
         return found
 
-    columns = grouped(COLUMNS)
-    indexes = grouped(UNIQUE_INDEXES)
-    triggers = grouped(TRIGGERS)
-    rules = grouped(RULES)
+    columns = group(COLUMNS)
+    indexes = group(UNIQUE_INDEXES)
+    triggers = group(TRIGGERS)
+    rules = group(RULES)
     keys = _foreign_keys(connection)
     return {
         name: TargetTable(
@@ -245,7 +245,7 @@ def read_own_rows(connection: psycopg.Connection, table: TableName) -> str:
 
 
 def require(tables: dict[TableName, TargetTable], name: TableName) -> TargetTable:
-    """The table of this name; raises TargetTableMissing."""
+    """Return the table of this name; raises TargetTableMissing."""
     if name not in tables:
         raise TargetTableMissing(
             f"the target has no table {name}",

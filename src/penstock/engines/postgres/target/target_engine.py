@@ -92,7 +92,7 @@ class PostgresStaging:
     def __init__(
         self, connection: psycopg.Connection, url: str, choices: Choices = NO_CHOICES
     ) -> None:
-        """connection: autocommit, used by nobody else meanwhile. url: where writers connect."""
+        """Store the connection: autocommit, used by no other code. url: where writers connect."""
         self._connection = connection
         self._url = url
         self._choices = choices
@@ -163,7 +163,7 @@ class PostgresTarget:
 
     @property
     def replica(self) -> bool:
-        """Whether session_replication_role is set."""
+        """True if session_replication_role is set."""
         return self._target.replica
 
     def bind(self, log_id: str) -> Applied:
@@ -230,15 +230,15 @@ class PostgresTarget:
         """See `SqlTarget`."""
         sync_rows.write_table_sync(self.connection, row)
 
-    def mend(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Give enums the labels that they lack, and columns of our tables room for NULL."""
+    def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
+        """Add labels that enums lack, and make columns of our tables nullable."""
         how = {"22P02": add_missing_labels, "23502": drop_not_null}.get(
             str(error.fields.get("sqlstate"))
         )
         if how is None:
             return False
         layouts = [(spec.table, spec.staging, MergeLayout(spec.relation)) for spec in merges]
-        with server_errors("mending what the target refused"):
+        with server_errors("fixing the target's refusal"):
             return how(self.connection, layouts) > 0
 
     def take_notes(self) -> list[ShapeNote]:

@@ -51,11 +51,11 @@ def map_namespaces(sql: str, namespaces: Mapping[str, str]) -> str:
 
 
 def same_type(left: str, right: str) -> bool:
-    """Whether two printed types are one: needless quotes around names do not count."""
-    return _unquoted(left) == _unquoted(right)
+    """Return whether two printed types are equal: needless quotes around names are ignored."""
+    return _unquote(left) == _unquote(right)
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     def bare(match: re.Match[str]) -> str:
         inner = match[0][1:-1]
         # "char" and "bit" with quotes are other types than char and bit without.
@@ -67,11 +67,13 @@ def _unquoted(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StagedColumn:
-    """How a column is staged in a merge table.
+    """Staging of a column in a merge table.
 
-    arrow: the type its values are sent as. sql: the column's type there. needs_cast: whether the
-    apply statement must cast it to the target column's type. head: bytes that the server's binary
-    form has before each value.
+    Attributes:
+        arrow: the type as which its values are sent.
+        sql: the column's type there.
+        needs_cast: whether the apply statement must cast it to the target column's type.
+        head: bytes that the server's binary form has before each value.
     """
 
     arrow: pa.DataType
@@ -101,12 +103,12 @@ _STAGED_SQL = {
 }
 
 
-def staged(column: Column) -> StagedColumn:
-    """The staging of a column by its neutral type.
+def staging_of(column: Column) -> StagedColumn:
+    """Return the staging of a column by its neutral type.
 
-    Values that are kept as text and unsigned numbers (the bulk protocol would wrap the latter) are
-    staged as text and cast when applied, except PostgreSQL's own jsonb, which is valid; decimals
-    are staged as numeric; all others as their own type.
+    Values that are kept as text and unsigned numbers (the bulk protocol would wrap the latter)
+    are staged as text and cast when applied, except PostgreSQL's own jsonb, which is valid;
+    decimals are staged as numeric; all others as their own type.
     """
     if column.neutral in ("string", "uint32", "uint64"):
         is_jsonb = (column.base_type or column.source_type) == "jsonb"
