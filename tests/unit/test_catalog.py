@@ -12,7 +12,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Identity, Relation
 from penstock.serve.catalog.answers import AsksServer, ConnectionRow, SenderRow, Session, SlotRow
 from penstock.serve.catalog.catalog import Catalog, split
-from penstock.serve.catalog.publications import published
+from penstock.serve.catalog.publications import find_published
 from penstock.serve.catalog.settings import all_rows
 from penstock.serve.catalog.tables import TableRead
 from penstock.serve.saved_state import SavedState
@@ -392,10 +392,10 @@ def test_publications_have_positions(asked: Asked) -> None:
     asked("drop publication p")
     at = asked.catalog.model.publications.at
     assert "p" not in at(0x1000027)
-    found = published([at(0x1FFFFFF)["p"]], "public", "item")
+    found = find_published([at(0x1FFFFFF)["p"]], "public", "item")
     assert found is not None
-    assert published([at(0x2000000)["p"]], "public", "item") is None
-    assert published([at(0x2FFFFFF)["p"]], "s2", "plain") is not None
+    assert find_published([at(0x2000000)["p"]], "public", "item") is None
+    assert find_published([at(0x2FFFFFF)["p"]], "s2", "plain") is not None
     assert at(0x3000000) == {}
 
 
@@ -426,15 +426,15 @@ def test_publications_together(asked: Asked) -> None:
         "create publication d for table item (id)"
     )
     there = asked.catalog.model.publications.current()
-    found = published([there["a"], there["b"]], "public", "item")
+    found = find_published([there["a"], there["b"]], "public", "item")
     assert found is not None
     assert found.filters["insert"] == ("id > 3", "id < 2")
     assert found.filters["update"] == ("id > 3",)
-    whole = published([there["a"], there["c"]], "public", "item")
+    whole = find_published([there["a"], there["c"]], "public", "item")
     assert whole is not None
     assert whole.filters["insert"] is None
     with pytest.raises(Refused, match="column lists"):
-        published([there["a"], there["d"]], "public", "item")
+        find_published([there["a"], there["d"]], "public", "item")
 
 
 def test_filters_and_lists_must_identify_rows(asked: Asked) -> None:

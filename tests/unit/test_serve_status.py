@@ -171,7 +171,7 @@ def test_slots_of_another_log(tmp_path: Path) -> None:
     asyncio.run(make())
     lines = [line for line, _ in seen(config).lines()]
     assert "belongs to change log another" in lines[1]
-    assert lines[2].startswith("        > The log was made anew")
+    assert lines[2].startswith("        > The log was created again")
 
 
 def test_a_log_that_is_not_served(tmp_path: Path) -> None:

@@ -1,1 +1,3 @@
-"""The change log served to clients that follow a database: the server, its slots, its catalogue."""
+"""Server of the change log for clients that follow a database: the server, its slots, its
+catalogue.
+"""

@@ -1,4 +1,4 @@
-"""What a session needs of the catalogue: SQL in, answers out. No logic."""
+"""Interface between a session and the catalogue: SQL in, answers out. No logic."""
 
 from __future__ import annotations
 
@@ -9,29 +9,35 @@ from penstock.serve.catalog.answers import Answer, AnswerColumn, Session
 
 
 class Prepared(Protocol):
-    """A statement of the extended protocol, read and typed."""
+    """Statement of the extended protocol, read and typed."""
 
     parameters: tuple[int, ...]
     """Oids of its parameters' types."""
     columns: tuple[AnswerColumn, ...] | None
-    """Of its result; None where there is none."""
+    """Columns of its result; None if it has none."""
 
     def run(self, values: Sequence[str | None], session: Session) -> Answer:
-        """Its answer. values: texts of the parameters. Raises Refused."""
+        """Return the answer for these texts of the parameters. Raises Refused."""
         ...
 
 
 class Answers(Protocol):
-    """The catalogue. For one thread at a time, not always the same."""
+    """Catalogue. One thread at a time uses it, not always the same."""
 
     def split(self, sql: str) -> Sequence[Any]:
-        """The statements of a simple query. Raises Refused."""
+        """Return the statements of a simple query. Raises Refused."""
         ...
 
     def answer(self, statement: Any, session: Session) -> Answer:
-        """The answer to one of them. Raises Refused."""
+        """Return the answer to one of the statements. Raises Refused."""
         ...
 
     def prepare(self, sql: str, types: Sequence[int], session: Session) -> Prepared:
-        """One statement. types: oids that the client gives, 0 for not known. Raises Refused."""
+        """Read one statement. Raises Refused.
+
+        Args:
+            sql: the statement.
+            types: oids that the client gives, 0 if unknown.
+            session: the session.
+        """
         ...

@@ -1,5 +1,6 @@
-"""Encoded blocks, shared by all clients that are sent the same: made in worker threads, kept while
-there is room. And the place in the log from which a client is sent the next one.
+"""Encoded blocks, shared by all clients of the same bytes, and a client's place in the log.
+
+Worker threads make the blocks; a block is kept while there is room.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from penstock.serve.parts import RowsReader
 from penstock.serve.source_log import Head, SegmentGone, SourceLog
 
 CACHE_BYTES = 64 << 20
-LIVE_BYTES = 192 << 20  # of all blocks, kept or being sent, from which on none is made ahead
+LIVE_BYTES = 192 << 20  # of all blocks, kept or being sent; above this none is made ahead
 WORKERS = 2
 _ENTRY_BYTES, _BORDER_BYTES = 4096, 64  # of an entry, without its block; of each border
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a client is: before an entry of a segment, or inside the chunk that begins there.
+    """Place of a client: before an entry of a segment, or inside the chunk that begins there.
 
     Attributes:
         number: of the segment.
         entry: place in its index.
-        counted: what the log has given up to the entry.
+        counted: the log's counters at the entry.
         gsn: number of the last row of the parts that the client has; 0 for none.
         open_trx: see `Block`.
         unsaid: see `Block`.
@@ -48,7 +49,7 @@ class Place:
 
 
 class _Key(NamedTuple):
-    """All that a block depends on."""
+    """Everything that a block depends on."""
 
     views: int
     place: Place
@@ -59,14 +60,19 @@ class _Key(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What lies behind a place. block: None where a client has it. behind: the place after it."""
+    """Result at a place.
+
+    Attributes:
+        block: None if a client has it.
+        behind: the place after it.
+    """
 
     block: Block | None
     behind: Place
 
 
 class Blocks:
-    """Gives out blocks. Used by the event loop's thread; the work is done in others."""
+    """Makes and keeps blocks. The event loop's thread uses it; other threads do the work."""
 
     def __init__(
         self,
@@ -75,9 +81,12 @@ class Blocks:
         hybrid: HybridTimes | None = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """cache_bytes: of blocks that are kept; what clients are being sent comes on top.
+        """Start the threads.
 
-        hybrid: the numbers of forms whose LSNs are commit times.
+        Args:
+            log: the log.
+            hybrid: the numbers of forms whose LSNs are commit times.
+            cache_bytes: size of kept blocks, besides those being sent.
         """
         self._log, self._hybrid, self._reader = log, hybrid, RowsReader()
         self._room = cache_bytes
@@ -91,13 +100,19 @@ class Blocks:
     async def next(
         self, place: Place, views: Views, head: Head, borders: frozenset[int], has: int
     ) -> Made | None:
-        """The block behind a place; None where nothing is durable behind it.
+        """Return the block after a place; None if nothing after it is durable.
 
-        views: of what is published there. borders: see `next_chunk`. has: an LSN; whole chunks
-        before it are passed over. Raises Refused, SegmentGone, SegmentCorrupt.
+        Raises Refused, SegmentGone, SegmentCorrupt.
+
+        Args:
+            place: the place.
+            views: of the publications there.
+            head: the end of the log.
+            borders: see `next_chunk`.
+            has: an LSN; whole chunks before it are skipped.
         """
         passed = has if has > place.counted.position else 0
-        # The open segment has more each time; a closed one has the same for everybody.
+        # The open segment has more each time; a closed one is the same for all clients.
         seen = (head.end.trx, head.end.gsn) if place.number >= head.number else None
         key = _Key(id(views), place, seen, borders, passed, self._numbering)
         found = self._kept.get(key)
@@ -107,13 +122,13 @@ class Blocks:
                 self._workers, self._make, place, views, head, borders, passed
             )
             self._kept[key] = found
-            found.add_done_callback(lambda done: self._made(key, done))
+            found.add_done_callback(lambda done: self._note_made(key, done))
         self._kept.move_to_end(key)
         return await asyncio.shield(found)
 
     @property
     def has_room(self) -> bool:
-        """Whether a block may be made before the client has read the one in front of it."""
+        """Return whether a block may be made before the client has read the previous one."""
         return self.live_bytes < LIVE_BYTES
 
     def _count(self, size_bytes: int) -> None:
@@ -121,19 +136,19 @@ class Blocks:
             self.live_bytes += size_bytes
 
     def forget(self, views: Views) -> None:
-        """Nobody has these views any more."""
+        """Forget the blocks of views that are no longer used."""
         for key in [key for key in self._kept if key.views == id(views)]:
             self._drop(key)
 
     def renumber(self) -> None:
-        """Numbers of commit times count anew: what was made with those of before is not given."""
+        """Start commit-time numbers again: blocks with the previous numbers are not returned."""
         self._numbering += 1
 
     def close(self) -> None:
         """End the threads."""
         self._workers.shutdown(wait=True, cancel_futures=True)
 
-    def _made(self, key: _Key, done: asyncio.Future[Made | None]) -> None:
+    def _note_made(self, key: _Key, done: asyncio.Future[Made | None]) -> None:
         if key not in self._kept:
             return
         if done.cancelled() or done.exception() is not None or done.result() is None:
@@ -203,9 +218,9 @@ def _next_segment(place: Place) -> Place:
 
 
 def find_place(log: SourceLog, position: int) -> Place:
-    """The place of a segment's start from which everything behind an LSN is read.
+    """Return the place of a segment's start from which everything after an LSN is read.
 
-    Raises SegmentGone where that is not there any more.
+    Raises SegmentGone if that segment is gone.
     """
     head, position = log.head(), max(position, numbers.BEFORE_ALL)
     begin = Counted(gsn=head.end.gsn, trx=head.end.trx)
@@ -214,10 +229,10 @@ def find_place(log: SourceLog, position: int) -> Place:
     first = log.first_kept()
     high = head.number if head.is_open else head.number - 1
     low = high if first is None else min(first, high)
-    # Segments begin one behind the other: find the last that begins at the position or before.
+    # Segments are consecutive: find the last one that begins at the position or before.
     if log.start_of(low) > position:
         raise SegmentGone(
-            f"the log begins behind the position: segment {low} is the oldest there is",
+            f"the log begins after the position: segment {low} is the oldest one",
             hint="Drop the slot, and let the client copy again.",
             segment=low,
         )

@@ -1,4 +1,4 @@
-"""The certificate that a server shows, as passwords are bound to it."""
+"""Certificate of a server, to which passwords are bound."""
 
 from __future__ import annotations
 

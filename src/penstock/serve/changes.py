@@ -1,7 +1,7 @@
 """Changes of a slot as rows: pg_logical_slot_get_changes() and its three sisters.
 
-Whole transactions, until a limit of the caller's or of ours is reached. What is got is confirmed,
-durably, before it is answered, as at a server; what is peeked at is not.
+They return whole transactions, until the caller's limit or ours is reached. Changes that are got
+are confirmed, durably, before the answer, as at a server; changes that are peeked at are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BEGIN = b"B"
 
 
 class Change(NamedTuple):
-    """A message. end: END of its transaction."""
+    """Message with the END of its transaction."""
 
     lsn: int
     end: int
@@ -37,13 +37,17 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class _Split:
-    """Divides blocks into messages. end: of the transaction that the next block goes on with."""
+    """Divides blocks into messages.
+
+    Attributes:
+        end: END of the transaction that continues in the next block.
+    """
 
     known: dict[int, bytes] = field(default_factory=dict)
     end: int = 0
 
     def changes(self, block: Block, after: int) -> Iterator[Change]:
-        """Yield what a block has behind an LSN; shapes in front of what needs them."""
+        """Yield the changes of a block after an LSN, each shape before the rows that need it."""
         starts = dict(zip(block.offsets.tolist(), block.ends.tolist(), strict=True))
         shapes = list(block.shapes)
         at, data = 0, block.data
@@ -74,8 +78,14 @@ async def read_changes(
 ) -> list[list[Any]]:
     """Return rows of LSN, transaction's number and text. Raises Refused.
 
-    upto: no transaction that ends behind it. count: no more transactions once there are so many
-    rows. given: names and values of the plugin's options.
+    Args:
+        session: the session.
+        name: of the slot.
+        upto: no transaction that ends after it.
+        count: no more transactions after this many rows.
+        given: names and values of the plugin's options.
+        is_binary: return bytes.
+        confirms: confirm the changes.
     """
     serving = session.serving
     slot = serving.slots.own(name, session.process_id)
@@ -93,10 +103,10 @@ async def read_changes(
         serving.slots.disown(slot)
     if confirms:
         await serving.release()
-    return [[one.lsn, xids.get(one.end, 0), _shown(one.data, is_binary)] for one in found]
+    return [[one.lsn, xids.get(one.end, 0), _show(one.data, is_binary)] for one in found]
 
 
-def _shown(data: bytes, is_binary: bool) -> str:
+def _show(data: bytes, is_binary: bool) -> str:
     return "\\x" + data.hex() if is_binary else data.decode()
 
 
@@ -128,7 +138,7 @@ def _options(slot: Slot, given: Sequence[str], *, is_binary: bool) -> StreamOpti
 async def _read(
     session: ClientSession, slot: Slot, options: StreamOptions, upto: int | None, count: int
 ) -> tuple[list[Change], int]:
-    """Return changes, and up to which LSN they are all there are."""
+    """Return changes, and the LSN up to which they are complete."""
     serving = session.serving
     start = slot.saved.confirmed
     head = await serving.look()
@@ -168,9 +178,9 @@ async def _xids(
 ) -> dict[int, int]:
     """Return the numbers of transactions by their END, as pgoutput sends them."""
     if isinstance(options.form, PgOutput):
-        return _begun(found)
+        return _list_begun(found)
     serving, start = session.serving, slot.saved.confirmed
-    # A text need not say the number; in the other form it always stands in the same place.
+    # A text may lack the number; in the other form it is always at the same place.
     views = serving.views([everything(options.form.actions)], PgOutput(messages=True))
     head = await serving.look()
     place = await serving.in_thread(find_place, serving.log, start)
@@ -182,9 +192,9 @@ async def _xids(
             break
         place = made.behind
         if made.block is not None:
-            xids |= _begun(await serving.in_thread(list, split.changes(made.block, start)))
+            xids |= _list_begun(await serving.in_thread(list, split.changes(made.block, start)))
     return xids
 
 
-def _begun(found: Sequence[Change]) -> dict[int, int]:
+def _list_begun(found: Sequence[Change]) -> dict[int, int]:
     return {one.end: int.from_bytes(one.data[17:21]) for one in found if one.data[:1] == _BEGIN}

@@ -1,7 +1,7 @@
-"""Pieces of a segment that end at a flush point, where whole transactions end.
+"""Chunks: pieces of a segment that end at a flush point, where whole transactions end.
 
-A chunk that is too much for the memory is encoded in parts (`parts.py`). Pure: works on entries of
-a segment's index.
+A chunk that is too large for the memory is encoded in parts (`parts.py`). Pure: works on entries
+of a segment's index.
 """
 
 from __future__ import annotations
@@ -17,22 +17,25 @@ ROWS_WANTED, BYTES_WANTED = 16_384, 2 << 20  # of one chunk, compressed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How many numbers the log has given: the last gsn and the last trx."""
+    """Counters of the log: the last gsn and the last trx."""
 
     gsn: int
     trx: int
 
     @property
     def position(self) -> int:
-        """The END that is here, as an LSN."""
+        """END at this place, as an LSN."""
         return numbers.end_of(self.gsn, self.trx)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Entries first to last - 1 of a segment. start, end: what was given before and up to its end.
+    """Entries first to last - 1 of a segment.
 
-    rows: the rows frames, by their first gsn.
+    Attributes:
+        start: the counters before it.
+        end: the counters at its end.
+        rows: the rows frames, by their first gsn.
     """
 
     number: int
@@ -51,10 +54,14 @@ def next_chunk(
     start: Counted,
     borders: Collection[int] = (),
 ) -> Chunk | None:
-    """The chunk that begins at an entry; None where nothing whole is behind it.
+    """Return the chunk that begins at an entry; None if nothing whole follows.
 
-    start: what was given before. borders: LSNs that it does not go beyond where one is a flush
-    point's, because publications changed there.
+    Args:
+        number: of the segment.
+        entries: of the segment.
+        first: the first entry.
+        start: the counters before it.
+        borders: LSNs of changed publications; the chunk ends there if that is a flush point.
     """
     rows: list[FrameEntry] = []
     markers: list[FrameEntry] = []

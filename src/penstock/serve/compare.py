@@ -1,8 +1,8 @@
 """PostgreSQL's rules for comparing and ordering, over Arrow columns of the log.
 
-NaN equals itself and is above all other numbers, -0 equals 0, a real compared with any other number
-is compared as double precision. Constants are read in the strict forms in which PostgreSQL prints
-values; other forms that it would read are refused. Pure.
+NaN equals itself and is above all other numbers, -0 equals 0, a real compared with any other
+number is compared as double precision. Constants are read only in the strict forms in which
+PostgreSQL prints values; its other forms are refused. Pure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ _NAME_BYTES = 63
 
 
 class Operand(NamedTuple):
-    """One side of a comparison. oid: its type; kind: as the log has it, None for a constant."""
+    """One side of a comparison.
+
+    Attributes:
+        oid: its type.
+        kind: type in the log; None for a constant.
+    """
 
     oid: int
     kind: pa.DataType | None
@@ -120,16 +125,16 @@ def is_comparable(left: Operand, right: Operand) -> bool:
     """Return whether the values of both sides can be compared exactly as PostgreSQL does."""
     if not {left.oid, right.oid} & set(FLOATS):
         return True
-    # A numeric becomes a double as its text is read, which no cast of Arrow does.
+    # A numeric becomes a double by reading its text; no cast of Arrow does that.
     return not any(
         side.kind is not None and pa.types.is_decimal(side.kind) for side in (left, right)
     )
 
 
 def make_comparison(operator: str, left: Operand, right: Operand) -> Callable[[Any], Any]:
-    """Return what compares two sides: `=`, `<>`, `<`, `<=`, `>`, `>=`, `is` and `is not`.
+    """Return a function that compares: `=`, `<>`, `<`, `<=`, `>`, `>=`, `is` and `is not`.
 
-    The function takes columns and returns booleans, with NULL where a side is NULL.
+    The function takes columns and returns booleans, with NULL if a side is NULL.
     """
     shape = _shape_of(left, right)
     if operator in ("is", "is not"):
@@ -141,7 +146,7 @@ def make_comparison(operator: str, left: Operand, right: Operand) -> Callable[[A
 
 
 def _shape_of(left: Operand, right: Operand) -> Callable[[Any], Any]:
-    """Return what both sides are made before they are compared."""
+    """Return the conversion of both sides before they are compared."""
     oids = {left.oid, right.oid}
     if oids & set(FLOATS):
         # An integer of more than 53 bits, which PostgreSQL would round, is refused.
@@ -199,7 +204,11 @@ def _distinct(operator: str, left: Any, right: Any) -> Any:
 def sort_keys(values: Any, *, descending: bool, nulls_first: bool, is_padded: bool) -> list[Any]:
     """Return arrays and their directions that sort as PostgreSQL does, in collation C.
 
-    is_padded: whether blanks at the end of texts do not count, as in `character`.
+    Args:
+        values: the values.
+        descending: the direction.
+        nulls_first: place NULLs first.
+        is_padded: ignore blanks at the end of texts, as in `character`.
     """
     direction = "descending" if descending else "ascending"
     keys = [(pc.is_null(values), "descending" if nulls_first else "ascending")]

@@ -1,4 +1,4 @@
-"""The options of COPY TO, in both of its spellings, and what is refused of them. Pure."""
+"""Options of COPY TO, in both of its spellings, and their refusals. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog.grammar import unsupported
+from penstock.serve.catalog.grammar import make_unsupported
 from penstock.serve.catalog.statements import Words
 
 FORMATS = ("text", "csv", "binary")
@@ -17,12 +17,14 @@ _SYNTAX, _UNSUPPORTED, _INVALID = "42601", "0A000", "22023"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyForm:
-    """How COPY prints rows.
+    """Form in which COPY prints rows.
 
     Attributes:
-        delimiter, quote, escape: One character each.
-        null: What is printed for NULL.
-        force_quote: Columns that are always in quotes; None for all.
+        delimiter: one character.
+        quote: one character.
+        escape: one character.
+        null: text for NULL.
+        force_quote: columns that are always in quotes; None for all.
     """
 
     format: str = "text"
@@ -35,12 +37,12 @@ class CopyForm:
 
     @property
     def is_binary(self) -> bool:
-        """Whether values are in their binary forms."""
+        """Return whether values are in their binary forms."""
         return self.format == "binary"
 
 
 def read_copy_form(words: Words) -> CopyForm:
-    """Read what follows STDOUT, to the end. Raises Refused: 42601, 22023, 0A000."""
+    """Read the rest after STDOUT, to the end. Raises Refused: 42601, 22023, 0A000."""
     words.take("WITH")
     given: dict[str, Any] = {}
 
@@ -93,7 +95,7 @@ def _read_boolean(words: Words) -> bool:
 
 def _read_words(words: Words, give: Callable[[str, Any], None]) -> None:
     """Read the options of PostgreSQL 8, which drivers still write."""
-    while not words.done():
+    while not words.is_done():
         if words.take("BINARY"):
             give("format", "binary")
         elif words.take("CSV"):
@@ -121,7 +123,7 @@ def _form_of(given: dict[str, Any]) -> CopyForm:
                 raise Refused(_UNSUPPORTED, f"COPY {name} requires CSV mode")
     encoding = given.get("encoding", "utf8").lower().replace("-", "")
     if encoding not in ("utf8", "unicode"):
-        raise unsupported(f"COPY with the encoding {given['encoding']}")
+        raise make_unsupported(f"COPY with the encoding {given['encoding']}")
     is_csv = form == "csv"
     quote = given.get("quote", '"')
     made = CopyForm(

@@ -1,8 +1,8 @@
-"""A chunk of the log as messages: bytes that every client of the same tables and form is sent.
+"""Encoding of a chunk of the log as messages: the same bytes for all clients of a form and tables.
 
-What differs between clients is left out of the bytes and listed beside them: where a shape has to
-be announced that a client may know already, and where a transaction begins, for a client that has
-the ones before. Blocking and without state: for worker threads.
+Differences between clients are not in the bytes but listed beside them: where a shape must be
+announced unless a client knows it, and where a transaction begins, for a client that has earlier
+ones. Blocking and without state: for worker threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.log.segment import Segment
 from penstock.model import Marker, MarkerKind, Relation, TableName
 from penstock.model.change import ANY_SLOT, HEARTBEAT_PREFIX, is_global_prefix
 from penstock.serve import numbers
-from penstock.serve.catalog.publications import Publication, Published, published
+from penstock.serve.catalog.publications import Publication, Published, find_published
 from penstock.serve.chunks import Chunk
 from penstock.serve.encoded import NOTHING, Announced, Block, Unsaid
 from penstock.serve.forms import Emptied, Form, Logical, PgOutput
@@ -37,13 +37,13 @@ from penstock.serve.tables import TableView, served_relation
 
 _EMPTYING = (MarkerKind.TRUNCATE, MarkerKind.RELOAD)
 _XIDS = 1 << 32
-_PIECE_BYTES = 1 << 20  # written in one go
-_WHOLE_BYTES_MAX = 256 << 20  # of a message that is a whole transaction
+_PIECE_BYTES = 1 << 20  # written at once
+_WHOLE_BYTES_MAX = 256 << 20  # of one message with a whole transaction
 _PGOUTPUT = PgOutput()
 
 
 class Views:
-    """How the tables of a log look to clients of some publications. For several threads."""
+    """Views of a log's tables for clients of some publications. For several threads."""
 
     def __init__(
         self,
@@ -55,10 +55,15 @@ class Views:
         last_known: Callable[[TableName], Relation | None] = lambda _: None,
         table_oid: Callable[[TableName], int],
     ) -> None:
-        """engine: of the log's source. form: in which all is sent.
+        """Set the publications.
 
-        last_known: the shape of a table of which a segment has no rows. table_oid: the number under
-        which clients know a table, always the same.
+        Args:
+            publications: the publications.
+            engine: of the log's source.
+            form: the form of all messages.
+            choices: for values without an exact type.
+            last_known: returns the shape of a table of which a segment has no rows.
+            table_oid: returns a table's number for clients, always the same.
         """
         self.publications = tuple(publications)
         self.form = form
@@ -67,9 +72,9 @@ class Views:
         self._found: dict[Relation, TableView | None] = {}
 
     def of(self, relation: Relation) -> TableView | None:
-        """The view of a relation version; None: it is not published. Raises Refused."""
+        """Return the view of a relation version; None if it is not published. Raises Refused."""
         if relation not in self._found:
-            what = self._published(relation.schema, relation.name)
+            what = self._find_published(relation.schema, relation.name)
             view = None
             if what is not None:
                 shape = served_relation(relation, self._engine, self._choices)
@@ -78,12 +83,12 @@ class Views:
             self._found[relation] = view
         return self._found[relation]
 
-    def named(self, name: TableName, segment: Segment, gsn: int) -> TableView | None:
-        """The view of a table as it is behind a row of a segment; None: it is not published.
+    def find_view(self, name: TableName, segment: Segment, gsn: int) -> TableView | None:
+        """Return the view of a table as it is after a row of a segment; None if not published.
 
-        Raises Refused for one that is published, and whose shape is not known.
+        Raises Refused for a published table whose shape is not known.
         """
-        if self._published(*name) is None:
+        if self._find_published(*name) is None:
             return None
         shapes = [
             (since, relation)
@@ -98,10 +103,10 @@ class Views:
             raise Refused("55000", f"the shape of table {name} is not known yet")
         return self.of(relation)
 
-    def _published(self, schema: str, name: str) -> Published | None:
+    def _find_published(self, schema: str, name: str) -> Published | None:
         if not self.form.takes(schema, name):
             return None
-        return published(self.publications, schema, name)
+        return find_published(self.publications, schema, name)
 
 
 def encode(
@@ -119,18 +124,18 @@ def encode(
     """Encode one part of a chunk.
 
     Args:
-        segment: where the chunk is.
+        segment: segment of the chunk.
         chunk: whole transactions.
-        gsn_after: the last row of the part before; what the chunk starts from in the first one.
-        views: what is published.
+        gsn_after: the last row of the previous part; for the first part the start of the chunk.
+        views: views of the published tables.
         reader: reads rows.
-        open_trx: as the block of the part before says.
-        unsaid: as the block of the part before says.
+        open_trx: from the block of the previous part.
+        unsaid: from the block of the previous part.
         times: the numbers of a form whose LSNs are commit times; None for others.
-        clock: for the time that messages are sent.
+        clock: for the send time of messages.
 
     Raises:
-        Refused: no message can say it.
+        Refused: no message can express it.
         SegmentCorrupt: the segment is damaged.
     """
     out = _Out(views.form, open_trx, unsaid)
@@ -158,7 +163,7 @@ class _Encoding:
         self._markers = self._wanted_markers()
         self._continuing = self._continuing_trx(out.open_trx)
         self._ends: dict[int, int] = {}
-        self._committed()
+        self._load_commits()
         self._encoded: list[_Encoded] = []
         for one in part.rows:
             view = self._views.of(one.relation)
@@ -166,7 +171,7 @@ class _Encoding:
                 self._encoded += self._encode(view, one.batch)
 
     def _encode(self, view: TableView, batch: Any) -> list[_Encoded]:
-        """The rows of a batch that are published, if there are any. Raises Refused."""
+        """Return the published rows of a batch, if there are any. Raises Refused."""
         try:
             batch = view.rows(batch)
             if not batch.num_rows:
@@ -186,7 +191,7 @@ class _Encoding:
         return [_Encoded(view, gsns, trxs, memoryview(frames.data), frames.ends.tolist())]
 
     def _wanted_markers(self) -> list[Marker]:
-        """Those that are sent, in order; each comes behind the row of its gsn."""
+        """Return the markers to send, in order; each follows the row of its gsn."""
         low, high = self._gsn_before, self._part.gsn if self._later else None
         found = [
             self._segment.read_marker(entry)
@@ -201,26 +206,26 @@ class _Encoding:
             return prefix is not None and self._form.takes_message(str(prefix))
         if marker.kind is MarkerKind.HEARTBEAT:
             return self._form.tells_heartbeats
-        return marker.kind in _EMPTYING and bool(self._emptied(marker))
+        return marker.kind in _EMPTYING and bool(self._list_emptied(marker))
 
-    def _emptied(self, marker: Marker) -> list[TableView]:
-        """The tables of a marker whose clients are told, in the shape that they have behind it."""
+    def _list_emptied(self, marker: Marker) -> list[TableView]:
+        """Return the tables of a marker for clients, in the shape that they have after it."""
         found = []
         for name in marker.tables:
-            view = self._views.named(TableName(*name), self._segment, marker.gsn)
+            view = self._views.find_view(TableName(*name), self._segment, marker.gsn)
             if view is not None and "truncate" in view.actions:
                 found.append(view)
         return found
 
     def _continuing_trx(self, open_trx: int) -> int:
-        """The transaction of this part that goes on in the next one; 0: none."""
+        """Return the transaction of this part that continues in the next one; 0: none."""
         if not self._later:
             return 0
         last = max(int(self._trxs[-1]), open_trx, *(marker.trx for marker in self._markers))
         return last if self._part.trx_next <= last else 0
 
     def _end(self, trx: int) -> int:
-        """The END of a transaction that has something in this part."""
+        """Return the END of a transaction that has something in this part."""
         if self._commit_times is not None:
             return self._commit_times.end(trx)
         if trx not in self._ends:
@@ -267,8 +272,8 @@ class _Encoding:
             time_us = int(dated.list_commits(end.trx, end.trx)[0][0])
         return out.block(end.position, lsn, time_us)
 
-    def _committed(self) -> None:
-        """Look up when the transactions of this part were committed."""
+    def _load_commits(self) -> None:
+        """Look up the commit times of this part's transactions."""
         seen = [int(self._trxs[0]), int(self._trxs[-1])] if len(self._trxs) else []
         seen += [marker.trx for marker in self._markers]
         seen += [self._out.open_trx] if self._out.open_trx else []
@@ -279,7 +284,7 @@ class _Encoding:
         self._times, self._ids = known.list_commits(low, high)
 
     def _runs(self) -> Iterator[tuple[int, _Run]]:
-        """Rows that lie one behind the other in one table and transaction; with the first gsn."""
+        """Yield consecutive rows of one table and transaction, with the first gsn."""
         found = self._encoded
         if not found:
             return
@@ -323,7 +328,7 @@ class _Encoding:
         self._out.add(data[begin:end])
 
     def _change(self, body: bytes, position: int) -> None:
-        """A change that is told as a part of its transaction."""
+        """Add a change as a part of its transaction."""
         is_first = not self._out.count
         self._out.count += 1
         self._say(self._form.change(body, is_first=is_first), position)
@@ -337,14 +342,14 @@ class _Encoding:
         self._out.keep(message)
 
     def _to(self, trx: int) -> None:
-        """Be inside a transaction."""
+        """Enter a transaction."""
         out = self._out
         if out.open_trx == trx:
             return
         self._commit()
         out.note_begin(self._end(trx))
         out.open_trx = trx
-        # Not above the LSNs of its rows, of which the first may be the next one.
+        # Not above the LSNs of its rows: the first row may have the next one.
         position = numbers.begin_of(self._gsn_before_of(trx), trx)
         if self._commit_times is not None:
             position = self._commit_times.commit(trx)
@@ -365,14 +370,14 @@ class _Encoding:
         if not out.open_trx:
             return
         end = self._end(out.open_trx)
-        # At its END: that is what clients acknowledge, and then need not be sent it again.
+        # At its END: clients acknowledge that, and then need not get it again.
         self._say(self._form.commit(self._transaction(out.open_trx)), end)
         if self._form.is_whole:
             out.add(write.xlog_data(out.take_kept(), end, self._now_us))
         out.end_transaction()
 
     def _row(self, gsn: int, trx: int) -> int:
-        """The LSN of a row, or of a marker behind it."""
+        """Return the LSN of a row, or of a marker after it."""
         if self._commit_times is not None:
             return self._commit_times.commit(trx)
         return numbers.row_of(gsn, trx)
@@ -384,7 +389,7 @@ class _Encoding:
         if marker.kind is MarkerKind.MESSAGE:
             self._message(marker, position)
             return
-        emptied = self._emptied(marker)
+        emptied = self._list_emptied(marker)
         self._to(marker.trx)
         if self._form.by_publication:
             for view in emptied:
@@ -396,12 +401,12 @@ class _Encoding:
             cascade=bool(marker.data.get("cascade")),
             restart_identity=bool(marker.data.get("restart_identity")),
         )
-        for message in self._form.emptied(what):
+        for message in self._form.encode_emptied(what):
             self._out.add(write.xlog_data(message, position, self._now_us))
 
     def _message(self, marker: Marker, position: int) -> None:
         prefix = str(marker.data["prefix"])
-        # What names a global transaction is in it, also where the source has an XA id in its place.
+        # The name of a global transaction is in it, even if the source has an XA id instead.
         transactional = bool(marker.data.get("transactional", is_global_prefix(prefix)))
         if not transactional:
             position = self._end(marker.trx)
@@ -422,7 +427,7 @@ class _Encoding:
             self._say(message, position)
 
     def _outside(self, frame: bytes, trx: int, end: int) -> None:
-        """Add a message that stands at a transaction's END, whether or not that has more."""
+        """Add a message at a transaction's END, whether or not the transaction has more."""
         if self._out.open_trx == trx:
             self._out.behind.append(frame)
             return
@@ -432,7 +437,7 @@ class _Encoding:
 
 
 class _Encoded(NamedTuple):
-    """A batch's rows as frames. ends: where each ends in data."""
+    """Rows of a batch as frames; `ends` is the end of each in data."""
 
     view: TableView
     gsns: Any
@@ -451,7 +456,7 @@ class _Run(NamedTuple):
 
 
 class _Out:
-    """The bytes as they grow, and what is told beside them."""
+    """Growing bytes, and the lists beside them."""
 
     def __init__(self, form: Form, open_trx: int, unsaid: Unsaid) -> None:
         self._form = form
@@ -469,14 +474,14 @@ class _Out:
         self._cuts = [0]
 
     def add(self, piece: bytes | memoryview) -> None:
-        """Go on, with whole messages."""
+        """Append whole messages."""
         if self._size - self._cuts[-1] >= _PIECE_BYTES:
             self._cuts.append(self._size)
         self._pieces.append(piece)
         self._size += len(piece)
 
     def keep(self, piece: bytes) -> None:
-        """A piece of a message that is a whole transaction. Raises Refused."""
+        """Keep a piece of a message that is a whole transaction. Raises Refused."""
         self._kept.append(piece)
         self._kept_bytes += len(piece)
         if self._kept_bytes > _WHOLE_BYTES_MAX:
@@ -487,25 +492,25 @@ class _Out:
             )
 
     def take_kept(self) -> bytes:
-        """The whole message."""
+        """Return the whole message."""
         found = b"".join(self._kept)
         self._kept, self._kept_bytes = [], 0
         return found
 
     def end_transaction(self) -> None:
-        """Add what follows the COMMIT, which was added."""
+        """Add the frames after the COMMIT, which was added."""
         self.open_trx, self.count = 0, 0
         for frame in self.behind:
             self.add(frame)
         self.behind.clear()
 
     def note_begin(self, end: int) -> None:
-        """A transaction with this END begins here."""
+        """Note that a transaction with this END begins here."""
         self._offsets.append(self._size)
         self._ends.append(end)
 
     def announce(self, view: TableView) -> None:
-        """What follows has this shape."""
+        """Note that the next rows have this shape."""
         table = view.relation.source_id
         if self._views.get(table) is view:
             return
@@ -516,7 +521,7 @@ class _Out:
             self._shapes.append(Announced(self._size, table, message))
 
     def block(self, position: int, lsn: int, time_us: int) -> Block:
-        """All of it. See Block."""
+        """Return everything as a Block."""
         return Block(
             data=b"".join(self._pieces),
             cuts=(*self._cuts, self._size),
@@ -532,14 +537,14 @@ class _Out:
 
 
 def _as_message(marker: Marker) -> Marker:
-    """A heartbeat as the message that a PostgreSQL has of one, for whoever follows."""
+    """Return a heartbeat as a PostgreSQL's message, for followers."""
     content = f"{ANY_SLOT} {marker.data.get('sent_us', 0)}"
     data = {"prefix": HEARTBEAT_PREFIX, "content": content, "transactional": True}
     return replace(marker, kind=MarkerKind.MESSAGE, data=data)
 
 
 def _content(data: dict[str, Any]) -> bytes:
-    """The bytes of a logical message, as the log keeps them."""
+    """Return the bytes of a logical message, as the log keeps them."""
     if "content_base64" in data:
         return base64.b64decode(data["content_base64"])
     return str(data.get("content", "")).encode()

@@ -1,4 +1,4 @@
-"""Encoded messages: what a part of a chunk is for all clients of the same tables and form."""
+"""Encoded messages: a part of a chunk for all clients of the same tables and form."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_OBJECT_BYTES = 64  # a small one of Python, at most
+_OBJECT_BYTES = 64  # of a small Python object, at most
 
 
 class Announced(NamedTuple):
-    """A shape that must be known from a place in the bytes on, and the message that tells it."""
+    """Shape that must be known from a place in the bytes on, with its message."""
 
     offset: int
     table: int
@@ -19,7 +19,7 @@ class Announced(NamedTuple):
 
 
 class Unsaid(NamedTuple):
-    """State of a transaction that goes on in the next part.
+    """State of a transaction that continues in the next part.
 
     Attributes:
         changes: number of changes so far.
@@ -70,7 +70,7 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """An upper bound of what it takes in memory."""
+        """Upper bound of its size in memory."""
         lists = self.offsets.nbytes + self.ends.nbytes + _OBJECT_BYTES * len(self.cuts)
         shapes = sum(len(one.message) + 3 * _OBJECT_BYTES for one in self.shapes)
         kept = (*self.unsaid.pieces, *self.unsaid.behind)
@@ -78,6 +78,8 @@ class Block:
         return len(self.data) + lists + shapes + unsaid + 16 * _OBJECT_BYTES
 
     def start_behind(self, position: int) -> int:
-        """Where the first transaction begins whose END is behind an LSN; the length for none."""
+        """Return where the first transaction begins whose END is after an LSN; the
+        length if none.
+        """
         at = int(np.searchsorted(self.ends, np.uint64(position), "right"))
         return int(self.offsets[at]) if at < len(self.offsets) else len(self.data)

@@ -1,4 +1,4 @@
-"""The entries of `[serve.publications.NAME] tables`: a pattern, or a table with columns and rows.
+"""Entries of `[serve.publications.NAME] tables`: a pattern, or a table with columns and rows.
 
 `public.*`, `!public.audit`, `public.orders (id, total) where (total > 10)`. An entry with columns
 or a condition names one table, as in CREATE PUBLICATION. Pure.
@@ -35,7 +35,12 @@ class PublicationInvalid(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
-    """Entries, read. patterns: those of whole tables. tables: those with columns or a condition."""
+    """Parsed entries.
+
+    Attributes:
+        patterns: entries of whole tables.
+        tables: entries with columns or a condition.
+    """
 
     patterns: tuple[str, ...] = ()
     tables: tuple[PublishedTable, ...] = ()
@@ -58,7 +63,7 @@ def parse_entries(texts: Sequence[str]) -> Entries:
             tables.append(found)
     if patterns and all(one.startswith("!") for one in patterns):
         raise PublicationInvalid(
-            "the entries take no table in",
+            "the entries match no table",
             hint='Name at least one pattern without "!", for example "public.*".',
         )
     return Entries(patterns=tuple(patterns), tables=tuple(tables))
@@ -68,15 +73,15 @@ def _entry(text: str) -> str | PublishedTable:
     match = _ENTRY.fullmatch(text.strip())
     if match is None:
         raise PublicationInvalid(
-            f"{text!r} is no entry of a publication",
-            hint="Write a pattern of tables, or a table and behind it columns, a condition or "
+            f"{text!r} is not an entry of a publication",
+            hint="Write a pattern of tables, or a table, followed by columns, a condition or "
             "both: public.orders (id, total) where (total > 10)",
         )
     try:
         pattern = parse_pattern(match["pattern"])
     except PatternInvalid as error:
         raise PublicationInvalid(error.message, hint=error.hint) from error
-    columns = tuple(_unquoted(name) for name in _COLUMN.findall(match["columns"] or ""))
+    columns = tuple(_unquote(name) for name in _COLUMN.findall(match["columns"] or ""))
     where = (match["where"] or "").strip()
     if not columns and match["where"] is None:
         return match["pattern"]
@@ -105,7 +110,7 @@ def _entry(text: str) -> str | PublishedTable:
 
 
 def _check_condition(where: str) -> None:
-    """What can be said before the table is known. Raises Refused."""
+    """Refuse what is wrong whatever the table. Raises Refused."""
     from sqlglot import exp  # of the extra `serve`
 
     from penstock.serve.catalog.grammar import parse_condition
@@ -117,5 +122,5 @@ def _check_condition(where: str) -> None:
             raise Refused("0A000", f"{found.sql(dialect='postgres')} cannot be in a condition")
 
 
-def _unquoted(name: str) -> str:
+def _unquote(name: str) -> str:
     return name[1:-1].replace('""', '"') if name.startswith('"') else name.lower()

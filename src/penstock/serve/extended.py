@@ -1,4 +1,4 @@
-"""The extended query protocol of one client: prepared statements, portals, errors up to Sync."""
+"""Extended query protocol of one client: prepared statements, portals, errors up to Sync."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Portal:
-    """A statement with its parameters. rows: once it was begun."""
+    """Statement with its parameters; rows is set once it was begun."""
 
     statement: Runnable
     values: Sequence[str | None]
@@ -38,7 +38,7 @@ class Portal:
 
 
 class Extended:
-    """The state of one connection. skips: an error has come, all up to Sync is passed over."""
+    """State of one connection. After an error it skips everything up to Sync."""
 
     def __init__(self, session: ClientSession) -> None:
         self._session = session
@@ -46,7 +46,7 @@ class Extended:
         self.skips = False
 
     async def take(self, incoming: Incoming) -> bool:
-        """Answer one message; False for one that is not of this protocol. Raises Gone."""
+        """Answer one message; return False if it is not of this protocol. Raises Gone."""
         if incoming.kind not in _KINDS:
             return False
         if incoming.kind == b"S":
@@ -55,14 +55,14 @@ class Extended:
                 await self.close()
             self._session.write(ready(self._session.session.transaction))
             return True
-        if self.skips or incoming.kind == b"H":  # what is written is never kept back
+        if self.skips or incoming.kind == b"H":  # answers are never kept back
             return True
         try:
             if self._session.is_replication:
                 raise Refused(
                     "08P01", "extended query protocol not supported in a replication connection"
                 )
-            await self._taken(incoming)
+            await self._take(incoming)
         except Refused as refused:
             self._session.check_terminated()
             if refused.sqlstate == "0A000":
@@ -71,7 +71,7 @@ class Extended:
             self._session.refuse(refused)
         return True
 
-    async def _taken(self, incoming: Incoming) -> None:
+    async def _take(self, incoming: Incoming) -> None:
         if incoming.kind == b"P":
             await self._parse(wire.parse(incoming.body))
         elif incoming.kind == b"B":
@@ -127,7 +127,7 @@ class Extended:
             await portal.rows.close()
 
     async def close(self) -> None:
-        """Give all portals up."""
+        """Close all portals."""
         for name in list(self._portals):
             await self._drop(name)
 
@@ -139,7 +139,7 @@ class Extended:
             write(wire.parameter_description(statement.parameters))
             columns = statement.columns
         elif name not in self._portals and session.cursors.has(name):
-            cursor = session.cursors.get(name)  # as drivers ask what DECLARE has made
+            cursor = session.cursors.get(name)  # drivers ask for cursors of DECLARE
             columns = cursor.rows.columns
             formats = [wire.BINARY] * len(columns or ()) if cursor.is_binary else ()
         else:

@@ -1,7 +1,7 @@
-"""The form in which transactions are sent to a client: an output plugin with its options.
+"""Form of transactions for a client: an output plugin with its options.
 
-A form makes message bodies, of which clients of the same form get the same. Those of rows that are
-`joined` by the form are put together at their transaction's end, or have a comma between them.
+A form makes message bodies; clients of the same form get the same bodies. Rows of a form that
+`joins` are put together at their transaction's end, or have a comma between them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.serve.settings import CHANGE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logical:
-    """A message that a user of the source wrote into its log. transaction: None for none."""
+    """Message that a user of the source wrote into its log, with or without a transaction."""
 
     prefix: str
     content: bytes
@@ -43,15 +43,17 @@ class Emptied:
 
 
 RowEncoder = Callable[[Any, Any, Callable[[], Sequence[Transaction]], int], Frames]
-"""Rows of a batch, their LSNs, their transactions and the time, to frames (bodies if `joins`)."""
+"""Turns a batch's rows, LSNs, transactions and the time into frames (bodies if `joins`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(ABC):
-    """A plugin with its options: hashable, as streams of equal forms share their bytes.
+    """Plugin with its options: hashable, as streams of equal forms share their bytes.
 
-    by_publication: publications say what is sent, and shapes are told in front of rows; else all of
-    the log that `takes` takes. hybrid: whether LSNs are commit times (`hybrid.py`).
+    Attributes:
+        by_publication: publications choose the changes, and shapes are sent before rows; otherwise
+            everything that `takes` accepts is sent.
+        hybrid: LSNs are commit times (`hybrid.py`).
     """
 
     hybrid: bool = False
@@ -60,67 +62,70 @@ class Form(ABC):
 
     @property
     def joins(self) -> bool:
-        """Whether rows are told as parts of their transaction: see `change`."""
+        """Return whether rows are parts of their transaction: see `change`."""
         return False
 
     @property
     def is_whole(self) -> bool:
-        """Whether a transaction is one message."""
+        """Return whether a transaction is one message."""
         return False
 
     @property
     def actions(self) -> frozenset[str]:
-        """What is sent where no publication says it."""
+        """Actions that are sent without a publication."""
         return frozenset(("insert", "update", "delete", "truncate"))
 
     def takes(self, schema: str, table: str) -> bool:  # noqa: ARG002
-        """Whether a table is sent at all."""
+        """Return whether a table is sent at all."""
         return True
 
     @property
     def tells_heartbeats(self) -> bool:
-        """Whether heartbeats in the log are sent, as the messages that they were or would be."""
+        """Return whether heartbeats in the log are sent as messages."""
         return False
 
     def takes_message(self, prefix: str) -> bool:  # noqa: ARG002
-        """Whether a logical message is sent."""
+        """Return whether a logical message is sent."""
         return True
 
     def relation(self, shape: Relation) -> bytes:
-        """The message that tells a shape, where `by_publication`."""
+        """Return the message with a shape, if `by_publication`."""
         return write.relation(shape, shape.source_id)
 
     @abstractmethod
     def encoder(self, relation: Relation) -> RowEncoder:
-        """What makes frames of rows."""
+        """Return the function that makes frames of rows."""
 
     @abstractmethod
     def begin(self, transaction: Transaction) -> bytes | None:
-        """The message in front of a transaction; None: there is none."""
+        """Return the message before a transaction; None if there is none."""
 
     @abstractmethod
     def commit(self, transaction: Transaction) -> bytes | None:
-        """The one behind it."""
+        """Return the message after a transaction; None if there is none."""
 
     def change(self, body: bytes, *, is_first: bool) -> bytes:  # noqa: ARG002
-        """A change as a part of its transaction."""
+        """Return a change as a part of its transaction."""
         return body
 
     @abstractmethod
-    def emptied(self, what: Emptied) -> list[bytes]:
-        """The messages of TRUNCATE."""
+    def encode_emptied(self, what: Emptied) -> list[bytes]:
+        """Return the messages of TRUNCATE."""
 
     @abstractmethod
     def logical(self, what: Logical) -> bytes:
-        """A logical message."""
+        """Return a logical message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PgOutput(Form):
-    """pgoutput. messages: whether they are wanted. binary: values, where types have that form.
+    """Form of pgoutput.
 
-    changes_only: as yboutput tells it, an update of a table of the usual identity has what was set:
-    the replica identity CHANGE.
+    Attributes:
+        messages: logical messages are wanted.
+        binary: values are binary, if their type has that form.
+        changes_only: as in yboutput, an update of a table with the usual identity has only the
+            columns that were set: the replica identity CHANGE.
     """
 
     messages: bool = False
@@ -156,7 +161,7 @@ class PgOutput(Form):
         """See Form."""
         return write.commit(transaction.end - 1, transaction.end, transaction.time_us)
 
-    def emptied(self, what: Emptied) -> list[bytes]:
+    def encode_emptied(self, what: Emptied) -> list[bytes]:
         """See Form."""
         tables = [one.source_id for one in what.relations]
         restarts = what.restart_identity
@@ -170,14 +175,14 @@ class PgOutput(Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsText(Form):
-    """test_decoding."""
+    """Form of test_decoding."""
 
     plugin: TestDecoding
 
     def encoder(self, relation: Relation) -> RowEncoder:
         """See Form."""
         rows = self.plugin.rows
-        return lambda batch, lsns, _, now_us: _framed(rows(relation, batch), lsns, now_us)
+        return lambda batch, lsns, _, now_us: _frame(rows(relation, batch), lsns, now_us)
 
     def begin(self, transaction: Transaction) -> bytes | None:
         """See Form."""
@@ -187,7 +192,7 @@ class AsText(Form):
         """See Form."""
         return self.plugin.commit(transaction)
 
-    def emptied(self, what: Emptied) -> list[bytes]:
+    def encode_emptied(self, what: Emptied) -> list[bytes]:
         """See Form."""
         restarts = what.restart_identity
         return [
@@ -202,7 +207,7 @@ class AsText(Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsJson(Form):
-    """wal2json."""
+    """Form of wal2json."""
 
     plugin: Wal2Json
 
@@ -219,7 +224,7 @@ class AsJson(Form):
     @property
     def actions(self) -> frozenset[str]:
         """See Form."""
-        # Format 1 says nothing of TRUNCATE.
+        # Format 1 has no TRUNCATE.
         return self.plugin.actions - {"truncate"} if self.joins else self.plugin.actions
 
     def takes(self, schema: str, table: str) -> bool:
@@ -237,7 +242,7 @@ class AsJson(Form):
             batch: Any, lsns: Any, of: Callable[[], Sequence[Transaction]], now_us: int
         ) -> Frames:
             bodies = self.plugin.rows(relation, batch, lsns, of())
-            return _joined(bodies) if self.joins else _framed(bodies, lsns, now_us)
+            return _join(bodies) if self.joins else _frame(bodies, lsns, now_us)
 
         return encode
 
@@ -253,7 +258,7 @@ class AsJson(Form):
         """See Form."""
         return self.plugin.change(body, is_first=is_first)
 
-    def emptied(self, what: Emptied) -> list[bytes]:
+    def encode_emptied(self, what: Emptied) -> list[bytes]:
         """See Form."""
         return self.plugin.truncate(what.relations, what.transaction, what.position)
 
@@ -262,12 +267,12 @@ class AsJson(Form):
         return self.plugin.message(what.prefix, what.content, what.transaction, what.position)
 
 
-def _framed(bodies: Sequence[bytes], lsns: Any, now_us: int) -> Frames:
-    return _joined(
+def _frame(bodies: Sequence[bytes], lsns: Any, now_us: int) -> Frames:
+    return _join(
         [write.xlog_data(body, int(lsn), now_us) for body, lsn in zip(bodies, lsns, strict=True)]
     )
 
 
-def _joined(pieces: Sequence[bytes]) -> Frames:
+def _join(pieces: Sequence[bytes]) -> Frames:
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return Frames(b"".join(pieces), ends)

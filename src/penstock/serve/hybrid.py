@@ -1,10 +1,10 @@
-"""LSNs of HYBRID_TIME, in the dialect of YugabyteDB: a transaction's is when it was committed.
+"""LSNs of HYBRID_TIME, in the dialect of YugabyteDB: commit times of transactions.
 
 BEGIN, rows and COMMIT of a transaction share one number, its END is one higher: microseconds since
 1970 with 12 bits below them. Commit times of a log may be equal, or fall, and numbers must rise: a
-transaction whose time is not behind the one before is two higher than that one. So a number follows
-from all transactions before it. What the number was in front of one segment, the anchor, is kept
-beside the slots; from there on the log says the rest, the same again at every start.
+transaction whose time is not after the previous one gets the previous number plus two. So a number
+follows from all earlier transactions. The number before one segment, the anchor, is kept beside
+the slots; from there the log gives the rest, the same at every start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchor:
-    """before: the COMMIT of the last transaction in front of a segment, or as if of one."""
+    """Start of the numbers.
+
+    Attributes:
+        before: the COMMIT of the last transaction before the segment, real or assumed.
+    """
 
     segment: int
     before: int
@@ -39,22 +43,26 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class SegmentTimes:
-    """Numbers of a segment's transactions. commits: from transaction `first` on."""
+    """Numbers of a segment's transactions.
+
+    Attributes:
+        commits: from transaction `first` on.
+    """
 
     first: int
     before: int
     commits: Ints
 
     def commit(self, trx: int) -> int:
-        """A transaction's; of one in front of the segment: that of the last in front of it."""
+        """Return a transaction's COMMIT; before the segment that of the last one before it."""
         return int(self.commits[trx - self.first]) if trx >= self.first else self.before
 
     def end(self, trx: int) -> int:
-        """Its END."""
+        """Return a transaction's END."""
         return self.commit(trx) + 1
 
     def rows(self, trxs: Any) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Of rows of these transactions."""
+        """Return the numbers of rows of these transactions."""
         found: np.ndarray[Any, np.dtype[np.uint64]] = self.commits[trxs - self.first].astype(
             np.uint64
         )
@@ -62,12 +70,12 @@ class SegmentTimes:
 
 
 def hybrid_time(time_us: int) -> int:
-    """Of microseconds since 1970 UTC."""
+    """Return the hybrid time of microseconds since 1970 UTC."""
     return time_us << LOGICAL_BITS
 
 
 def commits_behind(before: int, times_us: Ints) -> Ints:
-    """Numbers of transactions with these commit times, behind one of number `before`. Pure."""
+    """Return the numbers of transactions with these commit times, after number `before`. Pure."""
     steps = _STEP * np.arange(len(times_us), dtype=np.int64)
     wanted = (times_us << LOGICAL_BITS) - steps
     found: Ints = np.maximum(np.maximum.accumulate(wanted), before + _STEP) + steps
@@ -75,10 +83,10 @@ def commits_behind(before: int, times_us: Ints) -> Ints:
 
 
 class HybridTimes:
-    """The numbers of one log. For several threads; blocking."""
+    """Numbers of one log. For several threads; blocking."""
 
     def __init__(self, log: SourceLog, anchor: Callable[[], Anchor | None]) -> None:
-        """anchor: the durable one; None where no slot has such numbers."""
+        """Set the log; `anchor` returns the durable anchor, None without slots of such numbers."""
         self._log, self._anchor = log, anchor
         self._lock = threading.RLock()
         self._from: Anchor | None = None
@@ -86,7 +94,9 @@ class HybridTimes:
         self._kept: OrderedDict[int, SegmentTimes] = OrderedDict()
 
     def of(self, segment: Segment, head: Head) -> SegmentTimes:
-        """The numbers of a segment, as far as it is read. Raises SegmentGone, SegmentCorrupt."""
+        """Return the numbers of a segment, as far as it is read. Raises SegmentGone,
+        SegmentCorrupt.
+        """
         with self._lock:
             before = self.before(segment.number, head)
             known = self._kept.get(segment.number)
@@ -105,7 +115,7 @@ class HybridTimes:
             return known
 
     def before(self, number: int, head: Head) -> int:
-        """The COMMIT in front of a segment. Raises SegmentGone, SegmentCorrupt."""
+        """Return the COMMIT before a segment. Raises SegmentGone, SegmentCorrupt."""
         with self._lock:
             anchor = self._anchor()
             assert anchor is not None, "only slots with such numbers ask"
@@ -119,7 +129,7 @@ class HybridTimes:
             return self._before[number]
 
     def _begin(self, anchor: Anchor) -> None:
-        """Numbers of another anchor count anew; one that has only moved on says the same."""
+        """Start with an anchor; numbers are kept if it only moved along them."""
         if self._before.get(anchor.segment) != anchor.before:
             self._before.clear()
             self._kept.clear()
@@ -129,22 +139,22 @@ class HybridTimes:
         self._from = anchor
 
     def end_at(self, number: int, trx: int, head: Head) -> int:
-        """The END of a transaction, which a segment has or which is the last in front of it.
+        """Return the END of a transaction in a segment, or of the last one before it.
 
         Raises SegmentGone, SegmentCorrupt.
         """
         try:
             with self._log.segment(number, head) as segment:
                 return self.of(segment, head).end(trx)
-        except SegmentGone:  # one that has not begun
+        except SegmentGone:  # the segment has not begun
             return self.before(number, head) + 1
 
     def head(self, head: Head) -> int:
-        """The END of the log's last transaction."""
+        """Return the END of the log's last transaction."""
         return self.end_at(head.number, head.end.trx, head)
 
     def first_anchor(self, head: Head) -> Anchor:
-        """An anchor for the first slot with such numbers: where the log is now."""
+        """Return an anchor at the log's end, for the first slot with such numbers."""
         time_us = head.end.commit_time_us
         if head.is_open:
             with self._log.segment(head.number, head) as segment:
@@ -152,5 +162,5 @@ class HybridTimes:
         return Anchor(segment=head.number, before=max(hybrid_time(time_us), _LOWEST))
 
     def anchor_at(self, number: int, head: Head) -> Anchor:
-        """The anchor of a segment, from which segments in front of it are not needed."""
+        """Return the anchor of a segment; earlier segments are not needed from there."""
         return Anchor(segment=number, before=self.before(number, head))

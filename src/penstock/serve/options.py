@@ -1,4 +1,4 @@
-"""What a client asks of a stream: the output plugin's options in START_REPLICATION. Pure."""
+"""Options of a client's stream: the output plugin's options in START_REPLICATION. Pure."""
 
 from __future__ import annotations
 
@@ -30,10 +30,13 @@ _TRUE, _FALSE = ("true", "on", "yes", "1", "t", ""), ("false", "off", "no", "0",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """The options. publications: names; none where the form asks for none.
+    """Options of a stream.
 
     Streaming of transactions in progress and an origin are accepted: transactions in our log are
     whole, so each is sent as B to C; no row has an origin.
+
+    Attributes:
+        publications: names; empty if the form needs none.
     """
 
     form: Form
@@ -41,7 +44,7 @@ class StreamOptions:
 
 
 def check_plugin(name: str, *, dialect: str) -> None:
-    """Refuse an output plugin that we do not speak. Raises Refused."""
+    """Refuse an output plugin that is not supported. Raises Refused."""
     known = PLUGINS_YUGABYTE if dialect == YUGABYTE else PLUGINS
     if name not in known:
         raise Refused(
@@ -52,7 +55,7 @@ def check_plugin(name: str, *, dialect: str) -> None:
 
 
 def check_lsn_type(word: str, *, dialect: str) -> None:
-    """Refuse numbers that we do not give. word: empty for none. Raises Refused."""
+    """Refuse unsupported LSNs; `word` is empty for the default. Raises Refused."""
     if word and dialect != YUGABYTE:
         raise Refused(_SYNTAX, f'syntax error at or near "{word}"')
 
@@ -66,7 +69,11 @@ def stream_options(
 ) -> StreamOptions:
     """Return the options of a slot's output plugin. Raises Refused.
 
-    hybrid: whether LSNs are of HYBRID_TIME. repeated: names that were given twice.
+    Args:
+        plugin: the plugin.
+        given: options of the client.
+        hybrid: LSNs are of HYBRID_TIME.
+        repeated: names that were given twice.
     """
     if repeated and plugin not in (_TEXT, _JSON) and set(repeated) <= set(_OPTIONS):
         raise Refused(_SYNTAX, "conflicting or redundant options")
@@ -120,7 +127,7 @@ def _check_protocol(value: str) -> None:
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """Identifiers between commas: in quotes as they are, else in small letters."""
+    """Return identifiers between commas: in quotes unchanged, otherwise in lower case."""
     found: list[str] = []
     at = 0
     while True:

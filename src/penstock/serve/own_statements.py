@@ -11,7 +11,7 @@ from sqlglot import exp
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.answers import Answer, AnswerColumn
-from penstock.serve.catalog.grammar import Statement, parse_query, type_name, unsupported
+from penstock.serve.catalog.grammar import Statement, make_unsupported, parse_query, type_name
 from penstock.serve.catalog.statements import Words
 from penstock.serve.row_filter import system_types
 from penstock.serve.running import AnswerRows, Rows, Runnable
@@ -25,11 +25,11 @@ _FORWARD_ONLY = ("BACKWARD", "PRIOR", "FIRST", "LAST", "ABSOLUTE", "RELATIVE")
 
 @dataclass(slots=True, kw_only=True)
 class SqlCursor:
-    """A cursor of SQL.
+    """Cursor of SQL.
 
     Attributes:
-        is_held: Whether it outlasts its transaction.
-        is_new: Whether the transaction that declared it is still open.
+        is_held: it outlasts its transaction.
+        is_new: the transaction that declared it is still open.
     """
 
     rows: Rows
@@ -56,7 +56,7 @@ class SqlCursors:
         return name in self._found
 
     def add(self, name: str, cursor: SqlCursor) -> None:
-        """Take a new one."""
+        """Add a new cursor."""
         self._found[name] = cursor
 
     def check_new(self, name: str) -> None:
@@ -73,21 +73,21 @@ class SqlCursors:
         await found.rows.close()
 
     async def transaction_ends(self, *, is_committed: bool) -> None:
-        """Close what ends with a transaction."""
+        """Close the cursors that end with a transaction."""
         for name, cursor in list(self._found.items()):
             if not cursor.is_held or (cursor.is_new and not is_committed):
                 await self.drop(name)
             cursor.is_new = False
 
     async def close(self) -> None:
-        """Close all."""
+        """Close all cursors."""
         for name in list(self._found):
             await self.drop(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Done:
-    """A statement that does something and has no rows; see `running.Runnable`."""
+    """Statement that does something and has no rows; see `running.Runnable`."""
 
     parameters: tuple[int, ...] = ()
     columns: tuple[AnswerColumn, ...] | None = None
@@ -95,7 +95,7 @@ class _Done:
     act: Callable[[Sequence[str | None]], Awaitable[None]]
 
     async def open(self, session: ClientSession, values: Sequence[str | None]) -> Rows:
-        """Do it."""
+        """Run the statement."""
         session.check_not_failed()
         await self.act(values)
         if session.session.transaction == "I":  # it was a transaction of its own
@@ -111,7 +111,7 @@ def is_own(statement: object) -> bool:
 async def make_own(
     session: ClientSession, statement: Statement, types: Sequence[int]
 ) -> Runnable | None:
-    """Read a statement of this kind; None for any other. Raises Refused."""
+    """Read a statement of this kind; return None for any other. Raises Refused."""
     make = _MAKERS.get(statement.words(1)[0])
     return None if make is None else await make(session, Words(statement), types)
 
@@ -134,7 +134,7 @@ async def _declare(session: ClientSession, words: Words, types: Sequence[int]) -
         words.take("WITHOUT", "HOLD")
     words.need("FOR")
     if scrolls:
-        raise unsupported("a SCROLL cursor")
+        raise make_unsupported("a SCROLL cursor")
     inner = await session.make(words.rest(), types)
 
     async def declare(values: Sequence[str | None]) -> None:
@@ -170,28 +170,28 @@ async def _fetch(session: ClientSession, words: Words, _: Sequence[int]) -> Runn
 
 
 def _read_count(words: Words) -> int | None:
-    """Return how many rows are wanted, None for all. Raises Refused for another direction."""
+    """Return the number of wanted rows, None for all. Raises Refused for another direction."""
     if words.peek() in _FORWARD_ONLY and not words.is_last():
-        raise unsupported(f"FETCH {words.peek()}")
+        raise make_unsupported(f"FETCH {words.peek()}")
     is_forward = words.take("FORWARD")
     if words.take("ALL"):
         return None
     if not is_forward and words.take("NEXT"):
         return 1
     if words.peek() == "-":
-        raise unsupported("FETCH backwards")
+        raise make_unsupported("FETCH backwards")
     count = parse_whole(words.peek())
     if count is None:
         return 1
     words.token()
     if not count:
-        raise unsupported("FETCH 0")
+        raise make_unsupported("FETCH 0")
     return count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fetch:
-    """FETCH or MOVE, see `running.Runnable`. count: None for all rows."""
+    """FETCH or MOVE, see `running.Runnable`; count is None for all rows."""
 
     cursor: SqlCursor
     count: int | None
@@ -219,7 +219,7 @@ class _FetchedRows:
         return f"{'MOVE' if self._fetch.is_move else 'FETCH'} {self._done}"
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """See Rows; a binary cursor's are binary where none are given."""
+        """See Rows; by default a binary cursor's rows are binary."""
         cursor = self._fetch.cursor
         is_binary = cursor.is_binary and not formats
         cursor.rows.set_formats([1] * len(cursor.rows.columns or ()) if is_binary else formats)
@@ -239,7 +239,7 @@ class _FetchedRows:
         return sent
 
     async def close(self) -> None:
-        """The cursor stays."""
+        """Do nothing: the cursor stays."""
 
 
 async def _close(session: ClientSession, words: Words, _: Sequence[int]) -> Runnable:
@@ -259,11 +259,11 @@ async def _close(session: ClientSession, words: Words, _: Sequence[int]) -> Runn
 async def _prepare(session: ClientSession, words: Words, _: Sequence[int]) -> Runnable:
     words.need("PREPARE")
     if words.take("TRANSACTION"):
-        raise unsupported("prepared transactions")
+        raise make_unsupported("prepared transactions")
     name = words.name()
     kinds: list[str] = []
     if words.peek() == "(":
-        kinds = words.parenthesised().split(",")
+        kinds = words.take_parentheses().split(",")
     words.need("AS")
     rest = words.rest()
 
@@ -286,7 +286,7 @@ def _type_oids(kinds: Sequence[str]) -> list[int]:
         if not isinstance(tree, exp.Cast):
             raise Refused("42601", f'syntax error at or near "{kind.strip()}"')
         schema, name, _ = type_name(tree.args["to"])
-        found.append(system_types().named(name, schema))
+        found.append(system_types().find_oid(name, schema))
     return found
 
 
@@ -295,7 +295,7 @@ async def _execute(session: ClientSession, words: Words, _: Sequence[int]) -> Ru
     name = words.name()
     values: list[str | None] = []
     if words.peek() == "(":
-        values = await session.ask(_constants, words.parenthesised())
+        values = await session.ask(_constants, words.take_parentheses())
     words.end()
     inner = session.statements.get(name)
     if len(values) != len(inner.parameters):
@@ -336,7 +336,7 @@ def _constants(text: str) -> list[str | None]:
         elif isinstance(node, exp.Null):
             found.append(None)
         else:
-            raise unsupported("EXECUTE with what is no constant")
+            raise make_unsupported("EXECUTE with a value that is not a constant")
     return found
 
 

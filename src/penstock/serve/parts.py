@@ -1,8 +1,8 @@
 """Parts of a chunk: as many rows as fit into memory, counted as they are once decompressed.
 
-The index of a segment has compressed sizes alone, and rows that are alike compress 200 to 1. So a
-part is cut when its rows have been read, also inside a frame. A frame that is read in several parts
-is kept while there is room, because it is decompressed whole.
+The index of a segment has only compressed sizes, and similar rows compress 200 to 1. So a part is
+cut after its rows were read, even inside a frame. A frame that is read in several parts is kept
+while there is room, because it is decompressed whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.model import Rows
 
 ROWS_WANTED, BYTES_WANTED = 65_536, 6 << 20  # of one part
 FRAMES_KEPT_BYTES = 64 << 20
-_VALUE_BYTES = 16  # what a message has of a value beside the value
+_VALUE_BYTES = 16  # overhead of a value in a message
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -33,7 +33,7 @@ class Part:
         rows: batches that rise by their first gsn; all rows up to `gsn` that no earlier part has.
         gsns: their numbers, sorted.
         trxs: their transactions, which rise with the numbers.
-        gsn: number of the last row; where the part before ended if there is none.
+        gsn: number of the last row; without rows the end of the previous part.
         later: frames with rows of later parts, by gsn; some may be in this part as well.
         trx_next: transaction of the first later row; 0 if there is none.
     """
@@ -47,10 +47,10 @@ class Part:
 
 
 class RowsReader:
-    """Reads rows frames, and keeps those that are not used up. For several threads."""
+    """Reads rows frames, and keeps those that have more rows to give. For several threads."""
 
     def __init__(self, kept_bytes: int = FRAMES_KEPT_BYTES) -> None:
-        """kept_bytes: decompressed size of all frames that are kept."""
+        """Set the limit for the decompressed size of all kept frames."""
         self._room = kept_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[str, int], Rows] = OrderedDict()
@@ -66,7 +66,7 @@ class RowsReader:
         return segment.read_rows(entry)
 
     def keep(self, segment: Segment, entry: FrameEntry, rows: Rows) -> None:
-        """Keep a frame of which the next part has rows, in place of those not used for longest."""
+        """Keep a frame whose rows the next part needs; drop the least recently used ones."""
         key = (segment.header.file_id, entry.offset_bytes)
         with self._lock:
             if key in self._kept:
@@ -80,7 +80,7 @@ class RowsReader:
 
 @dataclass(slots=True, kw_only=True)
 class _Read:
-    """A frame that was read: its rows behind the part before, and what each weighs."""
+    """Frame that was read: its rows after the previous part, and their weights."""
 
     entry: FrameEntry
     whole: Rows
@@ -90,23 +90,23 @@ class _Read:
     row_bytes: float
 
     def place_of(self, gsn: int) -> int:
-        """Return the place of the first row behind a number."""
+        """Return the place of the first row after a number."""
         return int(np.searchsorted(self.gsns, gsn, "right"))
 
 
 def read_part(
     segment: Segment, rows: Sequence[FrameEntry], gsn_after: int, reader: RowsReader
 ) -> Part:
-    """Read the part of a chunk behind a number.
+    """Read the part of a chunk after a number.
 
     Args:
-        segment: where the frames are.
+        segment: segment of the frames.
         rows: the chunk's rows frames, by their first gsn.
         gsn_after: number of the last row that is not read again.
         reader: reads them.
 
     Raises:
-        SegmentCorrupt: a frame is not what its checksum says.
+        SegmentCorrupt: a frame does not match its checksum.
     """
     wanted = [entry for entry in rows if entry.gsn_last > gsn_after]
     found: list[_Read] = []
@@ -115,7 +115,7 @@ def read_part(
         found.append(_read(segment, entry, gsn_after, reader))
         is_last = count == len(wanted)
         # Frames that were not read have rows from the next one's first number on.
-        gsns, sizes = _weighed(found, None if is_last else wanted[count].gsn_first - 1)
+        gsns, sizes = _weigh(found, None if is_last else wanted[count].gsn_first - 1)
         fits = min(int(np.searchsorted(sizes, BYTES_WANTED, "right")), ROWS_WANTED)
         if len(gsns) and (is_last or fits < len(gsns) or fits == ROWS_WANTED):
             end = int(gsns[max(fits, 1) - 1])
@@ -142,7 +142,7 @@ def _read(segment: Segment, entry: FrameEntry, gsn_after: int, reader: RowsReade
     )
 
 
-def _weighed(found: Sequence[_Read], whole: int | None) -> tuple[Ints, np.ndarray[Any, Any]]:
+def _weigh(found: Sequence[_Read], whole: int | None) -> tuple[Ints, np.ndarray[Any, Any]]:
     """Return the numbers of rows up to `whole`, sorted, and the bytes up to each."""
     numbers, sizes = [], []
     for one in found:

@@ -1,7 +1,7 @@
-"""Segments that slots need are held by links of the server's own, and let go when all are past.
+"""Links of the server that hold the segments of slots, and are removed when no slot needs them.
 
 The server is one consumer of the log, whatever the number of its slots. While it has no slot it
-gets no links, so that nothing is held for nobody.
+gets no links, so no segment is held needlessly.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock.serve.slots import Slot
 from penstock.serve.source_log import SegmentGone, SourceLog
 
 NAME = "serve"
-"""Of the server's directory among those of consumers."""
+"""Name of the server's directory among those of consumers."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Retention:
-    """The links. Blocking; for several threads."""
+    """Links of the server. Blocking; for several threads."""
 
     def __init__(
         self, log: SourceLog, *, keep_bytes: int | None, files: Files = REAL_FILES
     ) -> None:
-        """keep_bytes: how much one slot may hold; None: no limit."""
+        """Set the limit of bytes that one slot may hold; None: no limit."""
         self._log, self._files = log, files
         self._keep_bytes = keep_bytes
         self._starts: dict[int, int] = {}
@@ -40,11 +40,11 @@ class Retention:
 
     @property
     def directory(self) -> Path:
-        """Where the links are."""
+        """Directory of the links."""
         return self._log.links
 
     def hold(self) -> None:
-        """Have a link of each segment that is closed from now on."""
+        """Let each segment that is closed from now on have a link."""
         with self._lock:
             known = links.load_consumer(self.directory, self._files)
             if known is None or not known.enabled:
@@ -55,7 +55,7 @@ class Retention:
         return links.is_linking(self.directory, self._files)
 
     def let_go(self) -> None:
-        """Have no links, and hold nothing."""
+        """Remove all links, and get no more."""
         with self._lock:
             links.disable(self.directory, self._files)
             found = list_segments(self.directory, self._log.extension, self._files)
@@ -63,11 +63,11 @@ class Retention:
                 self._release(found[-1].number)
 
     def release(self, position: int) -> None:
-        """Let go of what lies before a position that is durably confirmed."""
+        """Remove links before a position that is durably confirmed."""
         with self._lock:
             self._look()
             numbers = sorted(self._starts)
-            # A segment is needed as long as the next one begins behind the position.
+            # A segment is needed as long as the next one begins after the position.
             at = bisect_right([self._starts[n] for n in numbers], position) - 1
             if at > 0:
                 self._release(numbers[at] - 1)
@@ -90,14 +90,14 @@ class Retention:
                 self._sizes[file.number] = file.path.stat().st_size
 
     def held_bytes(self, position: int) -> int:
-        """What is held for a slot at a position."""
+        """Return the bytes that are held for a slot at a position."""
         with self._lock:
             numbers = sorted(self._starts)
             at = max(bisect_right([self._starts[n] for n in numbers], position) - 1, 0)
             return sum(self._sizes[n] for n in numbers[at:])
 
     def over(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Slots that cannot go on: what they need is gone, or they hold too much."""
+        """Return the slots that cannot continue: their segments are gone, or they hold too much."""
         with self._lock:
             self._look()
         first = self._log.first_kept()

@@ -1,8 +1,8 @@
 """Row filters: the condition of a publication's entry, evaluated over Arrow columns.
 
-The catalogue reads and types a condition (`catalog/row_filter.py`); here its tree is evaluated with
-NULL as neither true nor false. What the log's values cannot answer as the server would is refused
-when the tree is taken, never answered wrongly.
+The catalogue reads and types a condition (`catalog/row_filter.py`); here its tree is evaluated,
+with NULL as neither true nor false. A condition that the log's values cannot answer as the server
+would is refused when the tree is read, never answered wrongly.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ _COMPARABLE_TEXTS = (19, 25, 1043)  # name, text, character varying
 
 
 class RowFilter:
-    """One condition over one table's shape. columns: the names that it asks for."""
+    """One condition over one table's shape.
+
+    Attributes:
+        columns: the names that it needs.
+    """
 
     def __init__(self, text: str, table: CatalogTable, neutrals: Mapping[str, str]) -> None:
-        """neutrals: how the log keeps the values, by column. Raises Refused."""
+        """Read the condition; `neutrals` are the log's types by column. Raises Refused."""
         found = tree.read_filter(system_types(), table, text)
         self.text, self.columns = text, found.columns
         self._types = {one.name: one.type_oid for one in table.columns}
@@ -44,21 +48,21 @@ class RowFilter:
         self._node = self._condition(found.condition)
 
     def keeps(self, columns: Columns) -> pa.Array:
-        """Which rows fulfil it: true, false; unknown is false. Raises Refused, KeyError."""
+        """Return which rows fulfil it: true, false; unknown is false. Raises Refused, KeyError."""
         try:
             found = self._node(columns)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise self._unsupported(str(error)) from error
+            raise self._make_unsupported(str(error)) from error
         return pc.fill_null(found, False)
 
-    def _unsupported(self, what: str) -> Refused:
+    def _make_unsupported(self, what: str) -> Refused:
         return Refused("0A000", f"row filter ({self.text}): {what}")
 
     def _condition(self, node: tree.Condition) -> _Node:
         if isinstance(node, tree.Logic):
             parts = [self._condition(one) for one in node.conditions]
             join = pc.and_kleene if node.word == "AND" else pc.or_kleene
-            return lambda columns: _joined(join, parts, columns)
+            return lambda columns: _join(join, parts, columns)
         if isinstance(node, tree.Not):
             inner = self._condition(node.condition)
             return lambda columns: pc.invert(inner(columns))
@@ -67,11 +71,11 @@ class RowFilter:
         if isinstance(node, tree.Test):
             return self._test(node)
         if isinstance(node, tree.OneOf):
-            equals = [self._compared("=", node.value, one) for one in node.constants]
+            equals = [self._compare("=", node.value, one) for one in node.constants]
             if node.negated:
-                return lambda columns: pc.invert(_joined(pc.or_kleene, equals, columns))
-            return lambda columns: _joined(pc.or_kleene, equals, columns)
-        return self._compared(node.operator, node.left, node.right)
+                return lambda columns: pc.invert(_join(pc.or_kleene, equals, columns))
+            return lambda columns: _join(pc.or_kleene, equals, columns)
+        return self._compare(node.operator, node.left, node.right)
 
     def _test(self, node: tree.Test) -> _Node:
         value = self._truth(node.value)
@@ -86,32 +90,32 @@ class RowFilter:
 
         return test
 
-    def _compared(self, operator: str, left: tree.Value, right: tree.Value) -> _Node:
+    def _compare(self, operator: str, left: tree.Value, right: tree.Value) -> _Node:
         named = [side for side in (left, right) if isinstance(side, tree.ColumnValue)]
         for column in named:
             self._check(column, operator)
         if not named:
-            raise self._unsupported("a comparison without a column")
+            raise self._make_unsupported("a comparison without a column")
         if operator in ("~~", "!~~"):
             return self._like(operator, self._operand(left).values, right)
         one, other = (self._operand(side) for side in _as_doubles(left, right))
         if not is_comparable(one, other):
-            raise self._unsupported("a numeric is not compared with double precision here")
+            raise self._make_unsupported("a numeric is not compared with double precision here")
         return make_comparison(operator, one, other)
 
     def _check(self, column: tree.ColumnValue, operator: str) -> None:
-        """Refuse values whose text says less than the server would compare."""
+        """Refuse values whose text is less precise than the server's comparison."""
         kind, oid = self._arrow[column.name], self._types[column.name]
         if pa.types.is_string(kind) or pa.types.is_binary(kind):
             if oid not in _COMPARABLE_TEXTS:
-                raise self._unsupported(f"values of {column.name} are not compared here")
+                raise self._make_unsupported(f"values of {column.name} are not compared here")
             if operator not in _EQUALITIES:
-                # What is greater depends on the server's collation.
-                raise self._unsupported(f"the order of {column.name} is not known here")
+                # The order depends on the server's collation.
+                raise self._make_unsupported(f"the order of {column.name} is not known here")
 
     def _like(self, operator: str, values: _Node, pattern: tree.Value) -> _Node:
         if not isinstance(pattern, tree.Constant) or pattern.text is None:
-            raise self._unsupported("LIKE with what is no text")
+            raise self._make_unsupported("LIKE with a value that is not a text")
         re2 = like_pattern(pattern.text)
         if operator == "!~~":
             return lambda columns: pc.invert(pc.match_substring_regex(values(columns), re2))
@@ -125,36 +129,36 @@ class RowFilter:
         return Operand(value.type_oid, None, lambda _: scalar)
 
     def _truth(self, value: tree.Value) -> _Node:
-        """A value alone: a column, or a constant for every row."""
+        """Return a value alone: a column, or a constant for every row."""
         if isinstance(value, tree.ColumnValue):
             name = value.name
             return lambda columns: columns[name]
         scalar = self._scalar(value)
-        return lambda columns: _repeated(scalar, columns)
+        return lambda columns: _repeat(scalar, columns)
 
     def _scalar(self, value: tree.Constant) -> Any:
-        """A constant as the server reads it."""
+        """Return a constant as the server reads it."""
         if value.text is None:
             return pa.scalar(None, arrow_type(neutral_type(value.type_oid, -1)))
         try:
             return read_constant(value.text, value.type_oid)
         except (ValueError, ArithmeticError, pa.ArrowException) as error:
-            raise self._unsupported(f"{value.text!r} is not read here") from error
+            raise self._make_unsupported(f"{value.text!r} is not read here") from error
 
 
 def row_filter(text: str, shape: Relation) -> RowFilter:
-    """The filter over a relation in PostgreSQL's types. Raises Refused."""
+    """Return the filter over a relation in PostgreSQL's types. Raises Refused."""
     neutrals = {column.name: column.neutral for column in shape.columns}
     return RowFilter(text, _catalog_table(shape), neutrals)
 
 
 def check_filter(text: str, table: CatalogTable) -> None:
-    """Refuse what cannot be evaluated over the types that a table announces. Raises Refused."""
+    """Refuse a filter that cannot be evaluated over a table's announced types. Raises Refused."""
     neutrals = {one.name: neutral_type(one.type_oid, one.typmod) for one in table.columns}
     RowFilter(text, table, neutrals)
 
 
-def _joined(join: Callable[[Any, Any], Any], parts: list[_Node], columns: Columns) -> Any:
+def _join(join: Callable[[Any, Any], Any], parts: list[_Node], columns: Columns) -> Any:
     found = parts[0](columns)
     for part in parts[1:]:
         found = join(found, part(columns))
@@ -162,7 +166,7 @@ def _joined(join: Callable[[Any, Any], Any], parts: list[_Node], columns: Column
 
 
 def _as_doubles(left: tree.Value, right: tree.Value) -> tuple[tree.Value, tree.Value]:
-    """Make a constant number a double where it stands beside a real or a double."""
+    """Make a constant number a double if it is beside a real or a double."""
     if not {left.type_oid, right.type_oid} & set(FLOATS):
         return left, right
     one, other = (
@@ -174,7 +178,7 @@ def _as_doubles(left: tree.Value, right: tree.Value) -> tuple[tree.Value, tree.V
     return one, other
 
 
-def _repeated(scalar: Any, columns: Columns) -> Any:
+def _repeat(scalar: Any, columns: Columns) -> Any:
     count = len(next(iter(columns.values()))) if columns else 0
     return pa.array([scalar.as_py()] * count, scalar.type)
 

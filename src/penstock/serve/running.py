@@ -1,7 +1,7 @@
-"""What a statement is to a connection: something that can be described, opened, and sends rows.
+"""Statements of a connection: they can be described, opened, and send rows.
 
 `Runnable` is a statement that has been read: the catalogue's, one of a table, DECLARE and FETCH,
-PREPARE and EXECUTE. The simple and the extended protocol use all of them alike.
+PREPARE and EXECUTE. The simple and the extended protocol use all of them in the same way.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ _ROWS_BETWEEN_DRAINS = 200
 
 
 class Rows(Protocol):
-    """The answer to a statement, sent as far as the client wants."""
+    """Answer to a statement, sent as far as the client wants."""
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """Its columns; None where it has no rows."""
+        """Columns of the answer; None if it has no rows."""
         ...
 
     @property
     def tag(self) -> str:
-        """The text of CommandComplete; empty for an empty query."""
+        """Text of CommandComplete; empty for an empty query."""
         ...
 
     async def send(self, count: int, *, is_silent: bool = False) -> int:
-        """Send so many rows, 0: all; return how many there were. Raises Refused, Gone.
+        """Send `count` rows, 0: all; return their number. Raises Refused, Gone.
 
-        is_silent: they are passed over. Fewer than the count: the end was reached.
+        Fewer than the count means that the end was reached. With is_silent rows are skipped.
         """
         ...
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """Send from now on in these formats; none: text."""
+        """Send from now on in these formats; by default as text."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is held."""
+        """Release everything that is held."""
         ...
 
 
 class Runnable(Protocol):
-    """A statement, read and typed."""
+    """Statement, read and typed."""
 
     @property
     def parameters(self) -> tuple[int, ...]:
@@ -59,19 +59,19 @@ class Runnable(Protocol):
 
     @property
     def columns(self) -> tuple[AnswerColumn, ...] | None:
-        """Columns of its answer; None where it has no rows."""
+        """Columns of its answer; None if it has no rows."""
         ...
 
     async def open(self, session: ClientSession, values: Sequence[str | None], /) -> Rows:
-        """Begin to answer. values: texts of the parameters. Raises Refused."""
+        """Begin the answer for these texts of the parameters. Raises Refused."""
         ...
 
 
 class AnswerRows:
-    """An answer of the catalogue, which is there as a whole."""
+    """Complete answer of the catalogue."""
 
     def __init__(self, session: ClientSession, answer: Answer) -> None:
-        """answer: whose notices and settings have been told."""
+        """Set the answer, whose notices and settings have been sent."""
         self._session, self._answer = session, answer
         self._at = 0
         self._formats: Sequence[int] = ()
@@ -105,14 +105,14 @@ class AnswerRows:
         return end - first
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 STATEMENTS_MAX = 1000
 
 
 class PreparedStatements:
-    """The prepared statements of one connection, of its protocol and of SQL, by name."""
+    """Prepared statements of one connection, of its protocol and of SQL, by name."""
 
     def __init__(self) -> None:
         self._found: dict[str, Runnable] = {}
@@ -125,7 +125,7 @@ class PreparedStatements:
             raise Refused("53400", "too many prepared statements")
 
     def add(self, name: str, statement: Runnable) -> None:
-        """Take a new one, or another one without a name."""
+        """Add a new statement, or replace the one without a name."""
         self._found[name] = statement
 
     def get(self, name: str) -> Runnable:
@@ -137,11 +137,11 @@ class PreparedStatements:
         return found
 
     def close(self, name: str) -> None:
-        """Forget a statement if there is one."""
+        """Forget a statement if it exists."""
         self._found.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """Forget a statement that SQL has deallocated; `*`: all. Raises Refused: 26000."""
+        """Forget a statement that SQL deallocated; `*`: all. Raises Refused: 26000."""
         if name == "*":
             self._found.clear()
         elif name:
@@ -150,10 +150,10 @@ class PreparedStatements:
 
 
 class CatalogPrepared:
-    """A statement that the catalogue has read and typed."""
+    """Statement that the catalogue has read and typed."""
 
     def __init__(self, prepared: Prepared) -> None:
-        """prepared: by the catalogue."""
+        """Set the catalogue's statement."""
         self._prepared = prepared
 
     @property

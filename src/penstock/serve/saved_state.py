@@ -1,7 +1,7 @@
-"""State of one server in one file of one log: its slots, the known shapes, its catalogue.
+"""State of one server in one file for one log: its slots, the known shapes, its catalogue.
 
-All of them have numbers of the log inside, so they are worth nothing in another one. Each part is
-written by its owner, in whatever thread; the parts that have not changed are written as they are.
+All of them contain numbers of the log, so they are useless for another one. Each part is written
+by its owner, in any thread; unchanged parts are written as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
 
 FILE_NAME = "server.json"
 _HINT = (
-    "The log was made anew, and clients must copy anew: move the file away, then create the "
+    "The log was created again, and clients must copy again: move the file away, then create the "
     "publications and the subscriptions again."
 )
 SLOTS, SHAPES, CATALOG = "slots", "shapes", "catalog"
@@ -27,20 +27,20 @@ Part = TypeVar("Part")
 
 
 class ServedOtherLog(StateOfOtherLog):
-    """Slots and publications were made on another change log. fields: place, expected, actual."""
+    """Slots and publications belong to another change log. Fields: place, expected, actual."""
 
     code = "SV04"
 
 
 class _Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. parts: encoded by their owners, by name."""
+    """Content of the file; parts are encoded by their owners, by name."""
 
     log_id: str
     parts: dict[str, msgspec.Raw] = {}
 
 
 def _is_disposable(saved: _Saved) -> bool:
-    """Return whether no client has made anything: no slot, and no version of a publication."""
+    """Return whether no client has made anything: no slot, no version of a publication."""
     slots = msgspec.json.decode(saved.parts.get(SLOTS, _EMPTY))
     catalog = msgspec.json.decode(saved.parts.get(CATALOG, _EMPTY))
     made = len(catalog.get("versions", ()))
@@ -48,7 +48,7 @@ def _is_disposable(saved: _Saved) -> bool:
 
 
 class SavedState:
-    """The file, open. For several threads."""
+    """Open state file. For several threads."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SavedState:
         log_id: str,
         files: Files = REAL_FILES,
     ) -> None:
-        """Read it. Raises ServedOtherLog, CheckpointCorrupt."""
+        """Read the file. Raises ServedOtherLog, CheckpointCorrupt."""
         self._file = StateOfLog(
             path=directory / FILE_NAME,
             kind=_Saved,
@@ -74,7 +74,7 @@ class SavedState:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the file."""
         return self._file.path
 
     def load(self, name: str, kind: type[Part]) -> Part | None:
@@ -89,7 +89,7 @@ class SavedState:
             raise checkpoint.corrupt(self.path, f"{name}: {error}") from error
 
     def save(self, name: str, part: object) -> None:
-        """Replace a part, durably; what fails changes nothing. Raises DiskFull, FileFailed."""
+        """Replace a part, durably; a failure changes nothing. Raises DiskFull, FileFailed."""
         raw = msgspec.Raw(msgspec.json.encode(part))
         with self._lock:
             parts = {**self._parts, name: raw}

@@ -1,8 +1,8 @@
-"""START_REPLICATION: the log's transactions to one client, and what it confirms.
+"""START_REPLICATION: the log's transactions to one client, and its confirmations.
 
-Two tasks: one writes blocks, keepalives and the end, the other reads the client's status messages,
-so that neither waits for the other. What is written is bounded: a client that does not read stops
-the writer, one that is not heard for a while is sent away.
+One task writes blocks, keepalives and the end, the other reads the client's status messages, so
+neither waits for the other. Output is bounded: a client that does not read stops the writer, and a
+client that stays silent for a while is disconnected.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from penstock.serve.wire import Gone, Wire
 if TYPE_CHECKING:
     from penstock.serve.serving import Serving
 
-SENDER_TIMEOUT_S = 60.0  # wal_sender_timeout: a client that says nothing for so long is sent away
-_ASK_AFTER = 0.5  # of that time
+SENDER_TIMEOUT_S = 60.0  # wal_sender_timeout: a client that is silent this long is disconnected
+_ASK_AFTER = 0.5  # share of that time
 STATUS_BYTES_MAX = 1 << 16
 _MARKS_MAX = 1024
 
@@ -47,8 +47,10 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a client is: LSNs of its slot. sent: everything up to here was given to the
-    connection.
+    """Progress of a client, as LSNs of its slot.
+
+    Attributes:
+        sent: everything up to here was given to the connection.
     """
 
     sent: int
@@ -59,7 +61,7 @@ class Progress:
 
 
 class _Mark(NamedTuple):
-    """An END that was sent: as the client knows it, as the log counts, and its commit time."""
+    """END that was sent: for the client, for the log, and its commit time."""
 
     lsn: int
     position: int
@@ -67,22 +69,22 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """Ends of what was sent and is not confirmed: what a client's LSN means in the log."""
+    """Sent and unconfirmed ENDs: they map a client's LSN to the log."""
 
     def __init__(self) -> None:
         self._found: list[_Mark] = []
 
     def add(self, lsn: int, position: int, time_us: int) -> None:
-        """One behind the others."""
+        """Add a mark after the others."""
         if self._found and position <= self._found[-1].position:
             return
         if len(self._found) >= _MARKS_MAX:
-            # A client that confirms nothing: every second is enough, as lower ones are safe.
+            # For a client that confirms nothing every second mark is enough: lower ones are safe.
             del self._found[1::2]
         self._found.append(_Mark(lsn, position, time_us))
 
-    def confirmed(self, lsn: int) -> _Mark:
-        """The last one up to an LSN; those in front of it are forgotten."""
+    def take_confirmed(self, lsn: int) -> _Mark:
+        """Return the last mark up to an LSN, and forget earlier ones."""
         at = bisect_right(self._found, lsn, key=lambda mark: mark.lsn)
         if not at:
             return _Mark(0, 0, 0)
@@ -103,16 +105,25 @@ class Sender:
         *,
         timeout_s: float = SENDER_TIMEOUT_S,
     ) -> None:
-        """start: all up to this LSN of the slot's is the client's. Raises Refused."""
+        """Prepare a stream. Raises Refused.
+
+        Args:
+            serving: the server.
+            wire: the connection.
+            slot: the slot.
+            start: the client has everything up to this LSN of the slot.
+            options: of the stream.
+            timeout_s: see SENDER_TIMEOUT_S.
+        """
         self._serving, self._wire, self._slot = serving, wire, slot
         self._options = options
         self._timeout_s = timeout_s
         self.progress = Progress(sent=start)
         self._start = start
-        # The same in the log's numbers; where those are others, what the slot has confirmed.
+        # The same in the log's numbers; if those differ, the slot's confirmed position.
         self._at = slot.saved.confirmed if slot.saved.is_hybrid else start
         self._marks = _Marks()
-        # The highest LSN that the client can have seen: more than that is not confirmed to us.
+        # The highest LSN that the client can have seen: it cannot confirm more.
         self._reach = start
         self._known: dict[int, bytes] = {}
         self._changed = asyncio.Event()
@@ -132,7 +143,7 @@ class Sender:
         try:
             place = await self._serving.in_thread(find_place, self._serving.log, self._at)
         except SegmentGone as error:
-            raise _lost(self._slot, error) from error
+            raise _make_lost(self._slot, error) from error
         self._views(place)  # unknown publications are refused before the client is answered
         self._wire.write(COPY_BOTH)
         self._wire.heard_s = time.monotonic()
@@ -143,12 +154,12 @@ class Sender:
             if reader.done():
                 reader.result()
         except SegmentGone as error:
-            raise _lost(self._slot, error) from error
+            raise _make_lost(self._slot, error) from error
         finally:
             for task in (reader, watch):
                 task.cancel()
             await asyncio.gather(reader, watch, return_exceptions=True)
-        # Two of them: libpq takes the first for the copy's, the second for the command's.
+        # Twice: libpq takes the first for the copy's, the second for the command's.
         self._wire.write(COPY_DONE + command_complete("COPY 0"))
         self._wire.write(command_complete("START_REPLICATION"))
 
@@ -158,7 +169,7 @@ class Sender:
             while not self._done:
                 changed = self._serving.changed
                 ahead = ahead or asyncio.create_task(self._next(place))
-                is_made = await self._made(ahead)
+                is_made = await self._wait_made(ahead)
                 if self._end is not None:
                     raise self._end
                 if not is_made:
@@ -179,10 +190,10 @@ class Sender:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _made(self, making: asyncio.Task[Made | None]) -> bool:
-        """Wait for a block; False: the stream ends before it is there.
+    async def _wait_made(self, making: asyncio.Task[Made | None]) -> bool:
+        """Wait for a block; return False if the stream ends first.
 
-        A large one takes its time, in which the client must hear of us.
+        A large block takes time, in which the client must get messages.
         """
         while not making.done() and not self._done and self._end is None:
             wake = asyncio.create_task(self._changed.wait())
@@ -206,11 +217,11 @@ class Sender:
         return await self._serving.blocks.next(place, views, head, borders, self._at)
 
     def _views(self, place: Place) -> tuple[Views, frozenset[int]]:
-        """What is published behind a place, and where that changes."""
+        """Return the views after a place, and where publications change."""
         return self._serving.views_at(self._options, place, self._at)
 
     async def _send(self, block: Block) -> None:
-        """Send a block, from the first transaction on that the client did not have at the start."""
+        """Send a block from the first transaction that the client did not have at the start."""
         start = block.start_behind(self._start)
         self._reach = max(self._reach, block.lsn, int(block.ends[-1]) if len(block.ends) else 0)
         data = memoryview(block.data)
@@ -236,7 +247,7 @@ class Sender:
             self._has_sent(block.position, block.lsn, block.time_us)
 
     def _has_sent(self, position: int, lsn: int, time_us: int) -> None:
-        """All up to a place was sent. time_us: 0 where it is not known."""
+        """Note that all up to a place was sent; time_us is 0 if unknown."""
         self._at = max(self._at, position)
         self.progress.sent = max(self.progress.sent, lsn)
         self._marks.add(lsn, position, time_us)
@@ -247,7 +258,7 @@ class Sender:
             self._wire.write(write.xlog_data(message, 0, REAL_CLOCK.now_us()))
 
     async def _idle(self, place: Place, changed: asyncio.Event) -> None:
-        """The client has everything: tell it so, and wait for more."""
+        """Tell a client that it has everything, and wait for more."""
         position = place.counted.position
         if position > self._at or not self._told:
             lsn = position
@@ -256,7 +267,7 @@ class Sender:
             self._has_sent(position, lsn, 0)
         is_new = self._slot.saved.lsn < self.progress.sent
         if is_new or self._reply_wanted or not self._told:
-            # The first time in any case: a client may wait for a position that it has. Also where
+            # Always the first time: a client may wait for a position that it has. Also if
             # nothing was for this client: it confirms, and its slot moves on.
             self._reach = max(self._reach, self.progress.sent)
             self._keepalive()
@@ -278,7 +289,7 @@ class Sender:
         self._wire.write(write.keepalive(self.progress.sent, now_us, reply_now=asks))
 
     async def _watch(self) -> None:
-        """Ask a client that is silent, and send it away when it stays so."""
+        """Ask a silent client for a reply, and disconnect it if it stays silent."""
         while True:
             silent_s = time.monotonic() - self._wire.heard_s
             if silent_s > self._timeout_s:
@@ -287,7 +298,7 @@ class Sender:
                 self._stop()
                 return
             if silent_s > self._timeout_s * _ASK_AFTER:
-                # Into a writer that waits for the client nothing can be put; it is waited for.
+                # A writer that waits for the client takes no message; wait for it.
                 self._asked = self._reply_wanted = True
                 self._changed.set()
             await asyncio.sleep(self._timeout_s / 8)
@@ -297,7 +308,7 @@ class Sender:
         self._changed.set()
 
     async def _read(self) -> None:
-        """The client's messages until it ends the stream. Raises Refused, Gone."""
+        """Read the client's messages until it ends the stream. Raises Refused, Gone."""
         try:
             while True:
                 message = await self._wire.message(STATUS_BYTES_MAX)
@@ -321,7 +332,7 @@ class Sender:
         progress.write, progress.apply = status.write, status.apply
         progress.flush, progress.reply_us = status.flush, status.time_us
         lsn = min(status.flush, self._reach)
-        mark = self._marks.confirmed(lsn)
+        mark = self._marks.take_confirmed(lsn)
         self._serving.slots.confirm(self._slot, lsn, mark.position, mark.time_us)
         self._serving.save_soon()
         if status.reply_now:
@@ -329,7 +340,7 @@ class Sender:
             self._changed.set()
 
 
-def _lost(slot: Slot, error: SegmentGone) -> Refused:
+def _make_lost(slot: Slot, error: SegmentGone) -> Refused:
     name, position = slot.saved.name, Lsn(slot.saved.lsn)
     return Refused(
         "55000",

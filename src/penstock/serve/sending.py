@@ -31,12 +31,12 @@ def lookup(query: TableQuery) -> Statement:
 
 
 class Cursor:
-    """The rows of one table, sent piece by piece; of a COPY with what stands around them."""
+    """Rows of one table, sent piece by piece; for a COPY with its header and end."""
 
     def __init__(
         self, session: ClientSession, snapshot: Snapshot, rows: TableRows, query: TableQuery
     ) -> None:
-        """Use open() instead."""
+        """Not for callers: use open()."""
         self._session, self._snapshot, self._rows, self._query = session, snapshot, rows, query
         self._count = 0
         self._is_begun = self._is_closed = False
@@ -48,7 +48,7 @@ class Cursor:
         serving = session.serving
         snapshot = await session.snapshots.reading(serving.look)
         try:
-            with told():
+            with tell_errors():
                 rows = await serving.in_thread(
                     TableRows,
                     snapshot.state,
@@ -71,20 +71,20 @@ class Cursor:
 
     @property
     def tag(self) -> str:
-        """Return the text of CommandComplete, with how many rows were sent."""
+        """Text of CommandComplete, with the number of sent rows."""
         return f"{'SELECT' if self._query.copy is None else 'COPY'} {self._count}"
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """Send from now on in these formats; none: text."""
+        """Send from now on in these formats; by default as text."""
         if self._query.copy is None:
             self._rows.set_formats(formats)
 
     async def send(self, count: int, *, is_silent: bool = False) -> int:
-        """Send so many rows, 0: all; return how many there were. Raises Refused, Gone."""
+        """Send `count` rows, 0: all; return their number. Raises Refused, Gone."""
         session, done = self._session, 0
         if self._query.copy is not None:
-            count = 0  # a COPY ends in one go
-        with session.working(), told():
+            count = 0  # a COPY is sent at once
+        with session.working(), tell_errors():
             self._begin()
             while not count or done < count:
                 wanted = min(count - done, ROWS_PER_BLOCK) if count else ROWS_PER_BLOCK
@@ -122,7 +122,7 @@ class Cursor:
         self._session.write(message(b"c", b""))
 
     async def close(self) -> None:
-        """Let the snapshot go."""
+        """Release the snapshot."""
         if not self._is_closed:
             self._is_closed = True
             await self._session.serving.in_thread(self._rows.close)
@@ -130,8 +130,8 @@ class Cursor:
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Tell the client of errors of the base and the log."""
+def tell_errors() -> Iterator[None]:
+    """Turn errors of the base and the log into refusals for the client."""
     try:
         yield
     except (Refused, Gone):
@@ -141,5 +141,5 @@ def told() -> Iterator[None]:
 
 
 def answer_column(one: Shown) -> AnswerColumn:
-    """Return a column as RowDescription says it."""
+    """Return a column as in RowDescription."""
     return AnswerColumn(name=one.name, type_oid=one.type_oid, typmod=one.typmod, number=one.number)

@@ -1,7 +1,8 @@
-"""The sockets: who may come in, how long logging in may take, and how all is ended.
+"""Sockets: admission, time limit of the login, and the end of all connections.
 
-One event loop. A connection that has not proved its password costs a few kilobytes, and the oldest
-of them goes when there are too many, so that nobody who is silent keeps others out.
+There is one event loop. A connection that has not proved its password costs a few kilobytes, and
+the oldest of them is closed when there are too many, so that silent connections do not keep others
+out.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ logger = structlog.get_logger(__name__)
 
 
 class Welcome(Protocol):
-    """What the catalogue says at the start of a session."""
+    """Catalogue's part in the start of a session."""
 
     def answers(self) -> Answers:
-        """What answers the session's SQL."""
+        """Return the catalogue for the session's SQL."""
         ...
 
     def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
-        """Take the settings of the start-up packet; what is reported. Raises Refused."""
+        """Apply the settings of the start-up packet; return those to report. Raises Refused."""
         ...
 
 
@@ -59,16 +60,16 @@ class Server:
         self._secret = secrets.token_bytes(32)
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; gives the port. Raises PortTaken, ListenFailed."""
+        """Listen; return the port. Raises PortTaken, ListenFailed."""
         found = listening_socket(host, port, written=as_key("serve"))
         found.setblocking(False)
         self._server = await asyncio.start_server(
-            self._accepted, sock=found, limit=READ_LIMIT_BYTES, backlog=512
+            self._accept, sock=found, limit=READ_LIMIT_BYTES, backlog=512
         )
         return int(found.getsockname()[1])
 
     async def stop(self) -> None:
-        """Let nobody in any more, and tell those who are here to go."""
+        """Refuse new connections, and end the present ones."""
         if self._server is not None:
             self._server.close()
         reason = Refused("57P01", "terminating connection due to administrator command")
@@ -87,10 +88,10 @@ class Server:
 
     @property
     def pending_count(self) -> int:
-        """Connections that have not said a password yet."""
+        """Number of connections that have not sent a password yet."""
         return len(self._pending)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -128,14 +129,14 @@ class Server:
         if len(serving.clients) >= self._settings.limits.connections:
             raise Refused("53300", "sorry, too many clients already")
         pid = client.process_id
-        serving.clients[pid] = client  # counts before anything is waited for
+        serving.clients[pid] = client  # counted before the first wait
         try:
             await self._run(wire, client)
         finally:
             del serving.clients[pid]
 
     async def _run(self, wire: Wire, client: Client) -> None:
-        """Serve a client that is counted, until it goes."""
+        """Serve a counted client, until it disconnects."""
         serving, pid = self._serving, client.process_id
         session = Session(
             user=client.user,
@@ -143,7 +144,7 @@ class Server:
             process_id=pid,
             replication=client.replication,
         )
-        reported = await serving.answered(self._welcome.begin, session, dict(client.parameters))
+        reported = await serving.answer(self._welcome.begin, session, dict(client.parameters))
         running = ClientSession(serving, wire, client, session, self._welcome.answers())
         self._sessions[pid], self._wires[pid] = running, wire
         serving.sessions[pid] = running
@@ -156,10 +157,10 @@ class Server:
             del serving.sessions[pid]
             del self._sessions[pid], self._wires[pid]
 
-    # -- the start -------------------------------------------------------------------------------
+    # -- login -----------------------------------------------------------------------------------
 
     async def _log_in(self, wire: Wire) -> Client | None:
-        """Until the client has proved who it is; None: it only wanted to cancel something."""
+        """Authenticate the client; return None if it only wanted to cancel something."""
         startup, is_encrypted = await self._startup(wire)
         if startup is None:
             return None
@@ -214,7 +215,7 @@ class Server:
                 wire.write(protocol.NO_ENCRYPTION)
 
     async def _encrypt(self, wire: Wire, context: ssl.SSLContext) -> None:
-        # What came before the handshake was not encrypted and must not count as if it were.
+        # Bytes before the handshake were not encrypted and must not count as encrypted.
         if wire.has_unread:
             raise Refused("08P01", "received unencrypted data after SSL request")
         wire.write(protocol.ENCRYPTION)
@@ -232,7 +233,7 @@ class Server:
             session.cancel()
 
     async def _prove(self, wire: Wire, user: str, *, is_encrypted: bool) -> None:
-        """SCRAM. A user that there is not fails like a wrong password, and as late."""
+        """Run SCRAM. An unknown user fails like a wrong password, and as late."""
         known = self._settings.users.get(user)
         verifier = known if known is not None else Verifier.unknown(user, self._secret)
         binding = self._settings.binding if is_encrypted else None

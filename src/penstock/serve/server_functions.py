@@ -1,7 +1,7 @@
-"""What functions of SQL do at the server: slots, other connections, snapshots.
+"""Functions of SQL that act on the server: slots, other connections, snapshots.
 
-The catalogue evaluates calls in a thread of its own; what needs the event loop it asks for
-(`answers.AsksServer`), is done here, and then the query is asked again.
+The catalogue evaluates calls in a thread of its own; work for the event loop is requested
+(`answers.AsksServer`) and done here, and then the query is run again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def carry_out(session: ClientSession, function: str, *arguments: Any) -> Any:
-    """Do what a function asks for; return what it needs for its answer. Raises Refused."""
+    """Do the work of a function; return the outcome for its answer. Raises Refused."""
     return await _FUNCTIONS[function](session, *arguments)
 
 

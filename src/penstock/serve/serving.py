@@ -1,4 +1,4 @@
-"""What all connections of one server share: the log, slots, blocks, publications, who is there."""
+"""Shared state of one server's connections: log, slots, blocks, publications, clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, Relation, TableName
 from penstock.serve.blocks import Blocks, Place, find_place
 from penstock.serve.catalog.answers import ConnectionRow, SenderRow, SlotRow
-from penstock.serve.catalog.publications import Publication, Publications, everything, named
+from penstock.serve.catalog.publications import (
+    Publication,
+    Publications,
+    everything,
+    find_publications,
+)
 from penstock.serve.encode import Views
 from penstock.serve.forms import Form
 from penstock.serve.hybrid import Anchor, HybridTimes, hybrid_time
@@ -43,10 +48,10 @@ logger = structlog.get_logger(__name__)
 
 
 class Ended(Protocol):
-    """A connection, as others can end it."""
+    """Connection that others can end."""
 
     def cancel(self) -> None:
-        """Give up the command that is at work, if there is one."""
+        """Abort the running command, if there is one."""
         ...
 
     def terminate(self) -> None:
@@ -55,7 +60,7 @@ class Ended(Protocol):
 
 
 class Serving:
-    """Everything but the sockets. Used by the event loop's thread, where nothing else is said."""
+    """Everything but the sockets. The event loop's thread uses it unless stated otherwise."""
 
     def __init__(
         self,
@@ -72,13 +77,21 @@ class Serving:
         holder: Holder | None = None,
         known_us: Callable[[], int] = lambda: 0,
     ) -> None:
-        """shapes: the newest ones; learnt from the log as it grows. on_shapes: told of new ones.
+        """Set the parts.
 
-        table_oid: the number of a table, the catalogue's; asked from any thread.
-        answering: the catalogue's one thread, in which all is asked of it.
-        holder: of states of the base; None where there is none.
-        known_us: until when the log has all that the source has committed, as its extractor says;
-        asked from any thread, 0 for not known.
+        Args:
+            settings: of the server.
+            log: the log.
+            slots: the slots.
+            retention: the links.
+            publications: the publications.
+            shapes: the newest ones; learnt from the log as it grows.
+            table_oid: returns the catalogue's number of a table; called from any thread.
+            on_shapes: called after new shapes.
+            answering: the catalogue's one thread.
+            holder: holds states of the base; None if there is none.
+            known_us: returns up to when the log has all commits of the source, from its extractor;
+                called from any thread, 0 for unknown.
         """
         self.settings, self.log, self.slots = settings, log, slots
         self.retention, self.publications = retention, publications
@@ -102,7 +115,7 @@ class Serving:
         self._ended = threading.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._tail: threading.Thread | None = None
-        self._learnt = 0  # the last segment that shapes were looked for in
+        self._learnt = 0  # the last segment that was searched for shapes
         self.loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self.loop.create_future()
 
@@ -111,7 +124,7 @@ class Serving:
         await self.in_thread(self._settle_links)
         await self.snapshots.clear()
         if await self.in_thread(self._learn_kept):
-            await self.answered(self._on_shapes)
+            await self.answer(self._on_shapes)
         loop = asyncio.get_running_loop()
         self._tail = threading.Thread(target=self._follow, args=(loop,), name="tail", daemon=True)
         self._tail.start()
@@ -122,7 +135,7 @@ class Serving:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End: what was confirmed is saved."""
+        """End; confirmations are saved."""
         self._ended.set()
         for task in self._tasks:
             task.cancel()
@@ -147,27 +160,27 @@ class Serving:
             self.failed.set_exception(error)
 
     async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do something that blocks."""
+        """Run blocking work in a thread."""
         return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
-    async def answered(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Have the catalogue do something: one thing at a time, in a thread of its own."""
+    async def answer(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run work in the catalogue's own thread, one piece at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._answering, work, *arguments)
 
     def next_process_id(self) -> int:
-        """One that no connection has had."""
+        """Return a number that no connection has had."""
         return next(self._process_ids)
 
     # -- the log ---------------------------------------------------------------------------------
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: wait for more of the log, and say so."""
+        """Wait for more of the log, and report it; runs in a thread."""
         seen: Head | None = None
         while not self._ended.is_set():
             try:
                 head = self.log.head()
                 if head != seen:
-                    loop.call_soon_threadsafe(self._grown, head)
+                    loop.call_soon_threadsafe(self._note_head, head)
                     self._learn(loop)
                     seen = head
                 self._learn_base(loop)
@@ -176,12 +189,12 @@ class Serving:
                 logger.warning("the log's end is not readable", error=error.message)
                 self._ended.wait(_TAIL_S)
             except Exception as error:
-                # Without this thread clients would wait for ever: end, and be started again.
+                # Without this thread clients would wait forever: end, to be started again.
                 loop.call_soon_threadsafe(self._fail, error)
                 return
 
     def _learn_kept(self) -> bool:
-        """What the segments say that are there at the start."""
+        """Learn the shapes of the segments that exist at the start."""
         first = self.log.first_kept()
         head = self.log.head()
         new = False
@@ -192,10 +205,12 @@ class Serving:
         return new
 
     def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the tail's thread: shapes that are new in the log, before their rows are asked for."""
+        """Learn new shapes of the log before their rows are requested; runs in the
+        tail's thread.
+        """
         head, new = self.log.head(), False
         for number in range(self._learnt, head.number + 1):
-            # One that was removed meanwhile is none that a slot needs.
+            # No slot needs a segment that was removed meanwhile.
             with suppress(SegmentGone), self.log.segment(number, head) as segment:
                 new |= self._shapes.learn(segment)
             self._learnt = number
@@ -203,7 +218,7 @@ class Serving:
             loop.call_soon_threadsafe(self._show_shapes)
 
     def _learn_base(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tables that the base has, and of which the log has no rows yet."""
+        """Learn tables of the base of which the log has no rows yet."""
         if self._holder is None or time.monotonic() - self._base_s < _BASE_S:
             return
         self._base_s = time.monotonic()
@@ -212,26 +227,26 @@ class Serving:
             loop.call_soon_threadsafe(self._show_shapes)
 
     def _show_shapes(self) -> None:
-        task = asyncio.create_task(self.answered(self._on_shapes))
+        task = asyncio.create_task(self.answer(self._on_shapes))
         task.add_done_callback(self._task_ended)
         self._tasks.append(task)
 
-    def _grown(self, head: Head) -> None:
+    def _note_head(self, head: Head) -> None:
         if head.is_before(self.head):
-            return  # two threads look, and the later look may be told first
+            return  # two threads look, and the later look may be reported first
         self.head = head
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
     async def look(self) -> Head:
-        """The log's end as it is now."""
+        """Return the present end of the log."""
         head = await self.in_thread(self.log.head)
         if head != self.head:
-            self._grown(head)
+            self._note_head(head)
         return head
 
     def views(self, publications: Sequence[Publication], form: Form) -> Views:
-        """The views of some publications in a form, the same for all who ask."""
+        """Return the views of some publications in a form, the same for equal ones."""
         key = (tuple(publications), form)
         found = self._views.get(key)
         if found is None:
@@ -253,29 +268,34 @@ class Serving:
     def views_at(
         self, options: StreamOptions, place: Place, at: int
     ) -> tuple[Views, frozenset[int]]:
-        """Return the views of what is published behind a place, and where that changes.
+        """Return the views of the publications after a place, and where they change.
 
-        at: LSN up to which the client has everything. Raises Refused.
+        Raises Refused.
+
+        Args:
+            options: of the stream.
+            place: the place.
+            at: LSN up to which the client has everything.
         """
         form = options.form
         if not form.by_publication:
             return self.views([everything(form.actions)], form), frozenset()
-        # What lies before the client's position is passed over, whatever was published there.
+        # Changes before the client's position are skipped, whatever was published there.
         position = max(place.counted.position, at)
         then = self.publications.at(position)
-        # One that was made later publishes nothing up to there; one that is gone is refused.
+        # A later publication publishes nothing up to there; a dropped one is refused.
         known = self.publications.current() | then
         names = [name for name in options.publications if name in then or name not in known]
-        chosen = named(then, names)
+        chosen = find_publications(then, names)
         later = frozenset(v.position for v in self.publications.versions if v.position > position)
         return self.views(chosen, form), later
 
     def shape_of(self, table: TableName) -> Relation | None:
-        """A table's newest shape, as the log has it; None where none is known."""
+        """Return a table's newest shape, as the log has it; None if it is unknown."""
         return self._shapes.of(table)
 
     def signal(self, process_id: int, *, terminates: bool) -> bool:
-        """End a connection or what it is doing; return whether there is such a connection."""
+        """End a connection or its command; return whether the connection exists."""
         session = self.sessions.get(process_id)
         if session is None:
             return False
@@ -288,7 +308,7 @@ class Serving:
     # -- slots -----------------------------------------------------------------------------------
 
     def save_soon(self) -> None:
-        """Something was confirmed."""
+        """Request a save after a confirmation."""
         self._save_wanted.set()
 
     async def _save_again(self) -> None:
@@ -298,11 +318,11 @@ class Serving:
             began_s = time.monotonic()
             await self.slots.save()
             await self.release()
-            # One write for what many confirm, and half of the time at most for writing.
+            # One write for many confirmations, and at most half of the time for writing.
             await asyncio.sleep(max(0.05, time.monotonic() - began_s))
 
     async def release(self) -> None:
-        """Let go of segments that no slot needs; what is confirmed is saved."""
+        """Remove links of segments that no slot needs; confirmations are saved."""
         async with self._linking:
             lowest = self.slots.lowest()
             await self._move_anchor(lowest)
@@ -312,11 +332,11 @@ class Serving:
                 await self.in_thread(self.retention.release, lowest)
 
     async def _move_anchor(self, lowest: int | None) -> None:
-        """Numbers of HYBRID_TIME must be known without the segments that are let go next."""
+        """Move the anchor, so that HYBRID_TIME needs no segment that is released next."""
         if not self.slots.needs_anchor or lowest is None:
             self.slots.set_anchor(None)
         else:
-            with suppress(SegmentGone):  # the slot has lost it, which is found out elsewhere
+            with suppress(SegmentGone):  # the slot has lost it, which is detected elsewhere
                 self.slots.set_anchor(await self.in_thread(self._anchor_at, lowest))
         await self.slots.save()
 
@@ -325,11 +345,11 @@ class Serving:
         return self._hybrid.anchor_at(place.number, self.log.head())
 
     async def hybrid_end(self, number: int, trx: int) -> int:
-        """The END of a transaction in numbers of HYBRID_TIME; see `HybridTimes`."""
+        """Return the END of a transaction in HYBRID_TIME; see `HybridTimes`."""
         return await self.in_thread(self._hybrid.end_at, number, trx, self.head)
 
     async def hybrid_head(self) -> int:
-        """The END of the log's last transaction in numbers of HYBRID_TIME."""
+        """Return the END of the log's last transaction in HYBRID_TIME."""
         return await self.in_thread(self._hybrid.head, self.head)
 
     async def create_slot(
@@ -342,17 +362,17 @@ class Serving:
         with_snapshot: bool = False,
         hybrid: bool = False,
     ) -> tuple[Slot, Snapshot | None]:
-        """A slot at the log's end, durable when this returns; and all tables there. Raises Refused.
+        """Create a durable slot at the log's end, and a snapshot of all tables there.
 
-        The snapshot has the transactions up to the slot's position, its stream those behind.
-        hybrid: whether its LSNs are commit times.
+        The snapshot has the transactions up to the slot's position, its stream those after it.
+        With `hybrid` its LSNs are commit times. Raises Refused.
         """
         snapshot: Snapshot | None = None
-        if with_snapshot:  # wait for a base here, where nobody waits for us
+        if with_snapshot:  # wait for a base here, where no client waits for us
             await self.snapshots.release((await self.snapshots.take(self.look))[0])
         try:
             async with self._linking:
-                # First the links: what is closed from here on stays. Then the end is looked at.
+                # First the links: segments that are closed from here on stay. Then the end is read.
                 await self.in_thread(self.retention.hold)
                 if not await self.in_thread(self.retention.is_linking):
                     raise Refused(
@@ -388,7 +408,7 @@ class Serving:
         return slot, snapshot
 
     async def drop_slot(self, name: str, process_id: int, *, wait: bool = False) -> None:
-        """Drop a slot, durably, and let go of what it held. Raises Refused; see `Slots.drop`."""
+        """Drop a slot, durably, and release its segments. Raises Refused; see `Slots.drop`."""
         await self.slots.drop(name, process_id, wait=wait)
         await self.snapshots.slot_begins(name)
         await self.release()
@@ -400,7 +420,9 @@ class Serving:
             self.retention.hold()
 
     async def _look_again(self) -> None:
-        """Now and then: slots that have lost what they need, and orphans of tables' copies."""
+        """Look, at intervals, for slots that have lost segments, and for orphans of tables'
+        copies.
+        """
         while True:
             for slot in await self.in_thread(self.retention.over, self.slots.all()):
                 if slot.dropped or slot.saved.lost:
@@ -422,10 +444,10 @@ class Serving:
                 await self.release()
             await asyncio.sleep(_LOOK_S)
 
-    # -- what a DBA asks: `answers.ServerState`, from any thread -----------------------------------
+    # -- rows for a DBA: `answers.ServerState`, from any thread ------------------------------------
 
     def slot_rows(self) -> Sequence[SlotRow]:
-        """All slots."""
+        """Return all slots."""
         is_yugabyte = self.settings.dialect == YUGABYTE
         keep = self.settings.keep_bytes
         return [
@@ -439,21 +461,21 @@ class Serving:
         ]
 
     def _restart_ht(self, slot: Slot) -> int:
-        """The hybrid time up to which a slot has confirmed everything.
+        """Return the hybrid time up to which a slot has confirmed everything.
 
-        Before its first stream that is its snapshot's name. Of one that has all of the log it moves
-        on with what the log is known to have, so while the source is idle, too.
+        Before its first stream that is its snapshot's name. If it has all of the log, it moves on
+        with the extractor's time, even while the source is idle.
         """
         snapshot = self.snapshots.time_of(slot.saved.name)
         if snapshot is not None:
             return snapshot
-        known_us = self.known_us()  # before the log's end is looked at, which may grow meanwhile
+        known_us = self.known_us()  # before the log's end is read, which may grow meanwhile
         if slot.saved.confirmed >= self.log.head().position:
             return hybrid_time(max(known_us, slot.saved.confirmed_us))
         return hybrid_time(slot.saved.confirmed_us)
 
     def sender_rows(self) -> Sequence[SenderRow]:
-        """All clients that stream."""
+        """Return all clients that stream."""
         return [
             sender_row(self.clients[pid], sender.progress)
             for pid, sender in list(self.senders.items())
@@ -461,5 +483,5 @@ class Serving:
         ]
 
     def connection_rows(self) -> Sequence[ConnectionRow]:
-        """All connections."""
+        """Return all connections."""
         return [connection_row(client) for client in list(self.clients.values())]

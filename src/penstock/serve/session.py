@@ -1,4 +1,4 @@
-"""A client that has logged in: its queries and replication commands, one after the other."""
+"""Session of a logged-in client: its queries and replication commands, one after the other."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ logger = structlog.get_logger(__name__)
 
 
 class ClientSession:
-    """One client, until it goes."""
+    """One client, until it disconnects."""
 
     def __init__(
         self, serving: Serving, wire: Wire, client: Client, session: Session, answers: Answers
@@ -74,7 +74,7 @@ class ClientSession:
         self.snapshots = SessionSnapshots(serving.snapshots, session, client.process_id)
 
     def cancel(self) -> None:
-        """Give up the command that is at work, if there is one."""
+        """Abort the running command, if there is one."""
         self.end(Refused("57014", "canceling statement due to user request"))
 
     def terminate(self) -> None:
@@ -88,14 +88,14 @@ class ClientSession:
             self._wire.writer.close()
 
     def end(self, reason: Refused) -> None:
-        """Give it up for this reason."""
+        """End it for this reason."""
         if self._sender is not None:
             self._sender.end(reason)
         elif self._client.state == "active":
             self._cancelled = reason
 
     async def run(self) -> None:
-        """Answer until the client goes. Raises Gone, Refused where that ends the connection."""
+        """Answer until the client disconnects. Raises Gone, Refused if that ends the connection."""
         try:
             while True:
                 await self._wire.drain()
@@ -121,25 +121,25 @@ class ClientSession:
             await self.snapshots.close()
 
     def check_terminated(self) -> None:
-        """Raises Refused where the connection was ended."""
+        """Raise Refused if the connection was ended."""
         if self._terminated is not None:
             raise self._terminated
 
     def write(self, data: bytes) -> None:
-        """To the client. Raises Gone."""
+        """Write to the client. Raises Gone."""
         self._wire.write(data)
 
     def refuse(self, refused: Refused) -> None:
-        """Tell the client of an error; a transaction has failed with it."""
+        """Send an error to the client; a transaction has failed with it."""
         if self.session.transaction != "I":
             self.session.transaction = "E"
         self.write(error_response(refused))
 
     async def ask(self, work: Callable[..., T], *arguments: object) -> T:
-        """Have the catalogue do something. Raises Refused."""
+        """Run work of the catalogue. Raises Refused."""
         with self.working():
             try:
-                found = await self._serving.answered(work, *arguments)
+                found = await self._serving.answer(work, *arguments)
                 self.check_cancelled()
                 return found
             except (Refused, Gone):
@@ -147,7 +147,7 @@ class ClientSession:
             except PenstockError as error:
                 raise Refused("58000", error.message, hint=error.hint) from error
             except Exception as error:
-                # A defect in the catalogue is this client's trouble alone, and no wrong answer.
+                # A defect in the catalogue affects only this client, and gives no wrong answer.
                 logger.exception("a query failed", query=mask_sql(self._client.query))
                 said = f"internal error: {type(error).__name__}: {error}"
                 raise Refused("XX000", said) from error
@@ -159,12 +159,12 @@ class ClientSession:
 
     @property
     def serving(self) -> Serving:
-        """What all connections share."""
+        """Shared state of all connections."""
         return self._serving
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """While something is done that the client may cancel."""
+        """Mark work that the client may cancel."""
         self._client.state, self._cancelled = "active", None
         try:
             yield
@@ -172,7 +172,7 @@ class ClientSession:
             self._client.state = "idle"
 
     def check_cancelled(self) -> None:
-        """Raises Refused where the client has given it up."""
+        """Raise Refused if the client has cancelled it."""
         if self._cancelled is not None:
             raise self._cancelled
 
@@ -183,16 +183,16 @@ class ClientSession:
 
     @property
     def process_id(self) -> int:
-        """Its number among the connections."""
+        """Number among the connections."""
         return self._client.process_id
 
     @property
     def is_replication(self) -> bool:
-        """Whether it takes replication commands, and no extended protocol."""
+        """Return whether it takes replication commands, and no extended protocol."""
         return self._client.replication
 
     def note_query(self, text: str) -> None:
-        """What pg_stat_activity shows."""
+        """Set the text that pg_stat_activity shows."""
         self._client.query = text
 
     # -- the simple protocol ---------------------------------------------------------------------
@@ -224,7 +224,7 @@ class ClientSession:
         if not statements:
             self.write(EMPTY_QUERY)
         for statement in statements:
-            rows = await self._opened(statement)
+            rows = await self._open(statement)
             try:
                 if rows.columns is not None:
                     self.write(extended.row_description(rows.columns))
@@ -233,7 +233,7 @@ class ClientSession:
             finally:
                 await rows.close()
 
-    async def _opened(self, statement: Any) -> Rows:
+    async def _open(self, statement: Any) -> Rows:
         """Begin to answer a statement that has no parameters. Raises Refused, Gone."""
         if is_own(statement) or is_copy(statement):
             return await (await self.make(statement, ())).open(self, ())
@@ -250,18 +250,15 @@ class ClientSession:
         statements = await self.ask(self._answers.split, sql)
         if len(statements) == 1 and (is_own(statements[0]) or is_copy(statements[0])):
             return await self.make(statements[0], types)
-        return await self._prepared(sql, statements, types)
+        return await self._prepare(sql, statements, types)
 
     async def make(self, statement: Statement, types: Sequence[int]) -> Runnable:
-        """Read one statement. types: oids that the client gives to its parameters, 0 for open.
-
-        Raises Refused.
-        """
+        """Read one statement; `types` are oids of the client, 0 if open. Raises Refused."""
         own = await make_own(self, statement, types)
         if own is not None:
             return own
         if not is_copy(statement):
-            return await self._prepared(statement.text, [statement], types)
+            return await self._prepare(statement.text, [statement], types)
         self.check_not_failed()
         found = await self.ask(lookup, await self.ask(read_copy, statement))
         try:
@@ -270,9 +267,7 @@ class ClientSession:
             return await self._of_table(read, statement, types)
         raise Refused("0A000", "COPY of a table of the catalogue is not supported")
 
-    async def _prepared(
-        self, sql: str, statements: Sequence[Any], types: Sequence[int]
-    ) -> Runnable:
+    async def _prepare(self, sql: str, statements: Sequence[Any], types: Sequence[int]) -> Runnable:
         try:
             found = await self.ask(self._answers.prepare, sql, types, self.session)
         except TableRead as read:
@@ -286,10 +281,7 @@ class ClientSession:
         return await self.ask(table_statement, self, table, statement, types)
 
     async def run_catalog(self, work: Callable[..., Answer], *arguments: object) -> AnswerRows:
-        """Have the catalogue answer, and carry out what its functions ask of the server.
-
-        Raises Refused.
-        """
+        """Run work of the catalogue, and carry out what its functions request. Raises Refused."""
         done = self.session.carried_out
         try:
             while True:
@@ -318,7 +310,7 @@ class ClientSession:
             )
 
     def tell(self, answer: Answer) -> None:
-        """What goes before an answer: notices, and settings that have changed."""
+        """Send the messages before an answer: notices, and changed settings."""
         for notice in answer.notices:
             self.write(_notice(notice))
         for name, value in answer.reports.items():
@@ -351,7 +343,7 @@ class ClientSession:
     async def _identify(self) -> None:
         head = await self._serving.look()
         values = [str(system_id(head.log_id)), "1", str(Lsn(head.position)), self._client.database]
-        # The version that is claimed decides the type of the timeline's number.
+        # The claimed version decides the type of the timeline's number.
         timeline = (
             _INT8 if int(self._serving.settings.server_version.split(".")[0]) >= 16 else _INT4
         )
@@ -385,12 +377,12 @@ class ClientSession:
         if snapshot is not None and command.snapshot == "use":
             await self.snapshots.use(snapshot)
         elif snapshot is not None:
-            exported = self._exported(snapshot, command.slot)
+            exported = self._export(snapshot, command.slot)
         names = ("slot_name", "consistent_point", "snapshot_name", "output_plugin")
         values = [command.slot, str(Lsn(slot.saved.lsn)), exported, command.plugin]
         self._rows([(name, _TEXT) for name in names], values, "CREATE_REPLICATION_SLOT")
 
-    def _exported(self, snapshot: Snapshot, slot: str) -> str:
+    def _export(self, snapshot: Snapshot, slot: str) -> str:
         if self._serving.settings.dialect == YUGABYTE:
             return self._serving.snapshots.export_at_time(snapshot, slot)
         return self.snapshots.export(snapshot)
@@ -461,14 +453,14 @@ class ClientSession:
                 )
             head = await serving.look()
             end = head.position
-            if is_hybrid:  # a client may begin at a time, up to now
+            if is_hybrid:  # a client may begin at any time, up to now
                 end = max(await serving.hybrid_head(), hybrid_time(REAL_CLOCK.now_us()))
             if command.position > end:
                 raise Refused(
                     "55000",
                     f"requested starting point {Lsn(command.position)} is ahead of the log's end "
                     f"{Lsn(end)}",
-                    hint="The log was made anew, or the client followed another server: let it "
+                    hint="The log was created again, or the client followed another server: let it "
                     "copy again.",
                 )
             start = max(command.position, slot.saved.lsn)
@@ -480,7 +472,7 @@ class ClientSession:
 
     async def _stream(self, slot: Slot, sender: Sender) -> None:
         process_id = self._client.process_id
-        # Nothing is waited for between the count and its change.
+        # There is no wait between the count and its change.
         if len(self._serving.senders) >= self._serving.settings.limits.senders:
             raise Refused(
                 "53300", "number of requested standby connections exceeds max_wal_senders"
@@ -505,7 +497,7 @@ class ClientSession:
 
 
 def system_id(log_id: str) -> int:
-    """The number under which a log is known to clients: always the same, of no other log."""
+    """Return the number of a log for clients: always the same, and different for other logs."""
     return UUID(log_id).int % _SYSTEM_IDS
 
 

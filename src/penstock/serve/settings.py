@@ -1,4 +1,4 @@
-"""What a server of the log is told: names, passwords as verifiers, limits. No I/O."""
+"""Settings of a server of the log: names, passwords as verifiers, limits. No I/O."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from penstock.codec.postgres.scram_server import Verifier
 from penstock.codec.types.losses import NO_CHOICES, Choices
 
 POSTGRES, YUGABYTE = "postgres", "yugabyte"
-CHANGE = "c"  # the letter of the usual replica identity in the second one
+CHANGE = "c"  # letter of the usual replica identity in the second dialect
 
 
 def verifiers(passwords: Mapping[str, str]) -> dict[str, Verifier]:
-    """What is kept of passwords, by user: each can be checked, and nobody log in with it."""
+    """Return verifiers of passwords by user: they can check a password, but not log in."""
     return {name: Verifier.of(password) for name, password in passwords.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one server bears.
+    """Limits of one server.
 
-    pending: connections that have not said a password yet; the oldest goes when one more comes.
-    connections: those that have. senders: streams at once. slots: also those that nobody uses.
-    login_s: for all from the first byte to the password. sender_s: see `sender.SENDER_TIMEOUT_S`.
+    Attributes:
+        pending: connections that have not sent a password yet; the oldest is closed for one more.
+        connections: connections that have.
+        senders: streams at once.
+        slots: slots, used or not.
+        login_s: from the first byte to the password.
+        sender_s: see `sender.SENDER_TIMEOUT_S`.
     """
 
     pending: int = 300
@@ -37,11 +41,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """One server. database: the name that clients must ask for. users: name to verifier.
+    """Settings of one server.
 
-    tls: None for plain connections. binding: the hash of the certificate that passwords are bound
-    to; None where there is none. keep_bytes: what one slot may hold, None: no limit. sync_slot_s: a
-    slot of a table's copy that no client has asked for so long is dropped.
+    Attributes:
+        database: the name that clients must request.
+        users: name to verifier.
+        tls: None for plain connections.
+        binding: the hash of the certificate that passwords are bound to; None without one.
+        keep_bytes: limit of what one slot may hold, None: no limit.
+        sync_slot_s: a slot of a table's copy that no client has used this long is dropped.
     """
 
     database: str

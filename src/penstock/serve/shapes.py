@@ -1,7 +1,7 @@
-"""The newest shape of each table, remembered: segments go, and a table may not change for months.
+"""Newest shape of each table, remembered: segments are removed, and tables may rest for months.
 
-Learnt from the source's catalogue when the server starts, and from the log as it grows. For several
-threads.
+Shapes are learnt from the source's catalogue when the server starts, and from the log as it grows.
+For several threads.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from penstock.serve.saved_state import SHAPES, SavedState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedShapes:
-    """A part of the state file."""
+    """Part of the state file."""
 
     relations: list[Relation] = field(default_factory=list)
 
 
 class Shapes:
-    """By table."""
+    """Newest shapes by table."""
 
     def __init__(self, state: SavedState) -> None:
-        """Raises CheckpointCorrupt."""
+        """Load the saved shapes. Raises CheckpointCorrupt."""
         self._state = state
         self._lock = threading.Lock()
         saved = state.load(SHAPES, SavedShapes)
         known = saved.relations if saved is not None else []
         self._found = {TableName(one.schema, one.name): one for one in known}
-        self._seen = (-1, 0)  # the last segment that was looked at, and how many entries of it
+        self._seen = (-1, 0)  # the last segment that was read, and how many entries of it
         self._is_saved = True
 
     def of(self, name: TableName) -> Relation | None:
-        """A table's newest shape; None where none is known."""
+        """Return a table's newest shape; None if it is unknown."""
         with self._lock:
             return self._found.get(name)
 
     def all(self) -> list[Relation]:
-        """All of them, by name."""
+        """Return all shapes, by name."""
         with self._lock:
             return [self._found[name] for name in sorted(self._found)]
 
     def begin(self, relations: Iterable[Relation]) -> bool:
-        """What the source says its tables are; counts where the log has had nothing of them."""
+        """Learn the tables of the source; shapes from the log have priority."""
         with self._lock:
             new = {
                 name: one
@@ -55,13 +55,13 @@ class Shapes:
                 if (name := TableName(one.schema, one.name)) not in self._found
             }
             self._found |= new
-        return self._changed(bool(new))
+        return self._note_change(bool(new))
 
     def learn(self, segment: Segment) -> bool:
-        """What a segment says; True where something is new. Segments come in their order."""
+        """Learn from a segment; return whether anything is new. Segments are given in order."""
         number, count = self._seen
         if segment.number < number or (segment.number, len(segment.entries)) == self._seen:
-            return self._changed(False)
+            return self._note_change(False)
         first = count if segment.number == number else 0
         self._seen = (segment.number, len(segment.entries))
         before = dict(self._found)
@@ -81,11 +81,11 @@ class Shapes:
                 else:
                     for name in what:
                         self._found.pop(name, None)
-        return self._changed(before != self._found)
+        return self._note_change(before != self._found)
 
-    def _changed(self, changed: bool) -> bool:
+    def _note_change(self, changed: bool) -> bool:
         if changed or not self._is_saved:
-            self._is_saved = False  # until it is: the next look tries again
+            self._is_saved = False  # until it is saved: the next look tries again
             self._state.save(SHAPES, SavedShapes(relations=self.all()))
             self._is_saved = True
             return True

@@ -1,8 +1,8 @@
-"""Replication slots: how far each client has confirmed, and which segments are held for it.
+"""Replication slots: the confirmed position of each client, and the segments that it needs.
 
-All slots are one part of the state file. It is replaced durably: before a slot that is made or
-dropped is acknowledged, and before a segment that a client has confirmed is let go. Used by one
-thread, the event loop's, but for `save`.
+All slots are one part of the state file. It is replaced durably: before a slot that is created or
+dropped is acknowledged, and before a segment that a client has confirmed is released. Only the
+event loop's thread uses it, except for `save`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ logger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSlot:
-    """A slot as the state file has it. Positions are LSNs.
+    """Slot as the state file has it. Positions are LSNs.
 
-    confirmed: all before it is the client's; never goes back. lost: why it cannot be streamed from
-    any more; empty: it can. asked_us: when a client asked for it last.
-    lsn_type: of its clients' LSNs; `confirmed` is always one of SEQUENCE, as the log counts, and of
-    a slot of HYBRID_TIME no higher than what the client has; confirmed_lsn: what it has confirmed,
-    in its own numbers, 0 for SEQUENCE. confirmed_us: when the last transaction up to there was
-    committed, 0 where it is not known. stream_id: of this slot alone.
+    Attributes:
+        confirmed: the client has everything before it; never goes back. Always of SEQUENCE, as the
+            log counts; for a slot of HYBRID_TIME no higher than what the client has.
+        lost: why it cannot be streamed from; empty if it can.
+        asked_us: when a client last used it.
+        lsn_type: type of its clients' LSNs.
+        confirmed_lsn: the confirmed LSN in its own numbers, 0 for SEQUENCE.
+        confirmed_us: when the last transaction up to there was committed, 0 if unknown.
+        stream_id: unique to this slot.
     """
 
     name: str
@@ -53,12 +56,12 @@ class SavedSlot:
 
     @property
     def is_hybrid(self) -> bool:
-        """Whether its clients' LSNs are commit times."""
+        """Return whether its clients' LSNs are commit times."""
         return self.lsn_type == HYBRID_TIME
 
     @property
     def lsn(self) -> int:
-        """What is confirmed, as clients say it."""
+        """Confirmed LSN, as clients write it."""
         return self.confirmed_lsn if self.is_hybrid else self.confirmed
 
     @property
@@ -69,7 +72,11 @@ class SavedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedSlots:
-    """A part of the state file. anchor: of LSNs of HYBRID_TIME, where a slot has such."""
+    """Part of the state file.
+
+    Attributes:
+        anchor: of LSNs of HYBRID_TIME, if a slot has such.
+    """
 
     slots: list[SavedSlot] = field(default_factory=list)
     anchor: Anchor | None = None
@@ -77,10 +84,13 @@ class SavedSlots:
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """A slot. owner: process id of the connection that streams from it, 0 for none.
+    """Slot of the running server.
 
-    temporary: process id of the connection that it ends with, 0 for one that stays. free: set
-    while it has no owner. dropped: it is gone, and whoever waits for it finds out so.
+    Attributes:
+        owner: process id of the connection that streams from it, 0 for none.
+        temporary: process id of the connection that it ends with, 0 for a permanent one.
+        free: set while it has no owner.
+        dropped: it is gone; connections that wait for it see this.
     """
 
     saved: SavedSlot
@@ -92,7 +102,7 @@ class Slot:
 
     @property
     def is_sync(self) -> bool:
-        """Whether a subscriber made it to copy one table."""
+        """Return whether a subscriber made it to copy one table."""
         return _SYNC_SLOT.fullmatch(self.saved.name) is not None
 
 
@@ -106,11 +116,11 @@ class Slots:
         slots_max: int,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Raises CheckpointCorrupt."""
+        """Load the slots. Raises CheckpointCorrupt."""
         self._state, self._clock, self._slots_max = state, clock, slots_max
         saved = state.load(SLOTS, SavedSlots) or SavedSlots()
         now = clock.now_us()
-        # While nobody listened no client could ask, so no age counts.
+        # While the server was stopped no client could ask, so ages start again.
         self.anchor = saved.anchor
         self._slots = {
             one.name: Slot(saved=replace(one, asked_us=now), inactive_us=now) for one in saved.slots
@@ -118,16 +128,16 @@ class Slots:
         for slot in self._slots.values():
             slot.free.set()
         self._saving = asyncio.Lock()
-        # One at a time, also when who waits for it has been cancelled.
+        # One at a time, even if the task that waits for it was cancelled.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="slots")
         self._changes, self._written = 0, 0
 
     def all(self) -> list[Slot]:
-        """All of them, by name; asked from other threads, too."""
+        """Return all slots, by name; other threads call it, too."""
         return sorted(self._slots.values(), key=lambda slot: slot.saved.name)
 
     def get(self, name: str) -> Slot:
-        """A slot, which is asked for now. Raises Refused: 42704."""
+        """Return a slot, and note that it is used now. Raises Refused: 42704."""
         slot = self._slots.get(name)
         if slot is None:
             raise Refused("42704", f'replication slot "{name}" does not exist')
@@ -145,10 +155,16 @@ class Slots:
         hybrid_lsn: int = 0,
         time_us: int = 0,
     ) -> Slot:
-        """A new slot at a position; `save` makes it durable. Raises Refused: 42710, 53400.
+        """Create a slot at a position; `save` makes it durable. Raises Refused: 42710, 53400.
 
-        hybrid_lsn: the position in numbers of HYBRID_TIME; 0 for a slot of SEQUENCE. time_us: when
-        the last transaction up to there was committed.
+        Args:
+            name: the name.
+            plugin: the output plugin.
+            position: the position.
+            failover: the option.
+            temporary: as in Slot.
+            hybrid_lsn: the position in numbers of HYBRID_TIME; 0 for a slot of SEQUENCE.
+            time_us: when the last transaction up to there was committed.
         """
         if name in self._slots:
             raise Refused("42710", f'replication slot "{name}" already exists')
@@ -173,7 +189,7 @@ class Slots:
         return slot
 
     def own(self, name: str, process_id: int) -> Slot:
-        """Stream from a slot, alone. Raises Refused: 42704, 55006."""
+        """Take a slot for one stream. Raises Refused: 42704, 55006."""
         slot = self.get(name)
         self._check_mine(slot, process_id)
         if slot.owner:
@@ -183,13 +199,13 @@ class Slots:
         return slot
 
     def disown(self, slot: Slot) -> None:
-        """The stream has ended."""
+        """Release a slot after its stream."""
         slot.owner, slot.inactive_us = 0, self._clock.now_us()
         slot.saved = replace(slot.saved, asked_us=slot.inactive_us)
         slot.free.set()
 
     async def drop(self, name: str, process_id: int, *, wait: bool) -> None:
-        """Drop a slot, durably. wait: until nobody streams from it.
+        """Drop a slot, durably; with `wait` after its stream has ended.
 
         Raises Refused: 42704, 55006.
         """
@@ -212,7 +228,7 @@ class Slots:
             )
 
     def remove(self, slot: Slot) -> None:
-        """Take it out; `save` makes that durable."""
+        """Remove a slot; `save` makes that durable."""
         slot.dropped = True
         del self._slots[slot.saved.name]
         slot.free.set()
@@ -228,10 +244,13 @@ class Slots:
             self._changes += 1
 
     def confirm(self, slot: Slot, lsn: int, position: int = 0, time_us: int = 0) -> None:
-        """The client has all before an LSN of its own. It never goes back.
+        """Note that the client has everything before an LSN of its own. It never goes back.
 
-        position: what of it is known in the log's numbers, for a slot of HYBRID_TIME. time_us: when
-        the last transaction up to there was committed, 0 where it is not known.
+        Args:
+            slot: the slot.
+            lsn: the LSN.
+            position: the known part of it in the log's numbers, for a slot of HYBRID_TIME.
+            time_us: when the last transaction up to there was committed, 0 if unknown.
         """
         saved = slot.saved
         new = replace(
@@ -246,24 +265,24 @@ class Slots:
 
     @property
     def needs_anchor(self) -> bool:
-        """Whether there is a slot of HYBRID_TIME that can be streamed from."""
+        """Return whether there is a slot of HYBRID_TIME that can be streamed from."""
         return any(one.saved.is_hybrid and not one.saved.lost for one in self._slots.values())
 
     def set_anchor(self, anchor: Anchor | None) -> None:
-        """Where the numbers of HYBRID_TIME are known from; `save` makes it durable."""
+        """Set the start of the numbers of HYBRID_TIME; `save` makes it durable."""
         if anchor != self.anchor:
             self.anchor = anchor
             self._changes += 1
 
     def lose(self, slot: Slot, reason: str) -> None:
-        """What a slot needs is gone, or it has held too much."""
+        """Mark a slot whose segments are gone, or which held too much."""
         slot.saved = replace(slot.saved, lost=reason)
         self._changes += 1
         logger.warning("slot lost", slot=slot.saved.name, reason=reason)
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file has all that is known here."""
+        """Return whether the file has everything that is known here."""
         return self._written == self._changes
 
     async def save(self) -> None:
@@ -280,7 +299,7 @@ class Slots:
             self._written = changes
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for writing to end."""
         self._writer.shutdown()
 
     def _write(self, saved: SavedSlots) -> None:
@@ -289,6 +308,6 @@ class Slots:
         faults.point("serve.slots.after")
 
     def lowest(self, slots: Iterable[Slot] | None = None) -> int | None:
-        """The lowest position that a slot needs; None: nothing is needed."""
+        """Return the lowest position that a slot needs; None if no slot needs any."""
         wanted = self._slots.values() if slots is None else slots
         return min((one.saved.confirmed for one in wanted if not one.saved.lost), default=None)

@@ -1,4 +1,4 @@
-"""Snapshots of all tables: made with a slot or for a transaction, exported, let go.
+"""Snapshots of all tables: taken with a slot or for a transaction, exported, released.
 
 A snapshot is the base with the log up to one position, held by links (`base/held.py`). It lives as
 long as a transaction reads it or the session that exported it has given no other command.
@@ -23,7 +23,7 @@ from penstock.serve.hybrid import hybrid_time
 from penstock.serve.source_log import Head
 
 logger = structlog.get_logger(__name__)
-READY_S = 30.0  # how long a client waits for a base that is being read
+READY_S = 30.0  # maximum wait for a base that is being read
 _LOOK_S = 0.5
 _REPEATABLE = ("repeatable read", "serializable")
 InThread = Callable[..., Awaitable[Any]]
@@ -31,7 +31,12 @@ InThread = Callable[..., Awaitable[Any]]
 
 @dataclass(slots=True, kw_only=True)
 class Snapshot:
-    """A held state. position: the LSN that it is at; users: how many need it."""
+    """Held state.
+
+    Attributes:
+        position: its LSN.
+        users: number of its users.
+    """
 
     state: HeldState
     position: int
@@ -39,22 +44,24 @@ class Snapshot:
 
 
 class Snapshots:
-    """All of a server's. Used by the event loop's thread."""
+    """All snapshots of a server. For the event loop's thread."""
 
     def __init__(self, holder: Holder | None, in_thread: InThread) -> None:
-        """holder: None where the log has no base. in_thread: does what blocks."""
+        """Set the holder, None if the log has no base, and `in_thread`, which runs
+        blocking work.
+        """
         self._holder, self._in_thread = holder, in_thread
         self._exported: dict[str, Snapshot] = {}
         self._of_slots: dict[str, str] = {}
         self._numbers = itertools.count(1)
 
     async def clear(self) -> None:
-        """Remove what an earlier process has held."""
+        """Remove the states that an earlier process held."""
         if self._holder is not None:
             await self._in_thread(self._holder.clear)
 
     async def take(self, look: Callable[[], Awaitable[Head]]) -> tuple[Snapshot, Head]:
-        """All tables at the log's end. look: what that is. Raises Refused."""
+        """Return all tables at the log's end, which `look` returns. Raises Refused."""
         if self._holder is None:
             raise Refused(
                 "0A000",
@@ -73,7 +80,7 @@ class Snapshots:
                 await asyncio.sleep(_LOOK_S)
 
     async def take_now(self, look: Callable[[], Awaitable[Head]]) -> tuple[Snapshot, Head]:
-        """The same without waiting for a base. Raises BaseNotReady."""
+        """Return the same without waiting for a base. Raises BaseNotReady."""
         head = await look()
         held = await self._in_thread(self._hold, head)
         return Snapshot(state=held, position=head.position), head
@@ -83,7 +90,7 @@ class Snapshots:
         return self._holder.hold(head.log_id, head.number, head.end, is_open=head.is_open)
 
     def export(self, snapshot: Snapshot, process_id: int) -> str:
-        """Let other sessions use it; its name."""
+        """Let other sessions use a snapshot; return its name."""
         name = f"{process_id:08X}-{next(self._numbers):08X}-1"
         self._exported[name] = snapshot
         return name
@@ -91,25 +98,25 @@ class Snapshots:
     def export_at_time(self, snapshot: Snapshot, slot: str) -> str:
         """Let others read at its hybrid time, until the slot is streamed from or dropped."""
         time = hybrid_time(snapshot.state.end.commit_time_us)
-        while f"{time}" in self._exported:  # another one, perhaps of the same moment
+        while f"{time}" in self._exported:  # another snapshot, perhaps of the same moment
             time += 1
         self._exported[f"{time}"] = snapshot
         self._of_slots[slot] = f"{time}"
         return f"{time}"
 
     def time_of(self, slot: str) -> int | None:
-        """The hybrid time of what was exported with a slot; None where there is none any more."""
+        """Return the hybrid time of a slot's exported snapshot; None if it has none."""
         name = self._of_slots.get(slot)
         return None if name is None else int(name)
 
     async def slot_begins(self, slot: str) -> None:
-        """What was exported with a slot has been read, or is not wanted any more."""
+        """Release the snapshot that was exported with a slot."""
         name = self._of_slots.pop(slot, None)
         if name is not None:
             await self.withdraw(name)
 
-    def exported(self, name: str) -> Snapshot:
-        """One that a session has exported, used once more. Raises Refused."""
+    def use_exported(self, name: str) -> Snapshot:
+        """Return a snapshot that a session has exported, with one more user. Raises Refused."""
         found = self._exported.get(name)
         if found is None:
             raise Refused("42704", f'snapshot "{name}" does not exist')
@@ -117,43 +124,43 @@ class Snapshots:
         return found
 
     async def withdraw(self, name: str) -> None:
-        """Nobody can begin to use it any more."""
+        """Withdraw an exported snapshot: no other session can begin to use it."""
         await self.release(self._exported.pop(name))
 
     async def release(self, snapshot: Snapshot) -> None:
-        """One user less."""
+        """Remove one user of a snapshot."""
         snapshot.users -= 1
         if not snapshot.users:
             try:
                 await self._in_thread(snapshot.state.release)
             except PenstockError as error:
-                # What is left is removed by the next start.
+                # The next start removes the rest.
                 logger.warning("snapshot not removed", error=error.message)
 
 
 class SessionSnapshots:
-    """Those of one connection."""
+    """Snapshots of one connection."""
 
     def __init__(self, snapshots: Snapshots, session: Session, process_id: int) -> None:
-        """Nothing is held yet."""
+        """Hold nothing yet."""
         self._all, self._session, self._process_id = snapshots, session, process_id
         self._own: Snapshot | None = None
         self._exported = ""
         self._until_end: list[str] = []
 
     async def command_begins(self) -> None:
-        """What was exported lives until now."""
+        """Withdraw what the previous command exported."""
         if self._exported:
             name, self._exported = self._exported, ""
             await self._all.withdraw(name)
 
     def export(self, snapshot: Snapshot) -> str:
-        """Let other sessions use it until this one gives another command; its name."""
+        """Let other sessions use a snapshot until this one's next command; return its name."""
         self._exported = self._all.export(snapshot, self._process_id)
         return self._exported
 
     async def export_own(self, look: Callable[[], Awaitable[Head]]) -> str:
-        """Let other sessions use what this transaction reads until it ends; return its name.
+        """Let other sessions use this transaction's snapshot until it ends; return its name.
 
         Raises Refused.
         """
@@ -162,14 +169,14 @@ class SessionSnapshots:
         return name
 
     async def use(self, snapshot: Snapshot) -> None:
-        """Let this transaction read it."""
+        """Let this transaction read a snapshot."""
         await self.transaction_ends()
         self._own = snapshot
 
     async def statement_ends(self) -> None:
-        """Take the snapshot that SET TRANSACTION names; let go at a transaction's end.
+        """Take the snapshot of SET TRANSACTION; release it at a transaction's end.
 
-        Raises Refused for one that is not there.
+        Raises Refused for one that does not exist.
         """
         session = self._session
         if session.transaction == "I":
@@ -178,13 +185,13 @@ class SessionSnapshots:
             time, session.read_time = session.read_time, None
             await self.transaction_ends()
             if int(time):
-                await self.use(self._all.exported(time))
+                await self.use(self._all.use_exported(time))
         elif session.snapshot is not None:
             name, session.snapshot = session.snapshot, None
-            await self.use(self._all.exported(name))
+            await self.use(self._all.use_exported(name))
 
     async def transaction_ends(self) -> None:
-        """Nothing is read any more."""
+        """Release the transaction's snapshot."""
         while self._until_end:
             await self._all.withdraw(self._until_end.pop())
         if self._own is not None:
@@ -192,7 +199,7 @@ class SessionSnapshots:
             await self._all.release(own)
 
     async def reading(self, look: Callable[[], Awaitable[Head]]) -> Snapshot:
-        """What a query reads; to be released. Raises Refused."""
+        """Return the snapshot for a query, which the caller releases. Raises Refused."""
         if self._own is None:
             taken, _ = await self._all.take(look)
             level = self._session.settings.get("transaction_isolation", "read committed")
@@ -203,11 +210,11 @@ class SessionSnapshots:
         return self._own
 
     async def release(self, snapshot: Snapshot) -> None:
-        """A query has ended."""
+        """Release a query's snapshot."""
         await self._all.release(snapshot)
 
     async def close(self) -> None:
-        """The connection ends."""
+        """Release everything at the end of the connection."""
         with suppress(KeyError):
             await self.command_begins()
         await self.transaction_ends()

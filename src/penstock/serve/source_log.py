@@ -1,7 +1,7 @@
-"""The log that is served: how far it is durable, and its segments, shared by all who read.
+"""Log that is served: its durable end, and its segments, shared by all readers.
 
 A segment is found under the link that the server holds, or under the log's own name; the open one
-is read as far as the log says that it is on the disk.
+is read up to its durable end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogNotBegun(PenstockError):
 
 
 class SegmentGone(PenstockError):
-    """A segment that a client needs is not there any more. fields: segment."""
+    """A segment that a client needs is gone. Fields: segment."""
 
     code = "SV03"
     retry = "operator"
@@ -42,9 +42,11 @@ class SegmentGone(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The end of what is durable. number: of the segment that it is in, or that comes next.
+    """Durable end of the log.
 
-    is_open: whether that segment is there, and may be read up to here.
+    Attributes:
+        number: of the segment of the end, or of the next one.
+        is_open: that segment exists, and may be read up to here.
     """
 
     log_id: str
@@ -54,22 +56,22 @@ class Head:
     is_open: bool
 
     def is_before(self, other: Head) -> bool:
-        """Whether the log was shorter than at another look."""
+        """Return whether the log was shorter than at another look."""
         return (self.end.trx, self.number) < (other.end.trx, other.number)
 
     @property
     def position(self) -> int:
-        """As an LSN."""
+        """LSN of the end."""
         return numbers.end_of(self.end.gsn, self.end.trx)
 
 
 class SourceLog:
-    """One log. For several threads, but for `wait`, which is one's."""
+    """One log. For several threads, except `wait`, which is for one."""
 
     def __init__(
         self, directory: Path, links: Path, *, extension: str, files: Files = REAL_FILES
     ) -> None:
-        """links: the directory of the server's own names of segments."""
+        """Set the directories; `links` has the server's own names of segments."""
         self.directory, self.links = directory, links
         self.extension, self.files = extension, files
         self._follower = LogFollower(directory, extension, files)
@@ -81,13 +83,13 @@ class SourceLog:
         self._kept: OrderedDict[int, _Shared] = OrderedDict()
 
     def head(self) -> Head:
-        """The end of what is durable now; never goes back. Raises LogNotBegun."""
+        """Return the present durable end; it never goes back. Raises LogNotBegun."""
         with self._lock:
             durable = self._follower.durable()
             last = self._head
             if durable is not None and last is not None and durable.end.trx == last.end.trx:
                 same = durable.number == last.number and durable.end.gsn == last.end.gsn
-                # The mark is not written again when the segment is closed.
+                # Closing the segment does not write the mark again.
                 if same and last.is_open and self._is_open(last.number):
                     return last
             state = load_state(self.directory, self.files)
@@ -105,7 +107,7 @@ class SourceLog:
                 log_id=state.log_id, engine=engine, number=number, end=end, is_open=is_open
             )
             if last is not None and found.is_before(last):
-                return last  # the two files are not written at one moment
+                return last  # the two files are not written at the same moment
             self._head = found
             return found
 
@@ -114,22 +116,22 @@ class SourceLog:
         return self.files.exists(self.directory / open_name(number, self.extension))
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the log says that more is durable, at most so long. For one thread."""
+        """Wait until more is durable in the log, at most this long. For one thread."""
         self._waiter.wait(timeout_s)
 
     @contextmanager
     def segment(self, number: int, head: Head) -> Iterator[Segment]:
-        """A segment, open for reading. head: seen when it was asked for. Raises SegmentGone."""
-        found = self._closed(number) or self._opened(number) or self._closed(number)
+        """Open a segment for reading; `head` was read before the request. Raises SegmentGone."""
+        found = self._find_closed(number) or self._find_open(number) or self._find_closed(number)
         if found is None:  # it may have been closed between the first two looks
-            raise self._gone(number, head)
+            raise self._make_gone(number, head)
         try:
             yield found.segment
         finally:
             self._give_back(found)
 
     def first_kept(self) -> int | None:
-        """The lowest number of a segment that can be read without a hole up to the last closed."""
+        """Return the lowest readable segment without a gap up to the last closed one."""
         found = {
             file.number
             for directory in (self.links, self.directory)
@@ -143,15 +145,15 @@ class SourceLog:
         return first
 
     def close(self) -> None:
-        """Close what is open. Nobody reads any more."""
+        """Close the files; there are no readers any more."""
         self._follower.close()
         self._waiter.close()
         for shared in self._kept.values():
             shared.segment.close()
         self._kept.clear()
 
-    def _closed(self, number: int) -> _Shared | None:
-        """A closed segment, taken once more; None: it is not closed, or gone."""
+    def _find_closed(self, number: int) -> _Shared | None:
+        """Return a closed segment with one more reader; None if it is not closed, or gone."""
         with self._lock:
             shared = self._kept.get(number)
             if shared is None:
@@ -177,8 +179,8 @@ class SourceLog:
             if not shared.segment.is_closed:
                 shared.segment.close()
 
-    def _opened(self, number: int) -> _Shared | None:
-        """The open segment up to what is durable now; None: it is not the open one any more."""
+    def _find_open(self, number: int) -> _Shared | None:
+        """Return the open segment up to its durable end; None if it is not the open one."""
         with self._lock:
             durable = self._follower.durable()
             if durable is None or durable.number != number:
@@ -190,21 +192,20 @@ class SourceLog:
             except FileMissing:
                 return None
 
-    def _gone(self, number: int, head: Head) -> SegmentGone:
+    def _make_gone(self, number: int, head: Head) -> SegmentGone:
         return SegmentGone(
             f"segment {number} of the log is not there any more; the log is at {head.number}",
-            hint="A client that needs it must begin anew: drop its slot, and let it copy again.",
+            hint="A client that needs it must begin again: drop its slot, and let it copy again.",
             segment=number,
         )
 
     def start_of(self, number: int) -> int:
-        """The LSN where a segment begins. Raises SegmentGone."""
+        """Return the LSN where a segment begins. Raises SegmentGone."""
         return self.counted_at(number).position
 
     def counted_at(self, number: int) -> Counted:
-        """What had been given where a closed segment, or the open one, begins.
-
-        Raises SegmentGone.
+        """Return the counters where a closed segment, or the open one, begins. Raises
+        SegmentGone.
         """
         names = (
             self.links / segment_name(number, self.extension),
@@ -220,12 +221,12 @@ class SourceLog:
                 finally:
                     file.close()
                 return Counted(gsn=start.gsn, trx=start.trx)
-        raise self._gone(number, self.head())
+        raise self._make_gone(number, self.head())
 
 
 @dataclass(slots=True, kw_only=True)
 class _Shared:
-    """A closed segment and how many read it now."""
+    """Closed segment and the number of its present readers."""
 
     segment: Segment
     readers: int = 0

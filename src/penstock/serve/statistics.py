@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """Who is connected. parameters: of its start-up packet.
+    """Connected client.
 
-    state, query: what it does, as pg_stat_activity says it.
+    Attributes:
+        parameters: of its start-up packet.
+        state: its activity, as in pg_stat_activity.
+        query: its query, as in pg_stat_activity.
     """
 
     process_id: int
@@ -38,7 +41,7 @@ class Client:
 
 
 def time_text(time_us: int) -> str | None:
-    """A time as the server prints it; None for none. time_us: microseconds since 1970 UTC."""
+    """Return a time in microseconds since 1970 UTC as the server prints it; None for 0."""
     if not time_us:
         return None
     return datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(" ").replace("+00:00", "+00")
@@ -47,7 +50,14 @@ def time_text(time_us: int) -> str | None:
 def slot_row(
     slot: Slot, *, held_bytes: int, keep_bytes: int | None, restart_ht: int | None
 ) -> SlotRow:
-    """Of pg_replication_slots. held_bytes: of segments. restart_ht: of the dialect, or None."""
+    """Return a row of pg_replication_slots.
+
+    Args:
+        slot: the slot.
+        held_bytes: size of its segments.
+        keep_bytes: the limit, or None.
+        restart_ht: of the dialect, or None.
+    """
     saved = slot.saved
     status = "lost" if saved.lost else "reserved"
     return SlotRow(
@@ -69,7 +79,7 @@ def slot_row(
 
 
 def sender_row(client: Client, progress: Progress) -> SenderRow:
-    """Of pg_stat_replication."""
+    """Return a row of pg_stat_replication."""
     return SenderRow(
         pid=client.process_id,
         usename=client.user,
@@ -86,7 +96,7 @@ def sender_row(client: Client, progress: Progress) -> SenderRow:
 
 
 def connection_row(client: Client) -> ConnectionRow:
-    """Of pg_stat_activity."""
+    """Return a row of pg_stat_activity."""
     return ConnectionRow(
         pid=client.process_id,
         usename=client.user,
@@ -101,41 +111,41 @@ def connection_row(client: Client) -> ConnectionRow:
 
 
 class State:
-    """What the catalogue asks while it answers: `answers.ServerState`."""
+    """State of the server for the catalogue: `answers.ServerState`."""
 
     def __init__(self, serving: Serving | None = None) -> None:
-        """serving: told later by `of` where the catalogue is there first."""
+        """Set the server; `of` sets it later if the catalogue exists first."""
         self._known = serving
 
     def of(self, serving: Serving) -> None:
-        """Whose state it is."""
+        """Set the server."""
         self._known = serving
 
     @property
     def _serving(self) -> Serving:
-        assert self._known is not None, "nobody asks before the server has begun"
+        assert self._known is not None, "no session asks before the server has begun"
         return self._known
 
     def slots(self) -> Sequence[SlotRow]:
-        """All slots."""
+        """Return all slots."""
         return self._serving.slot_rows()
 
     def senders(self) -> Sequence[SenderRow]:
-        """All clients that stream."""
+        """Return all clients that stream."""
         return self._serving.sender_rows()
 
     def connections(self) -> Sequence[ConnectionRow]:
-        """All connections."""
+        """Return all connections."""
         return self._serving.connection_rows()
 
     def position(self) -> int:
-        """The end of what is durable, as an LSN."""
+        """Return the durable end, as an LSN."""
         return self._serving.head.position
 
     def transaction_id(self) -> int:
-        """The number of the next transaction."""
+        """Return the number of the next transaction."""
         return self._serving.head.end.trx + 1
 
     def now_us(self) -> int:
-        """The time, microseconds since 1970 UTC."""
+        """Return the time, microseconds since 1970 UTC."""
         return REAL_CLOCK.now_us()

@@ -1,6 +1,7 @@
-"""Questions for the rows of one table: COPY TO STDOUT, and SELECT of columns, constants, counts.
+"""Queries for the rows of one table: COPY TO STDOUT, and SELECT of columns, constants, counts.
 
-Read here, answered in `table_rows.py`. What is not of this form is refused, never answered wrongly.
+They are read here and answered in `table_rows.py`. Other forms are refused, never answered
+wrongly.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.grammar import (
     Statement,
+    make_unsupported,
     name_of,
     only,
     parse_query,
     split,
-    unsupported,
 )
 from penstock.serve.catalog.row_filter import SYSTEM_COLUMNS
 from penstock.serve.catalog.statements import Words
@@ -37,11 +38,11 @@ class Target:
     """One part of the select list.
 
     Attributes:
-        name: Its name in the answer.
-        column: The column; empty for a constant and for a count of rows.
+        name: its name in the answer.
+        column: the column; empty for a constant and for a count of rows.
         function: `count`, `max`, `min`, `exists`; empty for a value of each row.
-        text: A constant's text, None for NULL.
-        type_oid: A constant's type.
+        text: a constant's text, None for NULL.
+        type_oid: a constant's type.
     """
 
     name: str
@@ -62,13 +63,13 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableQuery:
-    """What is asked of a table.
+    """Query of a table.
 
     Attributes:
-        schema: Empty where the table is found by search_path.
-        targets: The select list; None for all columns.
-        condition: Of rows, as SQL; empty for all.
-        copy: How COPY prints rows; None for a SELECT.
+        schema: empty if search_path finds the table.
+        targets: the select list; None for all columns.
+        condition: of rows, as SQL; empty for all.
+        copy: how COPY prints rows; None for a SELECT.
     """
 
     schema: str
@@ -82,7 +83,7 @@ class TableQuery:
 
     @property
     def is_aggregate(self) -> bool:
-        """Whether the answer is one row about all."""
+        """Return whether the answer is one row about all rows."""
         return self.targets is not None and any(one.function for one in self.targets)
 
 
@@ -96,7 +97,7 @@ def read_copy(statement: Statement) -> TableQuery:
     words = Words(statement)
     words.need("COPY")
     if words.peek() == "(":
-        (inner,) = split(words.parenthesised())
+        (inner,) = split(words.take_parentheses())
         found = read_select(inner)
     else:
         first = words.name()
@@ -104,10 +105,10 @@ def read_copy(statement: Statement) -> TableQuery:
         targets = tuple(Target(name=one, column=one) for one in words.names())
         found = TableQuery(schema=schema, name=name, targets=targets or None)
     if words.take("FROM"):
-        raise unsupported("COPY FROM")
+        raise make_unsupported("COPY FROM")
     words.need("TO")
     if not words.take("STDOUT"):
-        raise unsupported("COPY but TO STDOUT")
+        raise make_unsupported("COPY but TO STDOUT")
     return replace(found, copy=read_copy_form(words))
 
 
@@ -118,11 +119,11 @@ def read_select(statement: Statement) -> TableQuery:
         return exists
     tree = parse_query(statement.text)
     if not isinstance(tree, exp.Select):
-        raise unsupported("this query of a table")
+        raise make_unsupported("this query of a table")
     parts = only(tree, "expressions", "from_", "where", "order", "limit", "offset")
     start = parts.get("from_")
     if start is None or not isinstance(start.this, exp.Table):
-        raise unsupported("this query of a table")
+        raise make_unsupported("this query of a table")
     only(start, "this")
     table = start.this
     given = only(table, "this", "db", "catalog", "alias", "only")
@@ -131,7 +132,7 @@ def read_select(statement: Statement) -> TableQuery:
     if alias is not None:
         only(alias, "this")  # names for columns would hide the table's own
         known = name_of(alias.this) if alias.this else name
-    targets = _selected(tree.expressions, known)
+    targets = _read_targets(tree.expressions, known)
     found = TableQuery(
         schema=name_of(given["db"]) if "db" in given else "",
         name=name,
@@ -142,7 +143,7 @@ def read_select(statement: Statement) -> TableQuery:
     )
     if "order" in parts:
         if found.is_aggregate:
-            raise unsupported("ORDER BY beside an aggregate")
+            raise make_unsupported("ORDER BY beside an aggregate")
         found = replace(found, order=_order(parts["order"], known, targets))
     return found
 
@@ -152,21 +153,21 @@ def _read_exists(statement: Statement) -> TableQuery | None:
     words = Words(statement)
     if not words.take("SELECT", "EXISTS") or words.peek() != "(":
         return None
-    (inner,) = split(words.parenthesised())
+    (inner,) = split(words.take_parentheses())
     name = "exists"
-    if not words.done():
+    if not words.is_done():
         words.take("AS")
         name = words.name()
     words.end()
     found = read_select(inner)
-    if found.is_aggregate:  # there is a row whatever the table has
-        raise unsupported("EXISTS of an aggregate")
+    if found.is_aggregate:  # there is a row, whatever the table has
+        raise make_unsupported("EXISTS of an aggregate")
     target = Target(name=name, function="exists", type_oid=BOOL)
-    # Only whether there is a row in the window is asked, so it is counted as rows are.
+    # The query only asks for a row in the window, so rows are counted.
     return replace(found, targets=(target,), order=())
 
 
-def _selected(expressions: Sequence[exp.Expr], known: str) -> tuple[Target, ...] | None:
+def _read_targets(expressions: Sequence[exp.Expr], known: str) -> tuple[Target, ...] | None:
     if len(expressions) == 1 and _is_star(expressions[0], known):
         return None
     found = tuple(_target(one, known) for one in expressions)
@@ -195,7 +196,7 @@ def _is_star(node: exp.Expr, known: str) -> bool:
 
 def _target(node: exp.Expr, known: str) -> Target:
     if _is_star(node, known):
-        raise unsupported("a star beside other columns")
+        raise make_unsupported("a star beside other columns")
     alias = ""
     if isinstance(node, exp.Alias):
         only(node, "this", "alias")
@@ -213,14 +214,14 @@ def _aggregate(node: exp.Anonymous, known: str, alias: str) -> Target:
     function = str(node.this).lower()
     arguments = node.expressions
     if function not in _AGGREGATES or len(arguments) != 1:
-        raise unsupported("an expression over a table's columns")
+        raise make_unsupported("an expression over a table's columns")
     (argument,) = arguments
     name = alias or function
     if isinstance(argument, exp.Column):
         return Target(name=name, column=_column(argument, known), function=function)
     is_row = isinstance(argument, exp.Star | exp.Literal)
     if function != "count" or not is_row:
-        raise unsupported(f"{function} of anything but a column")
+        raise make_unsupported(f"{function} of anything but a column")
     return Target(name=name, function=function)
 
 
@@ -237,7 +238,7 @@ def _constant(node: exp.Expr, alias: str) -> Target:
         return Target(name=alias or _UNNAMED, text=None, type_oid=TEXT)
     if isinstance(node, exp.Boolean):
         return Target(name=alias or "bool", text="t" if node.this else "f", type_oid=BOOL)
-    raise unsupported("an expression over a table's columns")
+    raise make_unsupported("an expression over a table's columns")
 
 
 def _column(node: exp.Column, known: str) -> str:
@@ -245,7 +246,7 @@ def _column(node: exp.Column, known: str) -> str:
     _check_table(parts, known)
     name = name_of(node.this)
     if name in SYSTEM_COLUMNS:
-        raise unsupported(f"the system column {name}")
+        raise make_unsupported(f"the system column {name}")
     return name
 
 
@@ -260,7 +261,7 @@ def _order(node: exp.Expr, known: str, targets: tuple[Target, ...] | None) -> tu
     found = []
     for one in node.expressions:
         if not isinstance(one, exp.Ordered):
-            raise unsupported("ORDER BY what is no column")
+            raise make_unsupported("ORDER BY an expression that is not a column")
         only(one, "this", "desc", "nulls_first")
         name = _order_column(one.this, known, targets)
         if name:  # a constant sorts nothing
@@ -275,18 +276,18 @@ def _order(node: exp.Expr, known: str, targets: tuple[Target, ...] | None) -> tu
 
 
 def _order_column(node: exp.Expr, known: str, targets: tuple[Target, ...] | None) -> str:
-    """Return the column that a place in the select list, a name in it, or a column means."""
+    """Return the column for a place in the select list, a name in it, or a column."""
     place = None
     if isinstance(node, exp.Literal) and not node.is_string:
         place = parse_whole(str(node.this))
     if place is not None:
         if targets is None:
-            raise unsupported("ORDER BY a place in all columns")
+            raise make_unsupported("ORDER BY a place in all columns")
         if not 1 <= place <= len(targets):
             raise Refused("42P10", f"ORDER BY position {place} is not in select list")
         return targets[place - 1].column
     if not isinstance(node, exp.Column):
-        raise unsupported("ORDER BY what is no column")
+        raise make_unsupported("ORDER BY an expression that is not a column")
     if node.args.get("table") is None:
         name = name_of(node.this)
         columns = {one.column for one in targets or () if one.name == name}
@@ -305,7 +306,7 @@ def _limit(node: exp.Expr | None) -> int | None:
         only(node, "direction", "count", "limit_options")
         options = node.args.get("limit_options")
         if options is not None and (options.args.get("with_ties") or options.args.get("percent")):
-            raise unsupported("FETCH WITH TIES")
+            raise make_unsupported("FETCH WITH TIES")
         value = node.args.get("count")
         if value is None:
             return 1
@@ -326,11 +327,11 @@ def _limit(node: exp.Expr | None) -> int | None:
         word = "OFFSET" if isinstance(node, exp.Offset) else "LIMIT"
         state = "2201X" if word == "OFFSET" else "2201W"
         raise Refused(state, f"{word} must not be negative")
-    raise unsupported("LIMIT and OFFSET but with a number")
+    raise make_unsupported("LIMIT and OFFSET but with a number")
 
 
 def _where(statement: Statement, known: str) -> str:
-    """Return what stands behind WHERE as it was written, without the table's name at columns."""
+    """Return the text after WHERE as written, without the table's name at columns."""
     tokens = _condition_tokens(statement)
     start = statement.tokens[0].start
     pieces: list[str] = []
@@ -338,10 +339,8 @@ def _where(statement: Statement, known: str) -> str:
     while at < len(tokens):
         is_qualified = at + 2 < len(tokens) and tokens[at + 1].token_type is TokenType.DOT
         if is_qualified and _is_name(tokens[at]):
-            if _folded(tokens[at]) != known:
-                raise Refused(
-                    "42P01", f'missing FROM-clause entry for table "{_folded(tokens[at])}"'
-                )
+            if _fold(tokens[at]) != known:
+                raise Refused("42P01", f'missing FROM-clause entry for table "{_fold(tokens[at])}"')
             at += 2
             continue
         token = tokens[at]
@@ -372,5 +371,5 @@ def _is_name(token: Token) -> bool:
     )
 
 
-def _folded(token: Token) -> str:
+def _fold(token: Token) -> str:
     return token.text if token.token_type is TokenType.IDENTIFIER else token.text.lower()

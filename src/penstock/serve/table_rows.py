@@ -1,7 +1,7 @@
-"""The rows that a question of one table asks for, from a held state, as messages of the wire.
+"""Rows for a query of one table, from a held state, as messages of the wire.
 
-Streams: one piece of the table is in memory, but where rows have to be sorted. Blocking, for worker
-threads.
+Rows are streamed: one piece of the table is in memory, unless rows have to be sorted. Blocking,
+for worker threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.losses import Choices
 from penstock.codec.types.served import Unservable
 from penstock.model import Column, Relation, TableName
-from penstock.serve.catalog.grammar import unsupported
+from penstock.serve.catalog.grammar import make_unsupported
 from penstock.serve.catalog.publications import Published
 from penstock.serve.catalog.types import (
     BOOL,
@@ -47,7 +47,13 @@ SORTED_BYTES_MAX = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A column of the answer. type_oid, typmod: as it is announced; number: in the table."""
+    """Column of the answer.
+
+    Attributes:
+        type_oid: as announced.
+        typmod: as announced.
+        number: in the table.
+    """
 
     name: str
     type_oid: int
@@ -56,7 +62,7 @@ class Shown:
 
 
 class TableRows:
-    """One question, answered from one state."""
+    """One query, answered from one state."""
 
     def __init__(
         self,
@@ -66,38 +72,38 @@ class TableRows:
         engine: str,
         choices: Choices,
     ) -> None:
-        """engine: of the log's source. Raises TableNotInBase, Refused."""
+        """Begin to read; `engine` is that of the log's source. Raises TableNotInBase, Refused."""
         self._query = query
         held.table(table)
         self._pieces = held.pieces(table)
         first = next(self._pieces)
         self._view = _view_of(first.relation, query, engine, choices)
-        self._answered = _answered(self._view.relation, query)
+        self._answered = _list_answered(self._view.relation, query)
         self.columns = tuple(one.shown for one in self._answered)
         is_binary = query.copy is not None and query.copy.is_binary
         self._formats = [int(is_binary)] * len(self.columns)
-        batches = self._sorted(self._read())
+        batches = self._sort(self._read())
         if query.is_aggregate:
-            batches = self._aggregated(batches)
-        self._batches = batches if _is_exists(query) else self._limited(batches)
+            batches = self._aggregate(batches)
+        self._batches = batches if _is_exists(query) else self._limit(batches)
         self._current: pa.RecordBatch | None = None
 
     def block(self, count: int) -> tuple[bytes, int]:
-        """Return messages of the next rows, at most so many, and how many rows: 0 at the end."""
+        """Return messages of at most `count` next rows, and their number: 0 at the end."""
         if self._current is None or not self._current.num_rows:
             self._current = next(self._batches, None)
         if self._current is None:
             return b"", 0
         some = self._current.slice(0, count)
         self._current = self._current.slice(some.num_rows)
-        return self._encoded(some), some.num_rows
+        return self._encode(some), some.num_rows
 
     def set_formats(self, formats: Sequence[int]) -> None:
-        """Print the next rows so: 1 for each column that is wanted in binary, none for text."""
+        """Print the next rows in these formats: 1 for a binary column, empty for text."""
         self._formats = list(formats) or [0] * len(self.columns)
 
     def header(self) -> bytes:
-        """Return the message with the columns' names that a COPY begins with; empty for none."""
+        """Return the message with the columns' names that a COPY begins with, or b""."""
         copy = self._query.copy
         if copy is None or not copy.header:
             return b""
@@ -105,13 +111,13 @@ class TableRows:
         return self._lines(names, 1, [False] * len(names))
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._pieces.close()
 
-    def _aggregated(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the one row that says something about all."""
+    def _aggregate(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the one row of aggregates over all rows."""
         if _is_exists(self._query):
-            found: list[Any] = [pa.array([any(True for _ in self._limited(batches))])]
+            found: list[Any] = [pa.array([any(True for _ in self._limit(batches))])]
         else:
             every = [_Aggregate(one) for one in self._answered]
             for batch in batches:
@@ -122,7 +128,7 @@ class TableRows:
         yield pa.RecordBatch.from_arrays(found, names=names)
 
     def _read(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows that fulfil the condition, as the view has them."""
+        """Yield rows that fulfil the condition, in the shape of the view."""
         for piece in self._pieces:
             try:
                 found = self._view.rows(as_inserts(piece))
@@ -133,7 +139,7 @@ class TableRows:
                 names = [f"{place}" for place in range(len(columns))]
                 yield pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _sorted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _sort(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         query = self._query
         if not query.order:
             yield from batches
@@ -155,7 +161,7 @@ class TableRows:
         if kept:
             yield _in_order(kept, keys, wanted)
 
-    def _limited(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _limit(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         skip, left = self._query.offset, self._query.limit
         for batch in batches if left != 0 else ():
             rows = batch.slice(min(skip, batch.num_rows))
@@ -168,13 +174,13 @@ class TableRows:
             if left == 0:
                 return
 
-    def _encoded(self, batch: pa.RecordBatch) -> bytes:
+    def _encode(self, batch: pa.RecordBatch) -> bytes:
         cells = []
         for at, one in enumerate(self._answered):
             if self._query.is_aggregate:
                 values = batch.column(at)
             elif one.place is None:
-                values = one.repeated(batch.num_rows)
+                values = one.repeat(batch.num_rows)
             else:
                 values = batch.column(one.place)
             binary = self._formats[at]
@@ -212,7 +218,7 @@ class _Aggregate:
         self._best: Any = None  # an array of one value
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch into it."""
+        """Add a batch."""
         answered = self._answered
         if answered.place is None:
             self._count += batch.num_rows
@@ -232,7 +238,7 @@ class _Aggregate:
         if answered.function == "count":
             return pa.array([self._count], pa.int64())
         if not answered.function:
-            return answered.repeated(1)
+            return answered.repeat(1)
         return pa.nulls(1, answered.kind) if self._best is None else self._best
 
 
@@ -263,12 +269,12 @@ class _SortKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answered:
-    """A column of the answer.
+    """Column of the answer.
 
     Attributes:
-        column: What its values are printed as.
-        place: In the rows that are read; None for a constant and a count of rows.
-        sort_key: What puts the greatest or least value first.
+        column: type of its values for printing.
+        place: in the rows that are read; None for a constant and a count of rows.
+        sort_key: sorts the greatest or least value first.
     """
 
     shown: Shown
@@ -283,8 +289,8 @@ class _Answered:
         """Arrow's type of its values."""
         return arrow_type(self.column.neutral)
 
-    def repeated(self, count: int) -> Any:
-        """Return a constant as so many values."""
+    def repeat(self, count: int) -> Any:
+        """Return a constant as `count` values."""
         value: Any = self.text
         if value is not None and self.column.neutral != "string":
             value = value == "t" if self.column.neutral == "bool" else int(value)
@@ -297,7 +303,7 @@ _CONSTANTS = {
     BOOL: Column(name="", source_type="boolean", neutral="bool"),
     TEXT: Column(name="", source_type="text", neutral="string"),
 }
-# Of these types there is max() and min(); of the others in versions up to 17 there is none.
+# These types have max() and min(); the others do not in versions up to 17.
 _EXTREMES = (*INTEGERS, 26, NUMERIC, FLOAT4, FLOAT8, TEXT, BPCHAR, VARCHAR, *TIMES, 1083)
 _NO_EXTREMES = (BOOL, 17, 114, 2950, 3802)
 
@@ -306,7 +312,7 @@ def _is_exists(query: TableQuery) -> bool:
     return query.targets is not None and query.targets[0].function == "exists"
 
 
-def _answered(relation: Relation, query: TableQuery) -> tuple[_Answered, ...]:
+def _list_answered(relation: Relation, query: TableQuery) -> tuple[_Answered, ...]:
     """Return the columns of an answer. Raises Refused."""
     if query.targets is None:
         return tuple(
@@ -343,7 +349,7 @@ def _extreme(relation: Relation, target: Target) -> _Answered:
         kind = column.base_type or column.source_type
         raise Refused("42883", f"function {target.function}({kind}) does not exist")
     if oid not in _EXTREMES:
-        raise unsupported(f"{target.function} of {column.source_type}")
+        raise make_unsupported(f"{target.function} of {column.source_type}")
     order = Order(column=target.column, descending=target.function == "max")
     shown = Shown(name=target.name, type_oid=TEXT if oid == VARCHAR else oid, typmod=-1, number=0)
     return _Answered(
@@ -373,7 +379,7 @@ def shown_columns(
 ) -> tuple[Shown, ...]:
     """Return the columns of an answer over a table of this shape. Raises Refused."""
     view = _view_of(relation, query, engine, choices).relation
-    return tuple(one.shown for one in _answered(view, query))
+    return tuple(one.shown for one in _list_answered(view, query))
 
 
 def _view_of(relation: Relation, query: TableQuery, engine: str, choices: Choices) -> TableView:

@@ -1,4 +1,4 @@
-"""A question for a table's rows as a statement: typed, with parameters, opened as a cursor."""
+"""Query for a table's rows as a statement: typed, with parameters, opened as a cursor."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _BESIDE = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.NullSafeEQ, ex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatement:
-    """A SELECT or COPY of one table, see `running.Runnable`.
+    """SELECT or COPY of one table, see `running.Runnable`.
 
     Attributes:
-        types: Names of the types that the client has given for parameters; empty where none.
+        types: names of the types that the client gave for parameters; empty if none.
     """
 
     table: TableName
@@ -58,9 +58,9 @@ def table_statement(
     statement: Statement,
     given: Sequence[int],
 ) -> TableStatement:
-    """Read a SELECT or COPY of a table. Blocking: for the catalogue's thread. Raises Refused.
+    """Read a SELECT or COPY of a table. Raises Refused.
 
-    given: types that the client gives its parameters, 0 for not known.
+    Blocking: for the catalogue's thread. The client gives types of parameters, 0 for unknown.
     """
     serving = session.serving
     relation = serving.shape_of(table)
@@ -75,7 +75,7 @@ def table_statement(
     if query.copy is None:
         shown = shown_columns(relation, query, serving.head.engine, serving.settings.choices)
         columns = tuple(map(answer_column, shown))
-    inferred = _inferred(statement, relation, names) if 0 in types else {}
+    inferred = _infer(statement, relation, names) if 0 in types else {}
     return TableStatement(
         table=table,
         statement=statement,
@@ -88,13 +88,13 @@ def table_statement(
 def _read(statement: Statement, values: Sequence[str | None], types: Sequence[str]) -> TableQuery:
     """Read a statement with constants in place of its parameters. Raises Refused."""
     if values:
-        (statement,) = split(_filled(statement, values, types))
+        (statement,) = split(_fill(statement, values, types))
     is_copy = statement.words(1) == ("COPY",)
     return read_copy(statement) if is_copy else read_select(statement)
 
 
 def _parameters(statement: Statement) -> dict[int, list[tuple[int, int]]]:
-    """Return where each parameter stands in the text, by number. Raises Refused: 42P02."""
+    """Return the places of each parameter in the text, by number. Raises Refused: 42P02."""
     found: dict[int, list[tuple[int, int]]] = {}
     start = statement.tokens[0].start
     for sign, number in zip(statement.tokens, statement.tokens[1:], strict=False):
@@ -108,7 +108,7 @@ def _parameters(statement: Statement) -> dict[int, list[tuple[int, int]]]:
     return found
 
 
-def _filled(statement: Statement, values: Sequence[str | None], types: Sequence[str]) -> str:
+def _fill(statement: Statement, values: Sequence[str | None], types: Sequence[str]) -> str:
     places = sorted(
         (start, end, number)
         for number, found in _parameters(statement).items()
@@ -129,8 +129,8 @@ def _constant(value: str | None, kind: str) -> str:
     return f"{text}::{kind}" if kind else text
 
 
-def _inferred(statement: Statement, relation: Relation, names: Types) -> dict[int, int]:
-    """Return the types that follow from where parameters stand, by number."""
+def _infer(statement: Statement, relation: Relation, names: Types) -> dict[int, int]:
+    """Return the types that follow from the places of parameters, by number."""
     if statement.words(1) == ("COPY",):
         return {}
     columns = {column.name: wire_type(column)[0] for column in relation.columns}
@@ -144,7 +144,7 @@ def _inferred(statement: Statement, relation: Relation, names: Types) -> dict[in
             oid = INT8
         elif isinstance(parent, exp.Cast):
             schema, name, _ = type_name(parent.args["to"])
-            oid = names.named(name, schema)
+            oid = names.find_oid(name, schema)
         elif isinstance(parent, (*_BESIDE, exp.Between, exp.In)):
             sides = (parent.this, parent.args.get("expression"))
             named = [side for side in sides if isinstance(side, exp.Column)]

@@ -1,7 +1,7 @@
-"""Tables as clients see them: a relation in PostgreSQL's types, cut to what is published.
+"""Tables as clients see them: a relation in PostgreSQL's types, cut to the published part.
 
-A client matches tables and columns by name. The log's own number of a table may be too long for the
-protocol, so each has another one, kept by the catalogue.
+A client matches tables and columns by name. The log's own number of a table may be too long for
+the protocol, so the catalogue keeps another one for each.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ _WORDS = {Op.INSERT: "insert", Op.UPDATE: "update", Op.DELETE: "delete"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A relation in PostgreSQL's types. converts: for each column, see `served.ServedColumn`."""
+    """Relation in PostgreSQL's types.
+
+    Attributes:
+        converts: for each column, see `served.ServedColumn`.
+    """
 
     relation: Relation
     converts: tuple[served.Convert | None, ...]
 
     def under(self, oid: int) -> Served:
-        """The same under the number that clients know it by."""
+        """Return the same with the number for clients."""
         return Served(relation=replace(self.relation, source_id=oid), converts=self.converts)
 
 
 def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOICES) -> Served:
-    """A relation of a log of this engine; the shape that catalogue and stream have in common."""
+    """Return a relation of a log of this engine, the shape for catalogue and stream."""
     table = TableName(relation.schema, relation.name)
     found = [
         served.served_column(column, engine, table=table, choices=choices)
@@ -55,12 +59,12 @@ def served_relation(relation: Relation, engine: str, choices: Choices = NO_CHOIC
 
 
 class TableView:
-    """What one set of publications sends of one relation version. For several threads."""
+    """Part of one relation version that a set of publications sends. For several threads."""
 
     def __init__(
         self, relation: Relation, served: Served, published: Published, form: Form
     ) -> None:
-        """relation: as the log has it. Raises Refused for a filter that cannot be evaluated."""
+        """Prepare the filters; `relation` is the log's. Raises Refused for a bad filter."""
         self._logged, self._form = relation, form
         self._converts = served.converts
         shape = served.relation
@@ -70,8 +74,8 @@ class TableView:
             if word in published.actions and published.filters[word] is not None
         }
         self.actions = published.actions
-        self._columns = _kept(shape, published.columns or ())
-        # What a projected relation's before image has: places in the columns that are kept.
+        self._columns = _find_places(shape, published.columns or ())
+        # Columns of a projected relation's before image: places in the kept columns.
         kept = {index: place for place, index in enumerate(self._columns)}
         self._before = [at for at, index in enumerate(shape.before) if index in kept]
         lacking = [index for index in shape.before if index not in kept]
@@ -95,11 +99,11 @@ class TableView:
 
     @cached_property
     def encoder(self) -> RowEncoder:
-        """Of what `rows` returns."""
+        """Encoder of the rows that `rows` returns."""
         return self._form.encoder(self.relation)
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch of the log that are sent, in the view's shape.
+        """Return the rows of a batch of the log to send, in the view's shape.
 
         Raises Refused, served.Unservable.
         """
@@ -112,20 +116,20 @@ class TableView:
                 f'column list of table "{self._logged.full_name}" leaves out "{self._lacking}", '
                 "which identifies its rows",
             )
-        batch = self._filtered(batch)
+        batch = self._filter(batch)
         unwanted = [int(op) for op, word in _WORDS.items() if word not in self.actions]
         if unwanted:
             keep = pc.invert(pc.is_in(batch.column("op"), pa.array(unwanted, pa.uint8())))
             batch = batch.filter(keep)
-        return self._projected(batch)
+        return self._project(batch)
 
-    def _filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows that fulfil a filter; an update that moves in or out becomes an insert or delete."""
+    def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows that fulfil a filter; an update across it becomes an insert or delete."""
         if not self._filters or not batch.num_rows:
             return batch
         ops = np.asarray(batch.column("op"))
-        old = self._named(batch.column("before"), self._logged.before)
-        new = self._named(batch.column("after"), range(len(self._logged.columns)))
+        old = self._name_columns(batch.column("before"), self._logged.before)
+        new = self._name_columns(batch.column("after"), range(len(self._logged.columns)))
         keep, changed = np.ones(batch.num_rows, np.bool_), ops.copy()
         for op in self._filters:
             rows = ops == op
@@ -139,8 +143,8 @@ class TableView:
                 keep[rows] = was[rows]
                 continue
             now = self._fulfils(op, new)
-            # Without an old image the update did not touch what identifies the row, and so nothing
-            # that a filter over updates may look at.
+            # Without an old image the update did not touch the identity of the row, and so nothing
+            # that a filter over updates may use.
             was = np.where(np.asarray(batch.column("before").is_valid()), was, now)
             keep[rows] = (was | now)[rows]
             inserted = rows & ~was & now
@@ -156,7 +160,7 @@ class TableView:
         arrays[batch.schema.get_field_index("op")] = pa.array(changed, pa.uint8())
         return pa.RecordBatch.from_arrays(arrays, schema=batch.schema).filter(pa.array(keep))
 
-    def _named(self, image: Any, indexes: Sequence[int]) -> dict[str, Any]:
+    def _name_columns(self, image: Any, indexes: Sequence[int]) -> dict[str, Any]:
         columns = self._logged.columns
         return {
             columns[index].name: values
@@ -177,7 +181,7 @@ class TableView:
         assert found is not None, "a filter has conditions"
         return found
 
-    def _projected(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         schema = batch_schema(self.relation)
         after, before = batch.column("after"), batch.column("before")
         arrays = [
@@ -196,7 +200,14 @@ class TableView:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _image(self, image: Any, places: list[int], indexes: list[int], field: pa.Field) -> Any:
-        """places: in the image that is there; indexes: of the same columns in the relation."""
+        """Return an image of the relation's columns.
+
+        Args:
+            image: the log's image.
+            places: in the log's image.
+            indexes: of the same columns in the relation.
+            field: the field of the result.
+        """
         values = image.flatten()
         chosen = []
         for place, index in zip(places, indexes, strict=True):
@@ -213,9 +224,9 @@ class TableView:
     def _absent(self, absent: Any) -> Any:
         if len(self._columns) == len(self._logged.columns) or absent.null_count == len(absent):
             return absent
-        return pa.array([self._moved(one) for one in absent.to_pylist()], pa.binary())
+        return pa.array([self._move(one) for one in absent.to_pylist()], pa.binary())
 
-    def _moved(self, bits: bytes | None) -> bytes | None:
+    def _move(self, bits: bytes | None) -> bytes | None:
         if bits is None:
             return None
         number = int.from_bytes(bits, "little")
@@ -223,8 +234,8 @@ class TableView:
         return found.to_bytes((len(self._columns) + 7) // 8, "little") if found else None
 
 
-def _kept(shape: Relation, names: tuple[str, ...]) -> tuple[int, ...]:
-    """The columns of a list, in the table's order. Raises Refused."""
+def _find_places(shape: Relation, names: tuple[str, ...]) -> tuple[int, ...]:
+    """Return the places of a list's columns, in the table's order. Raises Refused."""
     if not names:
         return tuple(range(len(shape.columns)))
     known = {column.name for column in shape.columns}

@@ -1,4 +1,4 @@
-"""The catalogue as the server's connections ask it, and what begins a session."""
+"""Catalogue for the server's connections, and the start of a session."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class CatalogAnswers:
         self._catalog = catalog
 
     def split(self, sql: str) -> Sequence[Any]:
-        """The statements of a simple query. Raises Refused."""
+        """Return the statements of a simple query. Raises Refused."""
         return split(sql)
 
     def answer(self, statement: Any, session: Session) -> Answer:
-        """The answer to one of them. Raises Refused."""
+        """Return the answer to one of the statements. Raises Refused."""
         return self._catalog.answer(statement, session)
 
     def prepare(self, sql: str, types: Sequence[int], session: Session) -> Prepared:
-        """One statement. Raises Refused."""
+        """Read one statement. Raises Refused."""
         return self._catalog.prepare(sql, session, types)
 
 
@@ -48,11 +48,11 @@ class CatalogWelcome:
         self._catalog, self._answers = catalog, CatalogAnswers(catalog)
 
     def answers(self) -> CatalogAnswers:
-        """What answers a session's SQL."""
+        """Return the catalogue for a session's SQL."""
         return self._answers
 
     def begin(self, session: Session, parameters: dict[str, str]) -> dict[str, str]:
-        """Take the settings of the start-up packet; what is reported. Raises Refused."""
+        """Apply the settings of the start-up packet; return those to report. Raises Refused."""
         given = _options(parameters.get("options", ""))
         given |= {name: value for name, value in parameters.items() if name not in _NO_SETTINGS}
         self._catalog.set_startup(session, given)
@@ -60,28 +60,28 @@ class CatalogWelcome:
 
 
 class TableOids:
-    """The catalogue's numbers of tables. For several threads, but the catalogue's own."""
+    """Catalogue's numbers of tables. For several threads, except the catalogue's own."""
 
     def __init__(self, model: Model, answering: ThreadPoolExecutor) -> None:
-        """answering: the catalogue's thread."""
+        """Set the model and the catalogue's thread."""
         self._model, self._answering = model, answering
         self._known: dict[TableName, int] = {}
 
     def of(self, name: TableName) -> int:
-        """Of a table, durably where it is given now. Raises DiskFull, FileFailed."""
+        """Return the number of a table; a new one is durable. Raises DiskFull, FileFailed."""
         found = self._known.get(name)
         if found is None:
-            found = self._known[name] = self._answering.submit(self._given, name).result()
+            found = self._known[name] = self._answering.submit(self._give, name).result()
         return found
 
-    def _given(self, name: TableName) -> int:
+    def _give(self, name: TableName) -> int:
         found = self._model.oid("table", name.schema, name.name)
         self._model.save_oids()
         return found
 
 
 def _options(text: str) -> dict[str, str]:
-    """Settings as a command line of the server has them: `-c name=value`, `--name=value`."""
+    """Return settings of a server's command line: `-c name=value`, `--name=value`."""
     words = _WORD.findall(text)
     found: dict[str, str] = {}
     while words:
@@ -106,7 +106,7 @@ def set_relations(
 def take_publications(
     catalog: Catalog, given: Mapping[str, Sequence[str]], *, owner: str, position: int
 ) -> None:
-    """Publications of the pipeline file, by name. Raises PublicationInvalid."""
+    """Apply the pipeline file's publications, by name. Raises PublicationInvalid."""
     model = catalog.model
     made = {}
     for name, texts in given.items():

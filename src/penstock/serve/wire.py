@@ -1,4 +1,4 @@
-"""One client's connection as bytes: whole messages in, messages out, with a limit on both."""
+"""Client's connection as bytes: whole messages in, messages out, with a limit on both."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from penstock.codec.postgres.pgwire import FRAME_HEAD_BYTES
 from penstock.codec.postgres.pgwire_server import StartPacket, frame_at, start_packet
 from penstock.host.outlet import Outlet
 
-READ_LIMIT_BYTES = 8 << 10  # what a client may send ahead of what we have taken
-LONG_BYTES = 1 << 16  # what is sent without being kept
-WRITE_LIMIT_BYTES = 1 << 20  # what waits for a client that does not read
-LOGIN_MESSAGE_BYTES = 10_000  # of a message before a client has said its password
+READ_LIMIT_BYTES = 8 << 10  # unread bytes that a client may send
+LONG_BYTES = 1 << 16  # longer data is sent without being kept
+WRITE_LIMIT_BYTES = 1 << 20  # unsent bytes for a client that does not read
+LOGIN_MESSAGE_BYTES = 10_000  # of a message before a client has sent its password
 MESSAGE_BYTES = 1 << 20
 
 
 class Gone(Exception):
-    """The client has gone, or was sent away."""
+    """The client has disconnected, or was disconnected."""
 
 
 class Incoming(NamedTuple):
-    """A message. kind: its letter."""
+    """Message with the letter of its kind."""
 
     kind: bytes
     body: bytes
 
 
 class Wire:
-    """Reads and writes. heard_s: when the client was heard last, monotonic seconds."""
+    """Connection to a client.
+
+    Attributes:
+        heard_s: time of the client's last message, monotonic seconds.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -38,17 +42,17 @@ class Wire:
         self.heard_s = time.monotonic()
 
     async def start_packet(self) -> StartPacket:
-        """The next packet without a letter. Raises Refused, Gone."""
+        """Return the next packet without a letter. Raises Refused, Gone."""
         head = await self._read(4)
         length = int.from_bytes(head)
         if (found := start_packet(head)) is None:
-            # The length was looked at, and is one that a packet may have.
+            # The length was checked, and is allowed for a packet.
             found = start_packet(head + await self._read(length - 4))
         assert found is not None, "the packet is whole"
         return found[0]
 
     async def message(self, length_max: int = MESSAGE_BYTES) -> Incoming:
-        """The next message. Raises Refused for one that is too long, Gone."""
+        """Return the next message. Raises Refused for one that is too long, Gone."""
         head = await self._read(FRAME_HEAD_BYTES)
         frame_at(head, 0, len(head), length_max)  # refuses a length as soon as it is seen
         length = int.from_bytes(head[1:])
@@ -64,7 +68,7 @@ class Wire:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes have come that were not asked for yet."""
+        """Return whether bytes have arrived that were not read yet."""
         return bool(self.reader._buffer)  # type: ignore[attr-defined]
 
     def write(self, data: bytes | memoryview) -> None:
@@ -74,12 +78,12 @@ class Wire:
         self.writer.write(data)
 
     async def drain(self) -> None:
-        """Wait until what is kept is little, and let others work. Raises Gone."""
+        """Wait until little is kept, and let other tasks run. Raises Gone."""
         try:
             await self.writer.drain()
         except OSError as error:
             raise Gone from error
-        # Below the limit drain() does not yield, and nobody would read what the client answers.
+        # Below the limit drain() does not yield, and no task would read the client's answers.
         await asyncio.sleep(0)
         if self.writer.transport.is_closing():
             raise Gone
@@ -93,7 +97,7 @@ class Wire:
             await self.drain()
             return
         transport = self.writer.transport
-        transport.set_write_buffer_limits(high=0)  # what is kept has to go before
+        transport.set_write_buffer_limits(high=0)  # kept bytes are sent first
         try:
             await self.drain()
             await self._outlet.send(data)
@@ -109,7 +113,7 @@ class Wire:
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """End it when what is kept has been read, but do not wait long for a client."""
+        """End the connection after kept bytes were read, but do not wait long for a client."""
         if self._outlet is not None:
             self._outlet.close()
         self.writer.close()

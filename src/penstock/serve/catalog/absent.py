@@ -1,6 +1,6 @@
-"""Catalogues that are empty here by nature: a server of a log has no such things. No logic."""
+"""Catalogues that are always empty: a server of a log has no such things. No logic."""
 
-# What a server of the log has none of, whatever happens.
+# Tables that are always empty on a server of the log.
 EMPTY = frozenset(
     [
         "pg_attrdef",

@@ -1,6 +1,6 @@
-"""What the catalogue is asked with and answers with: the types its caller sees. No logic.
+"""Arguments and answers of the catalogue: the types that its caller sees. No logic.
 
-`Catalog.answer(sql, session)` for the simple protocol, `Catalog.prepare(sql, oids)` and
+`Catalog.answer(sql, session)` is for the simple protocol, `Catalog.prepare(sql, oids)` and
 `Prepared.run(parameters, session)` for the extended one. Both raise `Refused` with a SQLSTATE.
 """
 
@@ -18,7 +18,12 @@ Cells = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerColumn:
-    """One column, as RowDescription says it. table_oid, number: where it comes from, else 0."""
+    """One column of RowDescription.
+
+    Attributes:
+        table_oid: its table, or 0.
+        number: its number in the table, or 0.
+    """
 
     name: str
     type_oid: int
@@ -30,7 +35,11 @@ class AnswerColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A NoticeResponse that goes before the answer's end. severity: WARNING, NOTICE."""
+    """NoticeResponse before the answer's end.
+
+    Attributes:
+        severity: WARNING or NOTICE.
+    """
 
     severity: str
     sqlstate: str
@@ -39,12 +48,14 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer to one statement.
+    """Answer to one statement.
 
-    columns: None where there is no result (no RowDescription, no rows). rows: texts as the server
-    prints them, None for NULL. tag: of CommandComplete; empty: EmptyQueryResponse. reports: what a
-    ParameterStatus tells the client: settings that have changed. forgets: a prepared statement that
-    is no more, `*` for all.
+    Attributes:
+        tag: of CommandComplete; empty: EmptyQueryResponse.
+        columns: None if there is no result (no RowDescription, no rows).
+        rows: texts as the server prints them, None for NULL.
+        reports: changed settings, for ParameterStatus.
+        forgets: a deallocated prepared statement, `*` for all.
     """
 
     tag: str
@@ -57,13 +68,15 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One connection, as the catalogue sees it. Changed by what is answered.
+    """One connection as the catalogue sees it. Answers change it.
 
-    transaction: `I`, `T` or `E`, for ReadyForQuery; the caller sets `E` when a statement inside a
-    transaction is refused by itself, the catalogue when it refuses. settings: those that the client
-    has set, by name in small letters. snapshot: given to SET TRANSACTION SNAPSHOT; read_time: to
-    yb_read_time; both None outside of a transaction. carried_out: outcomes of what functions of
-    the statement have asked of the server. The rest is the catalogue's own.
+    Attributes:
+        transaction: `I`, `T` or `E`, for ReadyForQuery; the catalogue sets `E` if it refuses a
+            statement, the caller if it refuses one itself inside a transaction.
+        snapshot: from SET TRANSACTION SNAPSHOT; None outside of a transaction.
+        read_time: from yb_read_time; None outside of a transaction.
+        carried_out: outcomes of the server's work for functions of the statement.
+        settings: set by the client, by name in lower case. The rest belongs to the catalogue.
     """
 
     user: str
@@ -123,7 +136,7 @@ class SenderRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionRow:
-    """One row of pg_stat_activity: who is connected."""
+    """One row of pg_stat_activity: a connection."""
 
     pid: int
     usename: str
@@ -137,42 +150,42 @@ class ConnectionRow:
 
 
 class AsksServer(Refused):
-    """A function needs something done that the catalogue's thread cannot do.
+    """A function needs work that the catalogue's thread cannot do.
 
     Attributes:
-        key: The function's name and its arguments. The query is asked again once
+        key: the function's name and its arguments. The query is run again once
             `Session.carried_out` has the outcome under it.
     """
 
     def __init__(self, *key: Any) -> None:
-        """key: see above."""
+        """Set the function and its arguments, as `key`."""
         super().__init__("0A000", f"{key[0]} is not available here")
         self.key = key
 
 
 class ServerState(Protocol):
-    """What changes while the server runs, asked again for each query that needs it."""
+    """State that changes while the server runs, read again for each query that needs it."""
 
     def slots(self) -> Sequence[SlotRow]:
-        """All slots."""
+        """Return all slots."""
         ...
 
     def senders(self) -> Sequence[SenderRow]:
-        """All clients that stream."""
+        """Return all clients that stream."""
         ...
 
     def connections(self) -> Sequence[ConnectionRow]:
-        """All connections."""
+        """Return all connections."""
         ...
 
     def position(self) -> int:
-        """The end of what is durable, as an LSN."""
+        """Return the durable end, as an LSN."""
         ...
 
     def transaction_id(self) -> int:
-        """The number of the next transaction."""
+        """Return the number of the next transaction."""
         ...
 
     def now_us(self) -> int:
-        """The time, microseconds since 1970 UTC."""
+        """Return the time, microseconds since 1970 UTC."""
         ...

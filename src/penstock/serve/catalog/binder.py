@@ -1,4 +1,4 @@
-"""Queries: SELECT, VALUES and set operations with their clauses, as SQL of SQLite."""
+"""Binding of queries: SELECT, VALUES and set operations with their clauses, as SQL of SQLite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.serve.catalog.coercions import Coercions
 from penstock.serve.catalog.expressions import Expressions
 from penstock.serve.catalog.facts import SystemRelation
 from penstock.serve.catalog.functions import Context
-from penstock.serve.catalog.grammar import name_of, only, unsupported
+from penstock.serve.catalog.grammar import make_unsupported, name_of, only
 from penstock.serve.catalog.scope import Bound, Query, Scope
 from penstock.serve.catalog.store import Store
 from penstock.serve.catalog.tables import Tables, parse_view
@@ -36,10 +36,15 @@ _YUGABYTE_SLOTS = (
 
 
 class Binder:
-    """Binds one statement. reads: the tables whose rows are asked anew. parameters: their types."""
+    """Binds one statement.
+
+    Attributes:
+        reads: the tables whose rows are read again.
+        parameters: types of the parameters.
+    """
 
     def __init__(self, context: Context, store: Store, parameters: dict[int, int]) -> None:
-        """parameters: those that the client has given, by number."""
+        """Start a statement; `parameters` are the types that the client gave, by number."""
         self.context, self.store = context, store
         self.parameters = parameters
         self.seen_parameters: set[int] = set()
@@ -50,18 +55,18 @@ class Binder:
         self._common: list[dict[str, Query]] = []
 
     def fresh(self) -> str:
-        """A name for a table that no other has."""
+        """Return a new name for a table."""
         return f"t{next(self._numbers)}"
 
     def common_table(self, name: str) -> Query | None:
-        """A query of WITH."""
+        """Return a query of WITH."""
         for names in reversed(self._common):
             if name in names:
                 return names[name]
         return None
 
     def is_table(self, name: str, scope: Scope) -> bool:
-        """Whether a table of this name is in sight."""
+        """Return whether a table of this name is visible."""
         found: Scope | None = scope
         while found is not None:
             if any(item.alias == name for item in found.items):
@@ -70,13 +75,13 @@ class Binder:
         return False
 
     def extra_columns(self, relation: SystemRelation) -> Sequence[tuple[str, int, int]]:
-        """Columns that the dialect adds to a system relation."""
+        """Return the columns that the dialect adds to a system relation."""
         if self.context.dialect == "yugabyte" and relation.name == "pg_replication_slots":
             return _YUGABYTE_SLOTS
         return ()
 
     def view(self, relation: SystemRelation) -> Query:
-        """The query of a system view."""
+        """Return the query of a system view."""
         text = self.context.facts.views[relation.schema, relation.name]
         outer, self._common = self._common, []
         try:
@@ -86,7 +91,7 @@ class Binder:
         return found
 
     def inner(self, node: exp.Expr, scope: Scope) -> Query:
-        """A query inside of an expression."""
+        """Return a query inside an expression."""
         while isinstance(node, exp.Subquery | exp.Paren):
             if isinstance(node, exp.Subquery):
                 only(node, "this")
@@ -94,7 +99,7 @@ class Binder:
         return self.query(node, Scope(parent=scope))
 
     def query(self, node: exp.Expr, scope: Scope) -> Query:
-        """Any query. scope: empty, with the queries around it as parents."""
+        """Return any query; `scope` is empty, with the enclosing queries as parents."""
         names: dict[str, Query] = {}
         self._common.append(names)
         try:
@@ -108,7 +113,7 @@ class Binder:
             if isinstance(node, exp.Subquery):
                 only(node, "this")
                 return self.query(node.this, scope)
-            raise unsupported(type(node).__name__)
+            raise make_unsupported(type(node).__name__)
         finally:
             self._common.pop()
 
@@ -126,7 +131,7 @@ class Binder:
                 for table in common.this.find_all(exp.Table)
                 if isinstance(table.this, exp.Identifier)
             ):
-                raise unsupported("WITH RECURSIVE")
+                raise make_unsupported("WITH RECURSIVE")
             query = self.query(common.this, Scope(parent=scope.parent))
             given = [name_of(column) for column in alias.args.get("columns") or []]
             columns = tuple(
@@ -178,22 +183,22 @@ class Binder:
         return Query(sql=sql, columns=tuple(targets), single=single, form=form)
 
     def _body(self, scope: Scope, source: str, tail: str, cells: str, *, aggregated: bool) -> str:
-        """What follows SELECT, with the functions in the list that return sets."""
+        """Return the text after SELECT, with the functions in the list that return sets."""
         calls = scope.set_calls
         if not calls:
             return f"{cells}{f' FROM {source}' if source else ''}{tail}"
         if len(calls) > 1:
-            raise unsupported("several functions that return sets in one list")
+            raise make_unsupported("several functions that return sets in one list")
         if not scope.has_aggregate and not aggregated:
             each = f"json_each({calls[0]}) AS set0"
             return f"{cells} FROM {f'{source}, {each}' if source else each}{tail}"
         if any(sql in cells for _, sql in scope.bare if sql):
-            raise unsupported("columns beside a function that returns sets of aggregates")
+            raise make_unsupported("columns beside a function that returns sets of aggregates")
         inner = f"SELECT {calls[0]} AS v{f' FROM {source}' if source else ''}{tail}"
         return f"{cells} FROM ({inner}) AS whole, json_each(whole.v) AS set0"
 
     def _groups(self, node: exp.Select, scope: Scope) -> list[tuple[exp.Expr, str]]:
-        """What rows are grouped by: as it is written, and in SQLite's SQL."""
+        """Return the expressions of GROUP BY: as written, and in SQLite's SQL."""
         clause = node.args.get("group")
         if clause is None:
             return []
@@ -216,7 +221,7 @@ class Binder:
 
     @staticmethod
     def _named_target(node: exp.Select, one: exp.Expr) -> exp.Expr | None:
-        """What a number or a name in GROUP BY stands for in the select list."""
+        """Return the select-list entry for a number or name in GROUP BY."""
         targets = node.expressions
         if isinstance(one, exp.Literal) and not one.is_string:
             number = _position(one, "GROUP BY", len(targets))
@@ -255,7 +260,7 @@ class Binder:
         if isinstance(target, exp.Dot) and isinstance(target.expression, exp.Star):
             row = self.expressions.bind(target.this, scope)
             if not row.fields:
-                raise unsupported("all fields of what is no row of a function")
+                raise make_unsupported("all fields of a value that is not a row of a function")
             return [self.expressions.field(row, name) for name, _ in row.fields]
         if isinstance(target, exp.Alias):
             only(target, "this", "alias")
@@ -283,7 +288,7 @@ class Binder:
         return "DISTINCT "
 
     def _first_of(self, node: exp.Select, targets: Sequence[Bound], scope: Scope) -> list[str]:
-        """The expressions of DISTINCT ON."""
+        """Return the expressions of DISTINCT ON."""
         clause = node.args.get("distinct")
         if clause is None or not clause.args.get("on"):
             return []
@@ -302,9 +307,9 @@ class Binder:
         parts: tuple[str, str, str],
         first_of: list[str],
     ) -> str:
-        """DISTINCT ON: of rows that are alike the first in the order, which names them first."""
+        """Return DISTINCT ON: of equal rows the first one in the order, which begins with them."""
         if scope.set_calls or scope.has_aggregate or node.args.get("group"):
-            raise unsupported("DISTINCT ON with aggregates or functions that return sets")
+            raise make_unsupported("DISTINCT ON with aggregates or functions that return sets")
         source, tail, cells = parts
         keys = self._order_keys(node, targets, scope, only_targets=False)
         named = [
@@ -337,7 +342,7 @@ class Binder:
     def _order_keys(
         self, node: exp.Expr, targets: Sequence[Bound], scope: Scope | None, *, only_targets: bool
     ) -> list[tuple[str, str]]:
-        """The keys of ORDER BY, each an expression or a place in the list, and their directions."""
+        """Return the keys of ORDER BY, each an expression or a place, with their directions."""
         clause = node.args.get("order")
         if clause is None:
             return []
@@ -365,10 +370,10 @@ class Binder:
                 _check_sortable(targets[places[0] - 1])
                 return str(places[0])
         if scope is None:
-            raise unsupported("ORDER BY an expression behind UNION")
+            raise make_unsupported("ORDER BY an expression behind UNION")
         bound = self.expressions.bind(node, scope)
         if self.context.types.element_of(bound.type):
-            raise unsupported("ORDER BY an array")
+            raise make_unsupported("ORDER BY an array")
         _check_sortable(bound)
         for place, target in enumerate(targets, 1):
             if target.sql == bound.sql:
@@ -408,21 +413,21 @@ class Binder:
         ]
         if len(sides[0].columns) != len(sides[1].columns):
             raise Refused("42601", "each UNION query must have the same number of columns")
-        columns, selects = self._unified(sides)
+        columns, selects = self._unify(sides)
         word = _SET_OPERATIONS.get(type(node))
         if word is None:
-            raise unsupported(type(node).__name__)
+            raise make_unsupported(type(node).__name__)
         if not node.args.get("distinct"):
             if word != "UNION":
-                raise unsupported(f"{word} ALL")
+                raise make_unsupported(f"{word} ALL")
             word = "UNION ALL"
         order = self._order(node, columns, None, only_targets=True)
         end = f"{order}{self._limit(node, scope)}"
         sql = f"{selects[0]} {word} {selects[1]}{end}"
         return Query(sql=sql, columns=columns, form="ordered" if end else "compound")
 
-    def _unified(self, sides: Sequence[Query]) -> tuple[tuple[Bound, ...], list[str]]:
-        """Columns of one type for all sides, and the sides that give them."""
+    def _unify(self, sides: Sequence[Query]) -> tuple[tuple[Bound, ...], list[str]]:
+        """Return columns of one type for all sides, and the sides converted to it."""
         oids = [
             self.context.types.common([column.type for column in pair], "UNION")
             for pair in zip(*(side.columns for side in sides), strict=True)
@@ -448,7 +453,7 @@ class Binder:
         return columns, selects
 
     def values(self, node: exp.Values, scope: Scope) -> Query:
-        """VALUES, whose columns are column1, column2, ..."""
+        """Return VALUES, whose columns are column1, column2, ..."""
         only(node, "expressions", "alias", "order", "limit", "offset", "with_")
         rows = [
             [self.expressions.bind(cell, Scope(parent=scope)) for cell in _cells(row)]
@@ -478,15 +483,16 @@ class Binder:
 
 
 def _no_place(sql: str) -> str:
-    """An expression in GROUP BY or ORDER BY that SQLite cannot take for a place in the list.
+    """Return an expression for GROUP BY or ORDER BY that SQLite cannot take for a place in the
+    list.
 
-    It takes numbers so, and makes numbers of conditions that are always false.
+    SQLite takes numbers for places, and turns conditions that are always false into numbers.
     """
     return sql if _PLAIN.fullmatch(sql) else f"coalesce({sql}, NULL)"
 
 
 def _position(node: exp.Literal, clause: str, count: int) -> int:
-    """Return the place in a list of `count` that a number means. Raises Refused: 42601, 42P10."""
+    """Return the place in a list of `count` that a number names. Raises Refused: 42601, 42P10."""
     text = str(node.this)
     if not text.isdecimal():
         raise Refused("42601", f"non-integer constant in {clause}")
@@ -497,14 +503,14 @@ def _position(node: exp.Literal, clause: str, count: int) -> int:
 
 
 def _check_sortable(bound: Bound) -> None:
-    if bound.type == INTERVAL:  # whose texts do not sort as they do
-        raise unsupported("ORDER BY an interval")
+    if bound.type == INTERVAL:  # its texts sort in another order
+        raise make_unsupported("ORDER BY an interval")
 
 
 def _cells(row: exp.Expr) -> Sequence[exp.Expr]:
     return row.expressions if isinstance(row, exp.Tuple) else [row]
 
 
-def finished(columns: Sequence[Bound]) -> list[Bound]:
-    """The columns of an answer: what is of no type yet is text."""
+def finish_columns(columns: Sequence[Bound]) -> list[Bound]:
+    """Return the columns of an answer: columns without a type become text."""
     return [replace(column, type=TEXT) if column.type == UNKNOWN else column for column in columns]

@@ -1,4 +1,4 @@
-"""Calls: functions, aggregates, windows, and what the grammar writes like them."""
+"""Binding of calls: functions, aggregates, windows, and syntax that looks like them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.serve.catalog import (
     functions_time,
 )
 from penstock.serve.catalog.functions import Chosen, choose
-from penstock.serve.catalog.grammar import name_of, only, unsupported
+from penstock.serve.catalog.grammar import make_unsupported, name_of, only
 from penstock.serve.catalog.scope import Bound, Scope, literal
 from penstock.serve.catalog.types import (
     ANYELEMENT,
@@ -37,7 +37,7 @@ from penstock.serve.catalog.types import (
 if TYPE_CHECKING:
     from penstock.serve.catalog.expressions import Expressions
 
-# Importing them declares their functions.
+# The import declares their functions.
 DECLARED = (functions_catalog, functions_session, functions_text, functions_time)
 
 _SUMS = {INT2: INT8, INT4: INT8, INT8: NUMERIC}
@@ -51,7 +51,7 @@ class Calls:
     """Binds the calls of one query."""
 
     def __init__(self, expressions: Expressions) -> None:
-        """expressions: what binds the arguments."""
+        """Set the binder of the arguments."""
         self._all = expressions
         self._special = {
             "coalesce": self._coalesce,
@@ -67,7 +67,7 @@ class Calls:
         }
 
     def call(self, node: exp.Anonymous, scope: Scope, schema: str | None = None) -> Bound:
-        """A call as it is written. Raises Refused: 42883, 42803, 0A000."""
+        """Return a call as it is written. Raises Refused: 42883, 42803, 0A000."""
         only(node, "this", "expressions")
         name = str(node.this)
         name = name.lower() if not node.args.get("quoted") else name
@@ -88,9 +88,9 @@ class Calls:
             self._all.bind(argument.this if isinstance(argument, exp.Variadic) else argument, scope)
             for argument in arguments
         ]
-        return self.named(name, bound, scope, schema=schema, variadic=variadic)
+        return self.call_function(name, bound, scope, schema=schema, variadic=variadic)
 
-    def named(
+    def call_function(
         self,
         name: str,
         arguments: Sequence[Bound],
@@ -99,7 +99,7 @@ class Calls:
         schema: str | None = None,
         variadic: bool = False,
     ) -> Bound:
-        """A call of a function of the registry."""
+        """Return a call of a function of the registry."""
         chosen, sql = self.choose(name, arguments, schema=schema, variadic=variadic)
         if not chosen.function.returns_set:
             return Bound(sql=sql, type=chosen.result, name=name, strength=2)
@@ -126,7 +126,7 @@ class Calls:
         schema: str | None = None,
         variadic: bool = False,
     ) -> tuple[Chosen, str]:
-        """The function that is meant, and the call in SQLite's SQL."""
+        """Return the function of a call, and the call in SQLite's SQL."""
         coercions, binder = self._all.coercions, self._all.binder
         chosen = choose(
             coercions.types,
@@ -146,17 +146,17 @@ class Calls:
         return chosen, f"{chosen.function.key}({', '.join(values)})"
 
     def fields(self, chosen: Chosen, arguments: Sequence[Bound]) -> tuple[tuple[str, int], ...]:
-        """The fields of the rows that a function returns."""
+        """Return the fields of the rows that a function returns."""
         types = self._all.types
         found = []
         for name, kind in chosen.function.columns:
-            oid = types.named(kind)
+            oid = types.find_oid(kind)
             if oid == ANYELEMENT:
                 oid = types.element_of(self._all.coercions.base(arguments[0]))
             found.append((name, oid))
         return tuple(found)
 
-    # -- what is not a function of the registry -----------------------------------------------
+    # -- functions outside the registry -------------------------------------------------------
 
     def _common(self, bound: Sequence[Bound], what: str) -> tuple[int, list[str]]:
         coercions = self._all.coercions
@@ -203,17 +203,17 @@ class Calls:
         return Bound(sql=f"pg_{name}({bound[0].sql}, {bound[1].sql}, {first})", type=INT4)
 
     def _subscripts(self, _: str, _bound: Sequence[Bound]) -> Bound:
-        raise unsupported("generate_subscripts outside of FROM")
+        raise make_unsupported("generate_subscripts outside of FROM")
 
     def _refuse(self, name: str, _bound: Sequence[Bound]) -> Bound:
-        raise unsupported(name.upper())
+        raise make_unsupported(name.upper())
 
     def _true_type(self, name: str, arguments: Sequence[exp.Expr], scope: Scope) -> Bound:
-        """The two functions of information_schema that take whole rows of two catalogues."""
+        """Return one of the two functions of information_schema that take whole rows."""
         tables = []
         for argument in arguments:
             if not isinstance(argument, exp.Column) or not isinstance(argument.this, exp.Star):
-                raise unsupported(f"{name} of other than rows")
+                raise make_unsupported(f"{name} of other than rows")
             tables.append(name_of(argument.args["table"]))
         attribute, kind = tables
         typtype = scope.column("typtype", kind).sql
@@ -229,31 +229,33 @@ class Calls:
         return Bound(sql=sql, type=oid, name=name, strength=2)
 
     def position(self, node: exp.StrPosition, scope: Scope) -> Bound:
-        """`position(a in b)`."""
+        """Return `position(a in b)`."""
         only(node, "this", "substr")
         parts = [self._all.bind(part, scope) for part in (node.this, node.args["substr"])]
-        return self.named("position", parts, scope)
+        return self.call_function("position", parts, scope)
 
     def substring(self, node: exp.Substring, scope: Scope) -> Bound:
-        """`substring(a from b for c)` and `substring(a, b, c)`."""
+        """Return `substring(a from b for c)` and `substring(a, b, c)`."""
         only(node, "this", "start", "length")
         parts = [node.args[name] for name in ("this", "start", "length") if node.args.get(name)]
-        return self.named("substring", [self._all.bind(part, scope) for part in parts], scope)
+        return self.call_function(
+            "substring", [self._all.bind(part, scope) for part in parts], scope
+        )
 
     def extract(self, node: exp.Extract, scope: Scope) -> Bound:
         """Bind `extract(field from time)`."""
         only(node, "this", "expression")
         parts = (literal(str(node.this.this)), self._all.bind(node.expression, scope))
-        return self.named("extract", parts, scope)
+        return self.call_function("extract", parts, scope)
 
     def trim(self, node: exp.Trim, scope: Scope) -> Bound:
-        """`trim(both a from b)`."""
+        """Return `trim(both a from b)`."""
         parts = only(node, "this", "position", "expression")
         name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(
             str(parts.get("position", "BOTH")).upper(), "btrim"
         )
         bound = [self._all.bind(node.args[p], scope) for p in ("this", "expression") if p in parts]
-        return self.named(name, bound, scope)
+        return self.call_function(name, bound, scope)
 
     # -- aggregates and windows ---------------------------------------------------------------
 
@@ -266,12 +268,12 @@ class Calls:
         scope.inside_aggregate += 1
         may_return_sets, scope.may_return_sets = scope.may_return_sets, False
         try:
-            return self._aggregated(name, arguments, scope, condition)
+            return self._bind_aggregate(name, arguments, scope, condition)
         finally:
             scope.inside_aggregate -= 1
             scope.may_return_sets = may_return_sets
 
-    def _aggregated(
+    def _bind_aggregate(
         self, name: str, arguments: Sequence[exp.Expr], scope: Scope, condition: str
     ) -> Bound:
         if name == "count" and len(arguments) == 1 and isinstance(arguments[0], exp.Star):
@@ -296,7 +298,7 @@ class Calls:
             result = TEXT if name == "string_agg" else types.array_of(base)
             return Bound(sql=sql, type=result, name=name, strength=2)
         if order:
-            raise unsupported(f"ORDER BY in {name}")
+            raise make_unsupported(f"ORDER BY in {name}")
         call, result = self._plain_aggregate(name, base)
         if name in ("bool_or", "bool_and", "every"):
             value = coercions.condition(value, name)
@@ -311,10 +313,10 @@ class Calls:
             return ("max" if name == "bool_or" else "min"), BOOL
         if name == "sum":
             if base not in _SUMS:
-                raise unsupported(f"sum of {self._all.types.name(base)}")
+                raise make_unsupported(f"sum of {self._all.types.name(base)}")
             return "sum", _SUMS[base]
         if base not in (*INTEGERS, *TEXTS, OID, NUMERIC, 3220, 1184, 1082):
-            raise unsupported(f"{name} of {self._all.types.name(base)}")
+            raise make_unsupported(f"{name} of {self._all.types.name(base)}")
         return name, TEXT if base in (NAME, 18, 1043) else base
 
     def _sort_key(self, node: exp.Expr, scope: Scope) -> str:
@@ -322,12 +324,12 @@ class Calls:
         flags = 2 * bool(node.args.get("desc")) + bool(node.args.get("nulls_first"))
         return f", {flags}, {self._all.bind(node.this, scope).sql}"
 
-    def filtered(self, node: exp.Filter, scope: Scope) -> Bound:
-        """An aggregate with FILTER."""
+    def bind_filter(self, node: exp.Filter, scope: Scope) -> Bound:
+        """Return an aggregate with FILTER."""
         only(node, "this", "expression")
         inner = node.this
         if not isinstance(inner, exp.Anonymous) or str(inner.this).lower() not in AGGREGATES:
-            raise unsupported("FILTER of what is no aggregate")
+            raise make_unsupported("FILTER of a value that is not an aggregate")
         scope.inside_aggregate += 1
         where = self._all.condition(node.expression.this, scope, "FILTER")
         scope.inside_aggregate -= 1
@@ -335,20 +337,20 @@ class Calls:
         return self._aggregate(name, inner.expressions, scope, f" FILTER (WHERE {where})")
 
     def window(self, node: exp.Window, scope: Scope) -> Bound:
-        """A window function."""
+        """Return a window function."""
         parts = only(node, "this", "partition_by", "order", "over")
         inner = node.this
         if isinstance(inner, exp.Dot) and name_of(inner.this) == "pg_catalog":
             inner = inner.expression
         if not isinstance(inner, exp.Anonymous):
-            raise unsupported("a window of this")
+            raise make_unsupported("a window of this")
         name = str(inner.this).lower()
         if name in _WINDOW_ONLY and not inner.expressions:
             call, result = f"{name}()", _WINDOW_ONLY[name]
         elif name in AGGREGATES - {"array_agg", "string_agg"}:
             call, result = self._window_aggregate(name, inner, scope)
         else:
-            raise unsupported(f"{name} as a window function")
+            raise make_unsupported(f"{name} as a window function")
         over = []
         if "partition_by" in parts:
             keys = [self._all.bind(key, scope).sql for key in parts["partition_by"]]
@@ -374,7 +376,7 @@ class Calls:
 
 
 def _parts(arguments: Sequence[exp.Expr]) -> tuple[bool, list[exp.Expr], list[Any]]:
-    """Whether an aggregate is of distinct values, its arguments, and their order."""
+    """Return whether an aggregate is of distinct values, its arguments, and their order."""
     values = list(arguments)
     order: list[Any] = []
     distinct = False
@@ -387,5 +389,5 @@ def _parts(arguments: Sequence[exp.Expr]) -> tuple[bool, list[exp.Expr], list[An
         distinct = True
         values[:1] = values[0].expressions
     if distinct and order:
-        raise unsupported("DISTINCT and ORDER BY in one aggregate")
+        raise make_unsupported("DISTINCT and ORDER BY in one aggregate")
     return distinct, values, order

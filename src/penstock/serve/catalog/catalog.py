@@ -20,7 +20,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Relation
 from penstock.serve.catalog import settings
 from penstock.serve.catalog.answers import Answer, AnswerColumn, AsksServer, ServerState, Session
-from penstock.serve.catalog.binder import Binder, finished
+from penstock.serve.catalog.binder import Binder, finish_columns
 from penstock.serve.catalog.facts import VERSIONS, facts_of
 from penstock.serve.catalog.functions import Context
 from penstock.serve.catalog.grammar import Statement, parse_query, split
@@ -39,16 +39,16 @@ from penstock.serve.saved_state import SavedState
 _log = structlog.get_logger(__name__)
 _PREPARED_MAX = 512
 _QUERIES = ("SELECT", "VALUES", "WITH", "TABLE", "(")
-_WITHOUT = {"pg_index": ("indclass",)}  # what rows of tables that begin empty will not have
+_WITHOUT = {"pg_index": ("indclass",)}  # columns that rows of initially empty tables lack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """A bound query.
+    """Bound query.
 
     Attributes:
-        fields: For each column the types of its fields if it is a record, else none.
-        parameters: Types by number.
+        fields: for each column the types of its fields if it is a record, else none.
+        parameters: types by number.
     """
 
     sql: str
@@ -59,9 +59,11 @@ class _Plan:
 
 
 class Prepared:
-    """A statement that has been parsed. columns: None where it has no rows.
+    """Statement that has been parsed.
 
-    parameters: a type for each of $1, $2, ...
+    Attributes:
+        columns: None if it has no rows.
+        parameters: a type for each of $1, $2, ...
     """
 
     def __init__(
@@ -71,12 +73,12 @@ class Prepared:
         columns: tuple[AnswerColumn, ...] | None,
         parameters: Sequence[int],
     ) -> None:
-        """statement: None for an empty query."""
+        """Set the statement; None for an empty query."""
         self._catalog, self._statement = catalog, statement
         self.columns, self.parameters = columns, tuple(parameters)
 
     def run(self, values: Sequence[str | None], session: Session) -> Answer:
-        """Its answer. values: texts of the parameters. Raises Refused."""
+        """Return the answer for these texts of the parameters. Raises Refused."""
         if self._statement is None:
             return Answer(tag="")
         if len(values) != len(self.parameters):
@@ -91,7 +93,7 @@ class Prepared:
 
 
 class Catalog:
-    """Answers statements. Raises Refused, with the SQLSTATE; the query is then in the log."""
+    """Answers statements. Raises Refused with the SQLSTATE; the query is then logged."""
 
     def __init__(
         self,
@@ -104,22 +106,29 @@ class Catalog:
         dialect: str = "postgres",
         held: Mapping[str, str] | None = None,
     ) -> None:
-        """saved: of the server, with the catalogue's part. version: that is claimed, 14 to 18.
+        """Read the saved state.
 
-        held: what the server's own settings are, by name, such as max_replication_slots.
+        Args:
+            saved: of the server, with the catalogue's part.
+            database: name of the database.
+            users: names of the users.
+            state: the server's state.
+            version: the claimed version, 14 to 18.
+            dialect: postgres or yugabyte.
+            held: the server's own settings by name, such as max_replication_slots.
         """
         if version not in VERSIONS:
             raise ValueError(f"no facts of version {version}")
         facts = facts_of(version)
         types = Types(facts)
         self.model = Model(saved, users)
-        nobody = Session(user=users[0] if users else "", database=database)
+        no_session = Session(user=users[0] if users else "", database=database)
         self._context = Context(
             facts=facts,
             types=types,
             model=self.model,
             state=state,
-            session=nobody,
+            session=no_session,
             database=database,
             dialect=dialect,
             held=held or {},
@@ -135,7 +144,7 @@ class Catalog:
 
     def _make_tables(self) -> None:
         facts, store = self._context.facts, self._store
-        fixed = self._rows.fixed()
+        fixed = self._rows.list_fixed()
         of_model = self._rows.of_model() | self._rows.publications(())
         for (schema, name), relation in facts.relations.items():
             if schema != "pg_catalog":
@@ -145,21 +154,21 @@ class Catalog:
                 if name == "pg_replication_slots":
                     columns += ["yb_stream_id", "yb_restart_commit_ht", "yb_lsn_type"]
                 store.create(name, columns, fixed.get(name, ()))
-                store.hold(name, self._held(name, columns, fixed))
+                store.hold(name, self._list_columns(name, columns, fixed))
 
     @staticmethod
-    def _held(
+    def _list_columns(
         name: str, columns: Sequence[str], fixed: Mapping[str, Sequence[Mapping[str, Any]]]
     ) -> Iterable[str]:
-        """The columns that the rows of a table have."""
+        """Return the columns that the rows of a table have."""
         if fixed.get(name):
             return [column for column in columns if column in fixed[name][0]]
         return [column for column in columns if column not in _WITHOUT.get(name, ())]
 
-    # -- what it describes --------------------------------------------------------------------
+    # -- contents -----------------------------------------------------------------------------
 
     def set_relations(self, relations: Iterable[Relation]) -> None:
-        """The tables from now on, in their newest versions. Raises DiskFull, FileFailed."""
+        """Set the tables, in their newest versions. Raises DiskFull, FileFailed."""
         self.model.set_relations(relations)
         self._fill()
 
@@ -172,7 +181,7 @@ class Catalog:
         self.model.save_oids()
 
     def _show_publications(self) -> None:
-        """Have the tables of publications show what the session sees."""
+        """Let the tables of publications show the session's view."""
         session, model = self._context.session, self.model
         shown = (tuple(model.publications.current().items()), tuple(session.pending))
         if shown == self._shown:
@@ -185,13 +194,13 @@ class Catalog:
         model.save_oids()
 
     def reports(self, session: Session) -> dict[str, str]:
-        """What ParameterStatus tells a new client."""
+        """Return the values of ParameterStatus for a new client."""
         self._context.session = session
         known = (name for name in settings.REPORTED if name != "in_hot_standby")
         return {name: settings.current(self._context, name) for name in known}
 
     def set_startup(self, session: Session, options: Mapping[str, str]) -> None:
-        """Settings that a client gives when it starts. Raises Refused."""
+        """Apply settings of a client's start-up packet. Raises Refused."""
         self._context.session = session
         for name, value in options.items():
             settings.set_value(self._context, name, value)
@@ -207,7 +216,7 @@ class Catalog:
         values: Sequence[str | None] = (),
         parameters: Sequence[int] = (),
     ) -> Answer:
-        """The answer to one statement. Raises Refused, after which a transaction has failed."""
+        """Return the answer to one statement. Raises Refused; the transaction has failed then."""
         text = statement if isinstance(statement, str) else statement.text
         try:
             one = _single(statement) if isinstance(statement, str) else statement
@@ -215,11 +224,11 @@ class Catalog:
                 return Answer(tag="")
             return self._answer(one, session, values, parameters)
         except Refused as refused:
-            self._refused(refused, text, session)
+            self._log_refused(refused, text, session)
             raise
 
     @staticmethod
-    def _refused(refused: Refused, text: str, session: Session) -> None:
+    def _log_refused(refused: Refused, text: str, session: Session) -> None:
         if isinstance(refused, TableRead | AsksServer):
             return  # answered elsewhere
         if session.transaction == "T":
@@ -257,7 +266,7 @@ class Catalog:
         raise no_statement(statement)
 
     def prepare(self, sql: str, session: Session, parameters: Sequence[int] = ()) -> Prepared:
-        """Parse one statement. parameters: types that the client gives, 0 for open."""
+        """Parse one statement; `parameters` are types that the client gives, 0 if open."""
         try:
             statement = _single(sql)
             if statement is None:
@@ -274,7 +283,7 @@ class Catalog:
             oids = [plan.parameters.get(number, TEXT) for number in range(1, count + 1)]
             return Prepared(self, statement, plan.columns, oids)
         except Refused as refused:
-            self._refused(refused, sql, session)
+            self._log_refused(refused, sql, session)
             raise
 
     def _query(
@@ -304,21 +313,21 @@ class Catalog:
         try:
             found = self._store.run(plan.sql, given)
         except AsksServer:
-            # Asked again after that is carried out, the query sees what it has seen now.
+            # Run again after that is carried out, the query sees the same state.
             seen |= {("rows", name): rows for name, rows in kept.items()}
             raise
 
         def reg(kind: int, oid: int) -> str:
             return print_reg(context, kind, oid)
 
-        def printed(column: AnswerColumn, fields: tuple[int, ...], cell: Any) -> str | None:
+        def print_cell(column: AnswerColumn, fields: tuple[int, ...], cell: Any) -> str | None:
             if fields and column.type_oid == RECORD and cell is not None:
                 return print_record(types, fields, cell, reg)
             return print_value(types, column.type_oid, cell, reg)
 
         kinds = list(zip(plan.columns, plan.fields, strict=True))
         rows = [
-            tuple(printed(*kind, cell) for kind, cell in zip(kinds, row, strict=True))
+            tuple(print_cell(*kind, cell) for kind, cell in zip(kinds, row, strict=True))
             for row in found
         ]
         reports, context.reports = context.reports, {}
@@ -340,7 +349,7 @@ class Catalog:
             known.setdefault(number, TEXT)
         plan = _Plan(
             sql=query.sql,
-            columns=tuple(self._column(bound) for bound in finished(query.columns)),
+            columns=tuple(self._column(bound) for bound in finish_columns(query.columns)),
             fields=tuple(tuple(oid for _, oid in bound.fields) for bound in query.columns),
             reads=frozenset(binder.reads),
             parameters=known,

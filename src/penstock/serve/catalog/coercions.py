@@ -1,4 +1,4 @@
-"""How a bound expression becomes one of another type: literals now, all else in SQLite."""
+"""Coercion of a bound expression to another type: literals now, all else in SQLite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.serve.catalog.grammar import unsupported
+from penstock.serve.catalog.grammar import make_unsupported
 from penstock.serve.catalog.scope import Bound, text
 from penstock.serve.catalog.types import (
     BOOL,
@@ -39,18 +39,24 @@ _WHOLE = frozenset((*INTEGERS, *OIDS, XID, XID8))
 
 
 class Coercions:
-    """Coercions of one query. parameters: what is known of the types of $1, $2, ..."""
+    """Coercions of one query.
+
+    Attributes:
+        parameters: known types of $1, $2, ...
+    """
 
     def __init__(self, types: Types, parameters: dict[int, int]) -> None:
-        """parameters: by number; types that are found out are added."""
+        """Set the known types by number; types that are found out are added."""
         self.types, self.parameters = types, parameters
 
     def base(self, bound: Bound) -> int:
-        """The type below domains."""
+        """Return the type below domains."""
         return self.types.base_of(bound.type)[0]
 
     def to(self, bound: Bound, oid: int, typmod: int = -1, *, explicit: bool = False) -> Bound:
-        """The expression as a value of a type. Raises Refused: 42846, 42804, 22P02, 0A000."""
+        """Return the expression as a value of a type. Raises Refused: 42846, 42804,
+        22P02, 0A000.
+        """
         target, below = self.types.base_of(oid, typmod)
         if typmod == -1:
             typmod = below
@@ -86,7 +92,9 @@ class Coercions:
                     "42804" if not explicit else "42846",
                     f"cannot cast type {self.types.name(source)} to {self.types.name(target)}",
                 )
-            raise unsupported(f"a cast from {self.types.name(source)} to {self.types.name(target)}")
+            raise make_unsupported(
+                f"a cast from {self.types.name(source)} to {self.types.name(target)}"
+            )
         return replace(bound, sql=sql, fields=())
 
     def _conversion(self, sql: str, source: int, target: int) -> str | None:
@@ -135,7 +143,7 @@ class Coercions:
     # -- operators ----------------------------------------------------------------------------
 
     def same(self, left: Bound, right: Bound, operator: str) -> tuple[Bound, Bound]:
-        """Both sides of a comparison as values that SQLite compares. Raises Refused: 42883."""
+        """Return both sides as values that SQLite compares. Raises Refused: 42883."""
         one, other = self.base(left), self.base(right)
         if one == UNKNOWN and other == UNKNOWN:
             return self.to(left, TEXT), self.to(right, TEXT)
@@ -148,9 +156,9 @@ class Coercions:
         return left, right
 
     def comparable(self, one: int, other: int) -> bool:
-        """Whether values of two types are compared as they are."""
-        if INTERVAL in (one, other):  # whose texts do not sort as they do
-            raise unsupported("a comparison of intervals")
+        """Return whether values of two types are compared as they are."""
+        if INTERVAL in (one, other):  # its texts sort in another order
+            raise make_unsupported("a comparison of intervals")
         if one == other:
             return True
         groups: Sequence[frozenset[int]] = (
@@ -166,7 +174,7 @@ class Coercions:
         return bool(inner) and inner == outer
 
     def no_operator(self, operator: str, one: int, other: int) -> Refused:
-        """The refusal of an operator for two types."""
+        """Return the refusal of an operator for two types."""
         return Refused(
             "42883",
             f"operator does not exist: {self.types.name(one)} {operator} {self.types.name(other)}",
@@ -175,7 +183,7 @@ class Coercions:
         )
 
     def condition(self, bound: Bound, where: str) -> Bound:
-        """A boolean. Raises Refused: 42804."""
+        """Return a boolean. Raises Refused: 42804."""
         if self.base(bound) not in (BOOL, UNKNOWN):
             raise Refused(
                 "42804",
@@ -185,7 +193,7 @@ class Coercions:
         return self.to(bound, BOOL)
 
     def arithmetic(self, operator: str, left: Bound, right: Bound) -> Bound:
-        """`+ - * / %` and `& |` of numbers and positions. Raises Refused: 42883, 0A000."""
+        """Return `+ - * / %` and `& |` of numbers and positions. Raises Refused: 42883, 0A000."""
         one, other = self.base(left), self.base(right)
         if one == PG_LSN and other in (PG_LSN, UNKNOWN) and operator == "-":
             right = self.to(right, PG_LSN)
@@ -201,11 +209,11 @@ class Coercions:
                 call = f"pg_time_difference({left.sql}, {right.sql})"
                 return Bound(sql=call, type=INTERVAL)
             if one in TIMES or other in TIMES:
-                raise unsupported("arithmetic of times")
+                raise make_unsupported("arithmetic of times")
             raise self.no_operator(operator, one, other)
         result = max(one, other, key=NUMBERS.index)
         if result not in INTEGERS and operator in ("&", "|", "%"):
-            raise unsupported(f"{operator} of numbers that are not whole")
+            raise make_unsupported(f"{operator} of numbers that are not whole")
         call = f"pg_calculate({text(operator)}, {result}, {left.sql}, {right.sql})"
         return Bound(sql=call, type=result)
 

@@ -1,6 +1,6 @@
-"""Expressions: sqlglot's nodes become SQL of SQLite, with the types that the server gives them.
+"""Expressions: sqlglot's nodes become SQL of SQLite, with the server's types.
 
-A kind of node that has no method here is refused; so is a part of a node that its method does not
+A kind of node without a method here is refused; so is a part of a node that its method does not
 know.
 """
 
@@ -17,7 +17,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.calls import Calls
 from penstock.serve.catalog.coercions import Coercions
-from penstock.serve.catalog.grammar import name_of, only, type_name, unsupported
+from penstock.serve.catalog.grammar import make_unsupported, name_of, only, type_name
 from penstock.serve.catalog.scope import Bound, Query, Scope, literal, text, whole
 from penstock.serve.catalog.types import (
     BOOL,
@@ -75,7 +75,7 @@ class Expressions:
     """Binds the expressions of one query."""
 
     def __init__(self, binder: Binder, coercions: Coercions) -> None:
-        """binder: for the queries inside of expressions."""
+        """Set the binder of queries inside expressions."""
         self.binder, self.coercions = binder, coercions
         self.types = coercions.types
         self.calls = Calls(self)
@@ -110,7 +110,7 @@ class Expressions:
             exp.Operator: self._operator,
             exp.Escape: self._escape,
             exp.Anonymous: self.calls.call,
-            exp.Filter: self.calls.filtered,
+            exp.Filter: self.calls.bind_filter,
             exp.Window: self.calls.window,
             exp.StrPosition: self.calls.position,
             exp.Substring: self.calls.substring,
@@ -123,14 +123,14 @@ class Expressions:
         }
 
     def bind(self, node: exp.Expr, scope: Scope) -> Bound:
-        """An expression where the tables of a scope are in sight. Raises Refused."""
+        """Return an expression that may use the tables of a scope. Raises Refused."""
         method = self._methods.get(type(node))
         if method is None:
-            raise unsupported(type(node).__name__)
+            raise make_unsupported(type(node).__name__)
         return method(node, scope)
 
     def condition(self, node: exp.Expr, scope: Scope, where: str) -> str:
-        """A condition in SQLite's SQL."""
+        """Return a condition in SQLite's SQL."""
         return self.coercions.condition(self.bind(node, scope), where).sql
 
     # -- values -------------------------------------------------------------------------------
@@ -138,18 +138,18 @@ class Expressions:
     def _column(self, node: exp.Column, scope: Scope) -> Bound:
         parts = only(node, "this", "table", "db", "catalog")
         if isinstance(node.this, exp.Star):
-            raise unsupported("a whole row as a value")
+            raise make_unsupported("a whole row as a value")
         name = name_of(node.this)
         table = name_of(parts["table"]) if "table" in parts else None
-        if "catalog" in parts:  # of schema.table.column the table's name is enough
-            raise unsupported("a column's name with a database")
+        if "catalog" in parts:  # of schema.table.column only the table's name is used
+            raise make_unsupported("a column's name with a database")
         if table is None and name == "user" and not node.this.args.get("quoted"):
-            return self.calls.named("user", (), scope)
+            return self.calls.call_function("user", (), scope)
         try:
             return scope.column(name, table)
         except Refused as refused:
             if table is None and self.binder.is_table(name, scope):
-                raise unsupported("a whole row as a value") from None
+                raise make_unsupported("a whole row as a value") from None
             raise refused
 
     @staticmethod
@@ -161,14 +161,14 @@ class Expressions:
             return Bound(sql=repr(float(word)), type=NUMERIC)
         number = parse_whole(word)
         if number is None:
-            raise unsupported("a number of more than 63 bits")
+            raise make_unsupported("a number of more than 63 bits")
         return Bound(sql=str(number), type=INT4 if number < 2**31 else INT8)
 
     def _adjacent(self, node: exp.Concat, _: Scope) -> Bound:
         only(node, "expressions", "coalesce")
         parts = node.expressions
         if not all(isinstance(part, exp.Literal) and part.is_string for part in parts):
-            raise unsupported("Concat")
+            raise make_unsupported("Concat")
         return literal("".join(str(part.this) for part in parts))
 
     @staticmethod
@@ -193,12 +193,12 @@ class Expressions:
 
     def _word(self, node: exp.Expr, scope: Scope) -> Bound:
         only(node)
-        return self.calls.named(_WORDS[type(node)], (), scope)
+        return self.calls.call_function(_WORDS[type(node)], (), scope)
 
     def _cast(self, node: exp.Cast, scope: Scope) -> Bound:
         only(node, "this", "to", "_type")
         schema, name, modifiers = type_name(node.args["to"])
-        oid = self.types.named(name, schema)
+        oid = self.types.find_oid(name, schema)
         typmod = self._typmod(oid, name, modifiers)
         inner = whole(self.bind(node.this, scope))
         made = self.coercions.to(inner, oid, typmod, explicit=True)
@@ -215,13 +215,13 @@ class Expressions:
         if oid == NUMERIC:
             scale = modifiers[1] if len(modifiers) > 1 else 0
             return (modifiers[0] << 16 | scale) + 4
-        raise unsupported(f"a modifier of {name}")
+        raise make_unsupported(f"a modifier of {name}")
 
     def _negative(self, node: exp.Neg, scope: Scope) -> Bound:
         inner = self.bind(node.this, scope)
         base = self.coercions.base(inner)
         if base not in (INT2, INT4, INT8, NUMERIC, 701):
-            raise unsupported("a minus before what is no number")
+            raise make_unsupported("a minus before a value that is not a number")
         return Bound(sql=f"(-{inner.sql})", type=inner.type)
 
     # -- conditions ---------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Expressions:
     def _logic(self, node: exp.Expr, scope: Scope) -> Bound:
         word = "AND" if isinstance(node, exp.And) else "OR"
         only(node, "this", "expression")
-        # Long chains are deep to the left: walked in a loop, not in recursion.
+        # Long chains are nested on the left: walk them in a loop, not by recursion.
         parts: list[exp.Expr] = []
         left: exp.Expr = node
         while type(left) is type(node):
@@ -249,7 +249,7 @@ class Expressions:
             inner = self.bind(node.this, scope)
             return Bound(sql=f"({inner.sql} {word} NULL)", type=BOOL)
         if not isinstance(node.expression, exp.Boolean):
-            raise unsupported("IS with this")
+            raise make_unsupported("IS with this")
         inner_sql = self.condition(node.this, scope, f"IS {node.expression.sql()}")
         wanted = int(bool(node.expression.this))
         return Bound(sql=f"({inner_sql} {word} {wanted})", type=BOOL)
@@ -272,7 +272,7 @@ class Expressions:
         return Bound(sql=f"({' AND '.join(parts)})", type=BOOL)
 
     def compare(self, operator: str, left: Bound, right: Bound) -> Bound:
-        """A comparison of two values."""
+        """Return a comparison of two values."""
         left, right = self.coercions.same(left, right, operator)
         return Bound(sql=f"({left.sql} {operator} {right.sql})", type=BOOL)
 
@@ -290,19 +290,19 @@ class Expressions:
 
     def _rows(self, operator: str, one: exp.Tuple, other: exp.Tuple, scope: Scope) -> Bound:
         if operator != "=" or len(one.expressions) != len(other.expressions):
-            raise unsupported("a comparison of rows other than = of the same length")
+            raise make_unsupported("a comparison of rows other than = of the same length")
         pairs = zip(one.expressions, other.expressions, strict=True)
         parts = [self.compare("=", self.bind(a, scope), self.bind(b, scope)).sql for a, b in pairs]
         return Bound(sql=f"({' AND '.join(parts)})", type=BOOL)
 
     @staticmethod
     def _many(node: exp.Expr) -> tuple[str, exp.Expr] | None:
-        """`any` or `all` and what is inside, where that is the right side."""
+        """Return `any` or `all` and its content if it is the right side."""
         if isinstance(node, exp.Any):
             return "any", node.this
         if isinstance(node, exp.Anonymous) and str(node.this).lower() in ("any", "some", "all"):
             if len(node.expressions) != 1:
-                raise unsupported("ANY or ALL of several values")
+                raise make_unsupported("ANY or ALL of several values")
             word = str(node.this).lower()
             return "all" if word == "all" else "any", node.expressions[0]
         return None
@@ -317,7 +317,7 @@ class Expressions:
                 return self._in_query(left, node, scope, negated=False)
             if (operator, word) == ("<>", "all"):
                 return self._in_query(left, node, scope, negated=True)
-            raise unsupported(f"{operator} {word.upper()} of a query")
+            raise make_unsupported(f"{operator} {word.upper()} of a query")
         array = self.bind(node, scope)
         if self.coercions.base(array) == UNKNOWN:
             base = TEXT if self.coercions.base(left) == UNKNOWN else self.coercions.base(left)
@@ -401,7 +401,7 @@ class Expressions:
         only(node, "this", "expression")
         inner = node.this
         if not isinstance(inner, exp.Like | exp.ILike):
-            raise unsupported("ESCAPE without LIKE")
+            raise make_unsupported("ESCAPE without LIKE")
         only(inner, "this", "expression", "negate")
         escape = self.bind(node.args["expression"], scope)
         operator = _PATTERNS[type(inner)]
@@ -422,7 +422,7 @@ class Expressions:
             return replace(made, sql=f"(NOT {made.sql})") if negated else made
         kind = {word: found for found, word in (_COMPARISONS | _ARITHMETIC).items()}.get(operator)
         if kind is None:
-            raise unsupported(f"OPERATOR({operator})")
+            raise make_unsupported(f"OPERATOR({operator})")
         return self.bind(kind(this=node.this, expression=node.args["expression"]), scope)
 
     # -- the rest -----------------------------------------------------------------------------
@@ -442,9 +442,9 @@ class Expressions:
             if name is None and arrays[0]:
                 name = "array_append"
             if name is None:
-                raise unsupported("a value before an array")
+                raise make_unsupported("a value before an array")
             return replace(
-                self.calls.named(name, (left, right), scope), name="?column?", strength=0
+                self.calls.call_function(name, (left, right), scope), name="?column?", strength=0
             )
         bases = [self.coercions.base(side) for side in (left, right)]
         if not any(base in (*TEXTS, UNKNOWN) for base in bases):
@@ -500,7 +500,7 @@ class Expressions:
         return replace(column, sql=f"({sql})", strength=2, origin=(0, 0), literal=None, parameter=0)
 
     def array_of_query(self, query: exp.Expr, scope: Scope) -> Bound:
-        """`ARRAY(SELECT ...)`."""
+        """Return `ARRAY(SELECT ...)`."""
         found: Query = self.binder.inner(query, scope)
         if len(found.columns) != 1:
             raise Refused("42601", "subquery must return only one column")
@@ -530,7 +530,9 @@ class Expressions:
         base = self.coercions.base(array)
         element = self.types.element_of(base)
         if not element or len(node.expressions) != 1 or isinstance(node.expressions[0], exp.Slice):
-            raise unsupported("a subscript of what is no array, or of several dimensions")
+            raise make_unsupported(
+                "a subscript of a value that is not an array, or of several dimensions"
+            )
         number = self.coercions.to(self.bind(node.expressions[0], scope), INT4)
         first = 0 if base in VECTORS else 1
         return Bound(
@@ -545,13 +547,13 @@ class Expressions:
         if isinstance(node.expression, exp.Anonymous) and isinstance(node.this, exp.Identifier):
             return self.calls.call(node.expression, scope, schema=name_of(node.this))
         if not isinstance(node.expression, exp.Identifier):
-            raise unsupported("a part of a row that is not named")
+            raise make_unsupported("a part of a row that is not named")
         return self.field(self.bind(node.this, scope), name_of(node.expression))
 
     def field(self, row: Bound, name: str) -> Bound:
-        """A field of a row. Raises Refused: 42703, 42809."""
+        """Return a field of a row. Raises Refused: 42703, 42809."""
         if not row.fields:
-            raise unsupported("a field of what is no row of a function")
+            raise make_unsupported("a field of a value that is not a row of a function")
         for number, (field_name, oid) in enumerate(row.fields):
             if field_name == name:
                 return Bound(
@@ -569,14 +571,14 @@ class Expressions:
             only(named, "this", "table")
             schema = named.args.get("table")
             if schema is not None and name_of(schema) != "pg_catalog":
-                raise unsupported("a collation of another schema")
+                raise make_unsupported("a collation of another schema")
             named = named.this
         if not isinstance(named, exp.Identifier) or name_of(named) not in _COLLATIONS:
-            raise unsupported(f"COLLATE {named.sql()}")
+            raise make_unsupported(f"COLLATE {named.sql()}")
         return self.bind(node.this, scope)
 
 
 def _present(node: exp.Expr | None) -> exp.Expr:
     if node is None:
-        raise unsupported("IN without a left side")
+        raise make_unsupported("IN without a left side")
     return node

@@ -1,6 +1,6 @@
-"""What each version of the server says of itself: types, system relations, views, settings.
+"""Facts about each version of the server: types, system relations, views, settings.
 
-Read from facts.tsv, which `tests/make_catalog_facts.py` writes from real servers. Pure.
+They are read from facts.tsv, which `tests/make_catalog_facts.py` writes from real servers. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SystemColumn:
-    """A column of a system relation. type_oid: of a domain where it has one."""
+    """Column of a system relation; type_oid may be a domain's."""
 
     name: str
     type_oid: int
@@ -29,7 +29,7 @@ class SystemColumn:
 
 @dataclass(frozen=True, slots=True)
 class SystemRelation:
-    """A table (`r`) or view (`v`) of pg_catalog or information_schema."""
+    """Table (`r`) or view (`v`) of pg_catalog or information_schema."""
 
     oid: int
     schema: str
@@ -42,7 +42,7 @@ class SystemRelation:
 
 @dataclass(frozen=True, slots=True)
 class PgType:
-    """One row of pg_type, the part that names and values need."""
+    """Part of a row of pg_type for names and values."""
 
     oid: int
     name: str
@@ -60,7 +60,7 @@ class PgType:
 
 @dataclass(frozen=True)
 class Facts:
-    """All facts of one major version. rows: those of the tables that are kept whole."""
+    """All facts of one major version; rows are those of the tables that are kept whole."""
 
     version: int
     server_version: str
@@ -97,13 +97,13 @@ class Facts:
 
     @property
     def version_number(self) -> int:
-        """As server_version_num: 150018."""
+        """Value of server_version_num: 150018."""
         major, _, minor = self.server_version.partition(".")
         return int(major) * 10_000 + int(minor)
 
 
 def make_type(row: Row) -> PgType:
-    """A type from a row of pg_type."""
+    """Return a type from a row of pg_type."""
     return PgType(
         oid=row["oid"],
         name=row["typname"],
@@ -135,7 +135,7 @@ def _relation(values: Sequence[Any]) -> SystemRelation:
 
 @cache
 def facts_of(version: int) -> Facts:
-    """The facts of one major version, 14 to 18."""
+    """Return the facts of one major version, 14 to 18."""
     rows: dict[str, list[tuple[Any, ...]]] = {}
     text = files(__package__).joinpath("facts.tsv").read_text(encoding="utf-8")
     for line in text.splitlines():

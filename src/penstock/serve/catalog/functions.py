@@ -1,7 +1,7 @@
-"""The functions that queries may call: how they are declared, and which one a call means.
+"""Functions that queries may call: their declaration, and the choice for a call.
 
-A declaration is as SQL writes it: `name(type, type?) -> type`, `?` for an argument that may be left
-out, `variadic` before the last one, `setof type` or `setof (name type, ...)` for rows.
+A declaration is written as in SQL: `name(type, type?) -> type`, `?` for an optional argument,
+`variadic` before the last one, `setof type` or `setof (name type, ...)` for rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from penstock.serve.catalog.types import ANYARRAY, ANYELEMENT, UNKNOWN, Types
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What a function may look at. session: of who asks, replaced for each query.
+    """View of the server for functions.
 
-    held: settings of the server, by name in small letters.
+    Attributes:
+        session: of the present query, replaced for each one.
+        held: settings of the server, by name in lower case.
     """
 
     facts: Facts
@@ -37,14 +39,16 @@ class Context:
     reports: dict[str, str] = field(default_factory=dict)
 
     def carry_out(self, function: str, *arguments: Any) -> Any:
-        """Return what the server has done for a function. Raises AsksServer until it has."""
+        """Return the outcome of the server's work for a function. Raises AsksServer until it is
+        done.
+        """
         key = (function, *arguments)
         if key not in self.session.carried_out:
             raise AsksServer(*key)
         return self.session.carried_out[key]
 
     def publications(self) -> dict[str, Publication]:
-        """Those that the session sees: with what it has changed in its transaction."""
+        """Return the session's view of publications, with changes of its transaction."""
         found = self.model.publications.current()
         for name, publication in self.session.pending:
             if isinstance(publication, Comment):
@@ -56,14 +60,14 @@ class Context:
         return found
 
     def comment(self, oid: int) -> str | None:
-        """What is said of a publication, as the session sees it."""
+        """Return the comment of a publication, in the session's view."""
         for _, what in reversed(self.session.pending):
             if isinstance(what, Comment) and what.oid == oid:
                 return what.text or None
         return self.model.comment(oid)
 
     def commit_publications(self) -> None:
-        """Make what the session has changed durable, for all. Raises DiskFull, FileFailed."""
+        """Make the session's changes durable, for all. Raises DiskFull, FileFailed."""
         pending, self.session.pending = self.session.pending, []
         if not pending:
             return
@@ -72,9 +76,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """One function. columns: of the rows that it returns; empty for a plain value.
+    """One function.
 
-    call: with the context and the arguments; of a set, all rows as lists of values.
+    Attributes:
+        columns: of the rows that it returns; empty for a plain value.
+        call: takes the context and the arguments; for a set it returns all rows as lists of
+            values.
     """
 
     name: str
@@ -92,7 +99,7 @@ class Function:
 
     @property
     def key(self) -> str:
-        """Its name in SQLite: one for each declaration."""
+        """Name in SQLite: one for each declaration."""
         return f"{self.schema}_{self.name}_{'_'.join(self.arguments)}_{self.since}".replace(
             "[]", "_array"
         )
@@ -108,7 +115,7 @@ _Call = Callable[..., Any]
 def function(
     declaration: str, *, strict: bool = True, since: int = 0, until: int = 99
 ) -> Callable[[_Call], _Call]:
-    """Declare a function. strict: NULL comes of NULL. since, until: the versions that have it."""
+    """Declare a function of some versions. If it is strict, a NULL argument gives NULL."""
     match = _DECLARATION.fullmatch(declaration)
     if match is None:
         raise ValueError(f"not a declaration: {declaration}")
@@ -145,7 +152,13 @@ def function(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A function for one call. arguments, result: types by oid; packed: the rest is one array."""
+    """Function for one call.
+
+    Attributes:
+        arguments: types by oid.
+        result: type by oid.
+        packed: the remaining arguments are one array.
+    """
 
     function: Function
     arguments: tuple[int, ...]
@@ -162,7 +175,7 @@ def choose(
     *,
     variadic: bool = False,
 ) -> Chosen:
-    """The function that a call means. Raises Refused: 42883, 42725."""
+    """Return the function for a call. Raises Refused: 42883, 42725."""
     best: list[tuple[int, Chosen]] = []
     for candidate in REGISTRY.get(name, ()):
         if not candidate.since <= version <= candidate.until or candidate.schema != (
@@ -187,7 +200,7 @@ def choose(
 def _match(
     types: Types, candidate: Function, given: Sequence[int], variadic: bool
 ) -> tuple[int, Chosen] | None:
-    wanted = [types.named(word) for word in candidate.arguments]
+    wanted = [types.find_oid(word) for word in candidate.arguments]
     packed = False
     if candidate.variadic and not variadic:
         element = types.element_of(wanted[-1]) or wanted[-1]
@@ -213,7 +226,7 @@ def _match(
 def _polymorphic(
     types: Types, candidate: Function, given: Sequence[int], wanted: list[int]
 ) -> tuple[int, list[int]]:
-    """The result's type and the arguments' where they follow from what is given."""
+    """Return the types of result and arguments, as far as they follow from the given ones."""
     element = 0
     for one, other in zip(given, wanted, strict=True):
         base = types.base_of(one)[0]
@@ -221,8 +234,8 @@ def _polymorphic(
             element = types.element_of(base)
         elif other == ANYELEMENT and base != UNKNOWN and not element:
             element = base
-    element = element or types.named("text")
-    result = types.named(candidate.result)
+    element = element or types.find_oid("text")
+    result = types.find_oid(candidate.result)
     if result == ANYELEMENT:
         result = element
     elif result == ANYARRAY:

@@ -18,7 +18,7 @@ from penstock.serve.catalog.names import (
     type_oid,
     visible,
 )
-from penstock.serve.catalog.publications import named
+from penstock.serve.catalog.publications import find_publications
 from penstock.serve.catalog.row_filter import shown_filter
 from penstock.serve.catalog.rows import column_numbers
 from penstock.serve.catalog.types import (
@@ -104,7 +104,10 @@ def _constraint_definition(context: Context, oid: int, _pretty: int = 0) -> str 
             return f"PRIMARY KEY ({names})"
     for table in context.model.tables.values():
         for column in table.columns:
-            if context.model.known("not null", table.schema, f"{table.name}.{column.name}") == oid:
+            if (
+                context.model.find_oid("not null", table.schema, f"{table.name}.{column.name}")
+                == oid
+            ):
                 return f"NOT NULL {quoted(column.name)}"
     return None
 
@@ -117,9 +120,9 @@ def _identity_index(context: Context, oid: int) -> int | None:
     return table.index_oid
 
 
-def _published(context: Context, names: list[str], *, whole: bool) -> list[list[Any]]:
+def _list_published(context: Context, names: list[str], *, whole: bool) -> list[list[Any]]:
     found = []
-    for publication in named(context.publications(), names):
+    for publication in find_publications(context.publications(), names):
         for table in context.model.tables.values():
             published = publication.table(table.schema, table.name)
             if published is None:
@@ -135,7 +138,7 @@ def _published(context: Context, names: list[str], *, whole: bool) -> list[list[
 
 @function("pg_get_publication_tables(text) -> setof (relid oid)", until=14)
 def _published_names(context: Context, name: str) -> list[list[Any]]:
-    return [[row[1]] for row in _published(context, [name], whole=False)]
+    return [[row[1]] for row in _list_published(context, [name], whole=False)]
 
 
 @function(
@@ -144,7 +147,7 @@ def _published_names(context: Context, name: str) -> list[list[Any]]:
     until=15,
 )
 def _published_one(context: Context, name: str) -> list[list[Any]]:
-    return [row[1:] for row in _published(context, [name], whole=True)]
+    return [row[1:] for row in _list_published(context, [name], whole=True)]
 
 
 @function(
@@ -153,7 +156,7 @@ def _published_one(context: Context, name: str) -> list[list[Any]]:
     since=16,
 )
 def _published_all(context: Context, names: str) -> list[list[Any]]:
-    return _published(context, json.loads(names), whole=True)
+    return _list_published(context, json.loads(names), whole=True)
 
 
 @function("pg_relation_is_publishable(regclass) -> bool")
@@ -231,7 +234,7 @@ def _extensions(_: Context) -> list[list[Any]]:
     return []
 
 
-# What exists only for things that the catalogue has no rows of.
+# Functions about things without rows in the catalogue.
 @function("pg_get_viewdef(oid, bool?) -> text")
 @function("pg_get_ruledef(oid, bool?) -> text")
 @function("pg_get_triggerdef(oid, bool?) -> text")
@@ -256,8 +259,8 @@ def _not_kept(_: Context, *_arguments: Any) -> str:
 # -- rights -----------------------------------------------------------------------------------
 
 
-def _allowed(rights: str) -> int:
-    """Whether one of them is had: everything may be read, and nothing may be written."""
+def _has_rights(rights: str) -> int:
+    """Return whether at least one right is granted: reading is, writing is not."""
     words = (word.strip().lower() for word in rights.split(","))
     return int(any(word in _READ_RIGHTS for word in words))
 
@@ -272,13 +275,13 @@ def _allowed(rights: str) -> int:
 @function("has_function_privilege(oid, text) -> bool")
 @function("has_tablespace_privilege(oid, text) -> bool")
 def _has_right(_: Context, _what: Any, rights: str) -> int:
-    return _allowed(rights)
+    return _has_rights(rights)
 
 
 @function("has_column_privilege(oid, int2, text) -> bool")
 @function("has_column_privilege(oid, text, text) -> bool")
 def _has_column_right(_: Context, _oid: int, _column: Any, rights: str) -> int:
-    return _allowed(rights)
+    return _has_rights(rights)
 
 
 @function("has_table_privilege(name, oid, text) -> bool")
@@ -286,13 +289,13 @@ def _has_column_right(_: Context, _oid: int, _column: Any, rights: str) -> int:
 @function("has_database_privilege(name, oid, text) -> bool")
 @function("has_database_privilege(name, text, text) -> bool")
 def _role_has_right(_: Context, _role: Any, _what: Any, rights: str) -> int:
-    return int(_allowed(rights) or "create" in rights.lower())
+    return int(_has_rights(rights) or "create" in rights.lower())
 
 
 @function("has_database_privilege(oid, text) -> bool")
 @function("has_database_privilege(text, text) -> bool")
 def _has_database_right(_: Context, _what: Any, rights: str) -> int:
-    return int(_allowed(rights) or "create" in rights.lower())  # publications are made
+    return int(_has_rights(rights) or "create" in rights.lower())  # publications are made
 
 
 def _role_oid(context: Context, role: Any) -> int:

@@ -145,7 +145,7 @@ def _distance(_: Context, one: int, other: int) -> int:
     "oldest_commit_ts_xid xid, newest_commit_ts_xid xid, checkpoint_time timestamptz)"
 )
 def _checkpoint(context: Context) -> list[list[Any]]:
-    """Return the end of what is durable; NULL for what a log does not have."""
+    """Return the durable end; NULL for values that a log does not have."""
     position = context.state.position()
     file = f"{1:08X}{position >> 32:08X}{(position & 0xFFFFFFFF) >> 24:08X}"
     next_xid = f"0:{context.state.transaction_id()}"
@@ -221,7 +221,7 @@ def _no_transaction(_: Context) -> None:
 
 
 def _declare_changes(name: str, kind: str, *, is_binary: bool, confirms: bool) -> None:
-    """Declare one of the four functions that give a slot's changes as rows."""
+    """Declare one of the four functions that return a slot's changes as rows."""
     rows = f"setof (lsn pg_lsn, xid xid, data {kind})"
 
     @function(f"{name}(name, pg_lsn, int4) -> {rows}", strict=False)

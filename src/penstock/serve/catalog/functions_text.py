@@ -39,7 +39,7 @@ def _octets(_: Context, text: str) -> int:
 
 
 @function("left(text, int4) -> text")
-def _left(_: Context, text: str, count: int) -> str:
+def _take_left(_: Context, text: str, count: int) -> str:
     return text[:count] if count >= 0 else text[: max(0, len(text) + count)]
 
 
@@ -124,7 +124,7 @@ def _replace_pattern(_: Context, text: str, pattern: str, new: str, flags: str =
 
 
 def _check_growth(text: str, places: int, new: str) -> None:
-    """Refuse before it is made what would have too many letters."""
+    """Refuse a result with too many letters before it is made."""
     if len(text) + places * len(new) > LETTERS_MAX:
         raise Refused("54000", f"a text would have more than {LETTERS_MAX} letters")
 

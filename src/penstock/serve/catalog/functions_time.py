@@ -1,4 +1,4 @@
-"""Functions of times: differences, parts and truncation, in UTC as all times here are."""
+"""Functions of times: differences, parts and truncation, in UTC like all times here."""
 
 from __future__ import annotations
 
@@ -76,15 +76,15 @@ def _part_of_time(_: Context, name: str, text: str) -> float:
 
 @function("date_trunc(text, timestamptz) -> timestamptz")
 def _truncated_zoned(_: Context, name: str, text: str) -> str:
-    return timestamp_text(_truncated(name, text), "+00")
+    return timestamp_text(_truncate(name, text), "+00")
 
 
 @function("date_trunc(text, timestamp) -> timestamp")
 def _truncated_plain(_: Context, name: str, text: str) -> str:
-    return timestamp_text(_truncated(name, text))
+    return timestamp_text(_truncate(name, text))
 
 
-def _truncated(name: str, text: str) -> int:
+def _truncate(name: str, text: str) -> int:
     field = name.lower()
     if field not in _TRUNCATED:
         raise Refused("0A000", f"date_trunc of {name} is not supported")

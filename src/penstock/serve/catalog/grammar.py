@@ -1,8 +1,8 @@
-"""SQL read with sqlglot: split into statements, parsed into its trees, and how types are named.
+"""SQL read with sqlglot: statements, their trees, and names of types.
 
-The dialect is sqlglot's own for this server, with every function kept as it is written and array
-subscripts as they are: its usual tree has them for translation between databases. A part of a tree
-that `only` has not been told of is refused: it may mean something that would be lost.
+The dialect is sqlglot's own for this server, with functions and array subscripts kept as they are
+written: sqlglot changes them for translation between databases. A part of a tree that `only` does
+not list is refused: it may mean something that would be lost.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ STATEMENT_LETTERS_MAX = 1 << 19
 TOKENS_MAX = 100_000  # about a second to parse
 _SYNTAX_KEPT = ("CAST", "EXTRACT", "SUBSTRING", "TRIM", "POSITION")
 
-logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # what it warns of is refused here
+logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings are refusals here
 
 
 class CatalogSql(Postgres):
-    """The dialect whose trees keep what was written."""
+    """Dialect whose trees keep the written form."""
 
     INDEX_OFFSET = 0
 
     class Tokenizer(Postgres.Tokenizer):
-        """The tokenizer for which oid and regclass are types as others are, so arrays of them."""
+        """Tokenizer in which oid and regclass are ordinary types, so arrays of them work."""
 
         KEYWORDS = {  # noqa: RUF012 - as sqlglot declares it
             word: token
             for word, token in Postgres.Tokenizer.KEYWORDS.items()
             if token is not TokenType.OBJECT_IDENTIFIER
         }
-        COMMANDS: ClassVar[set[TokenType]] = set()  # whose rest would be one token
+        COMMANDS: ClassVar[set[TokenType]] = set()  # their rest would be one token
 
     class Parser(PostgresParser):
-        """The parser without knowledge of functions."""
+        """Parser without knowledge of functions."""
 
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS = {  # noqa: RUF012
@@ -60,16 +60,16 @@ class Statement:
     """One statement: its text and its tokens."""
 
     def __init__(self, text: str, tokens: list[Token]) -> None:
-        """tokens: never empty, without the semicolon."""
+        """Set text and tokens, which are never empty and have no semicolon."""
         self.text, self.tokens = text, tokens
 
     def words(self, count: int) -> tuple[str, ...]:
-        """The first so many tokens, in capitals."""
+        """Return the first `count` tokens, in capitals."""
         return tuple(token.text.upper() for token in self.tokens[:count])
 
 
 def split(sql: str) -> list[Statement]:
-    """The statements of a query string. Raises Refused: 42601, 54000."""
+    """Return the statements of a query string. Raises Refused: 42601, 54000."""
     if len(sql) > STATEMENT_LETTERS_MAX:
         raise Refused("54000", f"a query has more than {STATEMENT_LETTERS_MAX} letters")
     try:
@@ -96,17 +96,17 @@ def _statement(sql: str, tokens: list[Token]) -> Statement:
 
 
 def parse_query(text: str) -> exp.Query:
-    """The tree of a SELECT, VALUES or TABLE. Raises Refused: 42601, 0A000."""
+    """Return the tree of a SELECT, VALUES or TABLE. Raises Refused: 42601, 0A000."""
     tree = _parse(text)
     if not isinstance(tree, exp.Query):
-        raise unsupported(f"{type(tree).__name__} as a query")
+        raise make_unsupported(f"{type(tree).__name__} as a query")
     return tree
 
 
 def parse_condition(text: str) -> exp.Expr:
-    """The tree of an expression alone, as in WHERE. Raises Refused: 42601."""
+    """Return the tree of an expression alone, as in WHERE. Raises Refused: 42601."""
     tree = _parse(f"select ({text})")
-    alone = isinstance(tree, exp.Select) and set(given(tree)) == {"expressions"}
+    alone = isinstance(tree, exp.Select) and set(parts_of(tree)) == {"expressions"}
     if not alone or len(tree.expressions) != 1:
         raise Refused("42601", "syntax error in an expression")
     return cast("exp.Expr", tree.expressions[0])
@@ -128,13 +128,13 @@ def _first_line(error: SqlglotError) -> str:
     return str(error).partition("\n")[0].replace("\x1b[4m", "").replace("\x1b[0m", "")
 
 
-def unsupported(what: str) -> Refused:
-    """The refusal of what the catalogue cannot do."""
+def make_unsupported(what: str) -> Refused:
+    """Return the refusal of something that the catalogue cannot do."""
     return Refused("0A000", f"not supported by this server's catalogue: {what}")
 
 
-def given(node: exp.Expr) -> dict[str, Any]:
-    """The parts of a node that were written."""
+def parts_of(node: exp.Expr) -> dict[str, Any]:
+    """Return the parts of a node that were written."""
     return {
         name: value
         for name, value in node.args.items()
@@ -143,16 +143,16 @@ def given(node: exp.Expr) -> dict[str, Any]:
 
 
 def only(node: exp.Expr, *names: str) -> dict[str, Any]:
-    """The parts of a node, which may have no others than these. Raises Refused: 0A000."""
-    found = given(node)
+    """Return the parts of a node, which may have no others than these. Raises Refused: 0A000."""
+    found = parts_of(node)
     for name in found:
         if name not in names:
-            raise unsupported(f"{name.rstrip('_')} in {type(node).__name__}")
+            raise make_unsupported(f"{name.rstrip('_')} in {type(node).__name__}")
     return found
 
 
 def name_of(identifier: exp.Expr) -> str:
-    """A name: folded to small letters unless it is quoted, cut to 63 bytes."""
+    """Return a name: in lower case unless it is quoted, cut to 63 bytes."""
     text = str(identifier.this)
     if not identifier.args.get("quoted"):
         text = text.lower()
@@ -160,9 +160,9 @@ def name_of(identifier: exp.Expr) -> str:
 
 
 def type_name(node: exp.Expr) -> tuple[str | None, str, tuple[int, ...]]:
-    """Schema, name (with `[]` for arrays) and modifiers of a type. Raises Refused: 0A000."""
+    """Return schema, name (with `[]` for arrays) and modifiers of a type. Raises Refused: 0A000."""
     if not isinstance(node, exp.DataType):
-        raise unsupported(f"type {node.sql()}")
+        raise make_unsupported(f"type {node.sql()}")
     if node.this is exp.DType.ARRAY:
         only(node, "this", "expressions", "nested")
         schema, name, modifiers = type_name(node.expressions[0])
@@ -181,7 +181,7 @@ def type_name(node: exp.Expr) -> tuple[str | None, str, tuple[int, ...]]:
         return None, str(kind).lower(), modifiers
     only(node, "this", "expressions", "nested")
     if node.this is exp.DType.FLOAT:  # real and float alike
-        raise unsupported("a cast to real or float")
+        raise make_unsupported("a cast to real or float")
     return None, _SPECIAL.get(node.this, node.this.value.lower()), modifiers
 
 
@@ -191,10 +191,10 @@ def _modifier(node: exp.Expr) -> int:
         number = parse_whole(str(value.this), 2**31 - 1)
         if number is not None:
             return number
-    raise unsupported("a type's modifier that is not a number")
+    raise make_unsupported("a type's modifier that is not a number")
 
 
-# sqlglot's own names of types where they are not the server's.
+# sqlglot's names of types that differ from the server's.
 _SPECIAL = {
     exp.DType.INT: "int4",
     exp.DType.SMALLINT: "int2",

@@ -1,4 +1,4 @@
-"""Statements as they are logged: without what may be a secret."""
+"""Statements for logs, without possible secrets."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def mask_reason(refused: Refused) -> str:
 def mask_sql(sql: str) -> str:
     """Return a statement with `'***'` for each constant in quotes, password and comment.
 
-    Of a long one the beginning is returned. A quote that is not closed hides all that follows.
+    Only the beginning of a long one is returned. A quote that is not closed hides the rest.
     """
     cut = sql[:LENGTH_MAX]
 
-    def shown(found: re.Match[str]) -> str:
+    def mask(found: re.Match[str]) -> str:
         if found["hidden"] is not None:
             return _HIDDEN
         return found[0] if found["name"] is not None else found["word"] + _HIDDEN
 
-    masked = _TOKEN.sub(shown, cut)
+    masked = _TOKEN.sub(mask, cut)
     return masked if len(sql) == len(cut) else f"{masked} ..."

@@ -1,8 +1,8 @@
-"""What the catalogue describes: our tables under their oids, schemas, roles and publications.
+"""Contents of the catalogue: our tables under their oids, schemas, roles and publications.
 
-Oids are given once and kept in the state file, so that a client sees the same ones after a restart.
+Oids are assigned once and kept in the state file, so a client sees the same ones after a restart.
 A table takes a range of them: itself, its row type, the array of that, its index, its constraint,
-its TOAST table (never made).
+its TOAST table (never created).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from penstock.serve.saved_state import CATALOG, SavedState
 OWNER_OID = 10
 OWNER = "penstock"
 PUBLIC_OID = 2200
-DATABASE_OID = 16_383  # below those that are given
+DATABASE_OID = 16_383  # below the assigned ones
 OIDS_PER_TABLE = 8
 Change = Publication | Comment | None
-"""What becomes of a publication; None where it is dropped."""
+"""New state of a publication; None if it is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """One column as clients see it: the type under which it is sent."""
+    """One column as clients see it: the type in which it is sent."""
 
     name: str
     type_oid: int
@@ -36,7 +36,12 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTable:
-    """One table. key: numbers of columns, from 0; primary: whether it is a primary key."""
+    """One table.
+
+    Attributes:
+        key: numbers of columns, from 0.
+        primary: the key is a primary key.
+    """
 
     oid: int
     schema: str
@@ -48,27 +53,27 @@ class CatalogTable:
 
     @property
     def row_type(self) -> int:
-        """The oid of its row type."""
+        """Oid of its row type."""
         return self.oid + 2
 
     @property
     def array_type(self) -> int:
-        """The oid of the array type of its rows."""
+        """Oid of the array type of its rows."""
         return self.oid + 1
 
     @property
     def index_oid(self) -> int:
-        """The oid of the key's index; also where there is none."""
+        """Oid of the key's index, whether or not there is one."""
         return self.oid + 5
 
     @property
     def constraint_oid(self) -> int:
-        """The oid of the primary key's constraint; also where there is none."""
+        """Oid of the primary key's constraint, whether or not there is one."""
         return self.oid + 6
 
     @property
     def index_name(self) -> str:
-        """The name of the key's index."""
+        """Name of the key's index."""
         if self.primary:
             return cut_name(self.name, "", "pkey")
         names = "_".join(self.columns[number].name for number in self.key)
@@ -76,7 +81,7 @@ class CatalogTable:
 
 
 def cut_name(table: str, columns: str, label: str) -> str:
-    """A name for an index, made and cut as the server makes them."""
+    """Return a name for an index, made and cut as the server does."""
     rest = 63 - len(label) - 1 - (1 if columns else 0)
     one, two = len(table.encode()), len(columns.encode())
     while one + two > rest:
@@ -92,7 +97,7 @@ def cut_name(table: str, columns: str, label: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class SavedOid:
-    """An oid that has been given. kind: `table`, `schema`, `role`, `publication`."""
+    """Assigned oid; kind is `table`, `schema`, `role` or `publication`."""
 
     kind: str
     schema: str
@@ -102,9 +107,10 @@ class SavedOid:
 
 @dataclass(slots=True, kw_only=True)
 class SavedCatalog:
-    """A part of the state file: oids, versions of publications, what the pipeline file said.
+    """Part of the state file: oids, versions of publications, entries of the pipeline file.
 
-    comments: of publications, by oid.
+    Attributes:
+        comments: of publications, by oid.
     """
 
     next_oid: int = FIRST_USER_OID
@@ -115,7 +121,7 @@ class SavedCatalog:
 
 
 class Model:
-    """The state behind the catalogue. Saved by `save`, read again by `Model(...)`."""
+    """State of the catalogue. `save` writes it, `Model(...)` reads it again."""
 
     def __init__(self, state: SavedState, users: Sequence[str]) -> None:
         """Read its part of a server's state. Raises CheckpointCorrupt."""
@@ -141,7 +147,7 @@ class Model:
         self._has_unsaved = False
 
     def save_oids(self) -> None:
-        """Write the state file if oids were given since. Raises DiskFull, FileFailed."""
+        """Write the state file if oids were assigned since. Raises DiskFull, FileFailed."""
         if self._has_unsaved:
             self.save()
 
@@ -164,18 +170,18 @@ class Model:
             raise
 
     def comment(self, oid: int) -> str | None:
-        """What is said of a publication; None: nothing."""
+        """Return the comment of a publication; None if it has none."""
         return self._saved.comments.get(oid)
 
     def set_comment(self, comment: Comment) -> None:
-        """Say something of one, an empty text for nothing; `save` makes it durable."""
+        """Set the comment of a publication, an empty text for none; `save` makes it durable."""
         if comment.text:
             self._saved.comments[comment.oid] = comment.text
         else:
             self._saved.comments.pop(comment.oid, None)
 
     def oid(self, kind: str, schema: str, name: str) -> int:
-        """The oid of a thing, given now if it has none yet."""
+        """Return the oid of a thing; assign one if it has none yet."""
         found = self._oids.get((kind, schema, name))
         if found is None:
             found = self._saved.next_oid
@@ -186,12 +192,12 @@ class Model:
         return found
 
     def new_oid(self, kind: str, name: str) -> int:
-        """A new oid for a thing that may have had one under the same name before."""
+        """Assign a new oid to a thing whose name may have had one before."""
         self.forget(kind, name)
         return self.oid(kind, "", name)
 
     def forget(self, kind: str, name: str) -> None:
-        """A thing that is gone: its name may come again with another oid."""
+        """Forget a deleted thing: its name may get another oid later."""
         self._oids.pop((kind, "", name), None)
         self._saved.oids = [
             saved
@@ -199,12 +205,12 @@ class Model:
             if (saved.kind, saved.schema, saved.name) != (kind, "", name)
         ]
 
-    def known(self, kind: str, schema: str, name: str) -> int | None:
-        """The oid of a thing that has one."""
+    def find_oid(self, kind: str, schema: str, name: str) -> int | None:
+        """Return the oid of a thing; None if it has none."""
         return self._oids.get((kind, schema, name))
 
     def set_relations(self, relations: Iterable[Relation]) -> None:
-        """Have these tables from now on; `save_oids` makes the oids of new ones durable."""
+        """Set the tables; `save_oids` makes the oids of new ones durable."""
         tables = [self._table(relation) for relation in relations]
         self.tables = {table.oid: table for table in tables}
 
@@ -238,7 +244,7 @@ class Model:
         return found
 
     def table_named(self, schema: str, name: str) -> CatalogTable | None:
-        """A table by its name."""
+        """Return a table by its name."""
         oid = self._oids.get(("table", schema, name))
         return None if oid is None else self.tables.get(oid)
 
@@ -248,10 +254,15 @@ class Model:
         publications: dict[str, Publication],
         position: int,
     ) -> None:
-        """Publications of the pipeline file: made, or made anew where the file has changed.
+        """Create publications of the pipeline file; recreate those whose entry has changed.
 
-        wanted: the file's words by name, compared with those of the last start. One that was
+        The file's entries are compared with those of the last start. A publication that was
         altered since then stays as it was altered. Raises DiskFull, FileFailed.
+
+        Args:
+            wanted: the file's entries by name.
+            publications: the publications by name.
+            position: where they begin.
         """
         for name, words in wanted.items():
             if self._saved.of_file.get(name) != words or name not in self.publications.current():

@@ -1,4 +1,4 @@
-"""Names of things and their oids: the search path, and what reg* types read and print."""
+"""Names of things and their oids: the search path, and reading and printing of reg* types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_PATH = '"$user", public'
 
 
 def split_name(text: str) -> list[str]:
-    """The parts of a name with dots, folded. Raises Refused: 42602."""
+    """Return the parts of a name with dots, folded. Raises Refused: 42602."""
     parts: list[str] = []
     at, more = 0, True
     while more:
@@ -39,7 +39,7 @@ def split_name(text: str) -> list[str]:
 
 
 def search_path(context: Context) -> list[str]:
-    """The schemas of the search path that are there, without those that always are."""
+    """Return the existing schemas of the search path, without implicit ones."""
     text = context.session.settings.get("search_path", DEFAULT_PATH)
     names = []
     for word in text.split(","):
@@ -55,18 +55,18 @@ def search_path(context: Context) -> list[str]:
 
 
 def path_of(context: Context) -> list[str]:
-    """The search path with pg_catalog, which comes first unless it is named."""
+    """Return the search path with pg_catalog, which is first unless it is named."""
     path = search_path(context)
     return path if "pg_catalog" in path else ["pg_catalog", *path]
 
 
 def schema_names(context: Context) -> dict[int, str]:
-    """Names of all schemas by oid."""
+    """Return the names of all schemas by oid."""
     return {oid: name for name, oid in (context.facts.namespaces | context.model.schemas).items()}
 
 
 def relation_name(context: Context, oid: int) -> tuple[str, str] | None:
-    """Schema and name of a table, view or index."""
+    """Return schema and name of a table, view or index."""
     system = context.facts.relation_by_oid.get(oid)
     if system is not None:
         return system.schema, system.name
@@ -80,7 +80,7 @@ def relation_name(context: Context, oid: int) -> tuple[str, str] | None:
 
 
 def find_relation(context: Context, schema: str, name: str) -> int | None:
-    """The oid of a table, view or index."""
+    """Return the oid of a table, view or index."""
     system = context.facts.relations.get((schema, name))
     if system is not None:
         return system.oid
@@ -94,7 +94,7 @@ def find_relation(context: Context, schema: str, name: str) -> int | None:
 
 
 def visible(context: Context, oid: int) -> int | None:
-    """Whether a relation's name alone finds it; None where there is none."""
+    """Return whether a relation's name alone finds it; None if it does not exist."""
     found = relation_name(context, oid)
     if found is None:
         return None
@@ -106,7 +106,7 @@ def visible(context: Context, oid: int) -> int | None:
 
 
 def relation_oid(context: Context, text: str) -> int:
-    """What regclass reads. Raises Refused: 42P01, 3F000, 0A000, 42602."""
+    """Return the oid for a text of regclass. Raises Refused: 42P01, 3F000, 0A000, 42602."""
     parts = split_name(text)
     if len(parts) == 3:
         if parts[0] != context.database:
@@ -128,14 +128,14 @@ def relation_oid(context: Context, text: str) -> int:
 
 
 def type_oid(context: Context, text: str) -> int:
-    """What regtype reads. Raises Refused: 42704, 42601."""
+    """Return the oid for a text of regtype. Raises Refused: 42704, 42601."""
     tree = parse_query(f"select null::{text}").expressions[0]
     schema, name, _ = type_name(tree.args["to"])
     for candidate in path_of(context) if schema is None else (schema,):
         table = context.model.table_named(candidate, name.removesuffix("[]"))
         if table is not None:
             return table.array_type if name.endswith("[]") else table.row_type
-    return context.types.named(name, schema)
+    return context.types.find_oid(name, schema)
 
 
 def _function_oid(context: Context, text: str) -> int:
@@ -147,7 +147,7 @@ def _function_oid(context: Context, text: str) -> int:
 
 
 def read_reg(context: Context, kind: int, text: str) -> int:
-    """The oid that a text of a reg* type names. `-` is 0. Raises Refused."""
+    """Return the oid for a text of a reg* type. `-` is 0. Raises Refused."""
     if text == "-":
         return 0
     if kind == REGCLASS:
@@ -172,7 +172,7 @@ def read_reg(context: Context, kind: int, text: str) -> int:
 
 
 def print_reg(context: Context, kind: int, oid: int) -> str:
-    """The name that a reg* type prints for an oid; the number where there is none."""
+    """Return the name that a reg* type prints for an oid; the number if it has none."""
     if oid == 0:
         return "-"
     if kind == REGCLASS:

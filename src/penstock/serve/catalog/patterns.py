@@ -1,7 +1,7 @@
 """Regular expressions and LIKE of the server, matched by RE2 in time linear in the text.
 
-Users of the server choose patterns and texts, so no engine that backtracks may see them. What RE2
-reads in another way than PostgreSQL is refused. Pure.
+Users of the server choose patterns and texts, so no engine that backtracks may see them. Patterns
+that RE2 and PostgreSQL interpret differently are refused. Pure.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ _CLASS = re.compile(r"\[:([a-z]+):\]")
 
 
 class _Translated(NamedTuple):
-    """A pattern for RE2. groups: number of captured parts, which are named g1, g2, ...
+    """Pattern for RE2.
 
-    is_plain: all engines find the same match, as there is no choice between several.
-    has_word_ends: it asks where words end, which RE2 knows of ASCII alone.
+    Attributes:
+        groups: number of captured parts, which are named g1, g2, ...
+        is_plain: all engines find the same match, as there is only one.
+        has_word_ends: it tests the ends of words, which RE2 knows for ASCII only.
     """
 
     text: str
@@ -73,17 +75,17 @@ def like_pattern(pattern: str) -> str:
 
 def first_match(text: str, pattern: str) -> str | None:
     """Return the first match of a pattern, or of its first group; None if there is none."""
-    found = _translated(pattern)
+    found = _translate(pattern)
     _check_choice(found, pattern)
     _check_words(found, text, pattern)
     inside = found.text if found.groups else f"(?P<g1>{found.text})"
-    made = _called(pc.extract_regex, text, f"(?s){inside}", pattern)
+    made = _call(pc.extract_regex, text, f"(?s){inside}", pattern)
     return None if made is None else str(made["g1"])
 
 
 def replace_matches(text: str, pattern: str, new: str, *, ignore_case: bool, every: bool) -> str:
-    r"""Replace the first match or every one. new: may have `\1` to `\9` and `\&`."""
-    found = _translated(pattern)
+    r"""Replace the first match or every one; `new` may have `\1` to `\9` and `\&`."""
+    found = _translate(pattern)
     _check_choice(found, pattern)
     _check_words(found, text, pattern)
     flags = "(?si)" if ignore_case else "(?s)"
@@ -97,20 +99,20 @@ def replace_matches(text: str, pattern: str, new: str, *, ignore_case: bool, eve
 
     count = -1 if every else 1
     replacement = re.sub(r"\\(.|$)", rewritten, new, flags=re.DOTALL)
-    return str(_called(_replace, text, f"{flags}{found.text}", pattern, replacement, count))
+    return str(_call(_replace, text, f"{flags}{found.text}", pattern, replacement, count))
 
 
 def _replace(text: Any, pattern: str, replacement: str, count: int) -> Any:
     return pc.replace_substring_regex(text, pattern, replacement, max_replacements=count)
 
 
-def _called(call: Any, text: str, re2: str, pattern: str, *more: Any) -> Any:
+def _call(call: Any, text: str, re2: str, pattern: str, *more: Any) -> Any:
     try:
         return call(pa.scalar(text), re2, *more).as_py()
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         if "repetition size" in reason or "too large" in reason:
-            raise _unsupported(pattern) from None
+            raise _make_unsupported(pattern) from None
         raise Refused("2201B", f"invalid regular expression: {reason}") from None
 
 
@@ -119,10 +121,10 @@ def _match(operator: str, text: str, pattern: str, escape: str) -> bool:
     if operator.startswith("~~"):
         re2 = _like(pattern, escape)
     else:
-        found = _translated(pattern)
+        found = _translate(pattern)
         _check_words(found, text, pattern)
         re2 = found.text
-    return bool(_called(pc.match_substring_regex, text, flags + re2, pattern))
+    return bool(_call(pc.match_substring_regex, text, flags + re2, pattern))
 
 
 @lru_cache(_CACHED)
@@ -159,26 +161,26 @@ def _check_length(pattern: str) -> None:
 
 
 def _check_choice(found: _Translated, pattern: str) -> None:
-    """Refuse patterns of which PostgreSQL finds the longest match, and RE2 the first."""
+    """Refuse patterns for which PostgreSQL finds the longest match, and RE2 the first."""
     if not found.is_plain:
-        raise _unsupported(pattern)
+        raise _make_unsupported(pattern)
 
 
 def _check_words(found: _Translated, text: str, pattern: str) -> None:
     if found.has_word_ends and not text.isascii():
-        raise _unsupported(pattern)
+        raise _make_unsupported(pattern)
 
 
-def _unsupported(pattern: str) -> Refused:
+def _make_unsupported(pattern: str) -> Refused:
     return Refused("0A000", f"not supported in a regular expression: {pattern[:200]}")
 
 
 @lru_cache(512)
-def _translated(pattern: str) -> _Translated:
+def _translate(pattern: str) -> _Translated:
     """Return the pattern for RE2. Raises Refused: 0A000, 54000."""
     _check_length(pattern)
     if pattern.startswith("***"):
-        raise _unsupported(pattern)
+        raise _make_unsupported(pattern)
     parts: list[str] = []
     groups, at, is_plain, has_word_ends = 0, 0, True, False
     while at < len(pattern):
@@ -186,7 +188,7 @@ def _translated(pattern: str) -> _Translated:
         if letter == "\\":
             escaped = pattern[at + 1 : at + 2]
             has_word_ends = has_word_ends or escaped == "y"
-            parts.append(_escaped(escaped, _ESCAPES, pattern))
+            parts.append(_escape(escaped, _ESCAPES, pattern))
             at += 2
         elif letter == "[":
             inside, at = _bracket(pattern, at)
@@ -196,7 +198,7 @@ def _translated(pattern: str) -> _Translated:
                 parts.append("(?:")
                 at += 3
             elif pattern.startswith("(?", at):
-                raise _unsupported(pattern)
+                raise _make_unsupported(pattern)
             else:
                 groups += 1
                 parts.append(f"(?P<g{groups}>")
@@ -210,14 +212,14 @@ def _translated(pattern: str) -> _Translated:
     return _Translated("".join(parts), groups, is_plain, has_word_ends)
 
 
-def _escaped(letter: str, known: dict[str, str], pattern: str) -> str:
+def _escape(letter: str, known: dict[str, str], pattern: str) -> str:
     if letter and not letter.isalnum():
         return re.escape(letter)
     if letter in known:
         return known[letter]
     if not letter:
         raise Refused("2201B", "invalid regular expression: invalid escape \\ sequence")
-    raise _unsupported(pattern)
+    raise _make_unsupported(pattern)
 
 
 def _bracket(pattern: str, at: int) -> tuple[str, int]:
@@ -235,12 +237,12 @@ def _bracket(pattern: str, at: int) -> tuple[str, int]:
         if letter == "]":
             return "".join(parts) + "]", at + 1
         if letter == "\\":
-            parts.append(_escaped(pattern[at + 1 : at + 2], _INSIDE, pattern))
+            parts.append(_escape(pattern[at + 1 : at + 2], _INSIDE, pattern))
             at += 2
         elif letter == "[" and pattern[at + 1 : at + 2] in (":", ".", "="):
             match = _CLASS.match(pattern, at)
             if match is None or match[1] not in _CLASSES:
-                raise _unsupported(pattern)
+                raise _make_unsupported(pattern)
             parts.append(_CLASSES[match[1]])
             at = match.end()
         else:

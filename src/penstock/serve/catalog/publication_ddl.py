@@ -1,4 +1,4 @@
-"""CREATE, ALTER and DROP PUBLICATION: read as the server's grammar has them, and carried out."""
+"""CREATE, ALTER and DROP PUBLICATION: read with the server's grammar, and carried out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Identity
 from penstock.serve.catalog.functions import Context
-from penstock.serve.catalog.grammar import Statement, unsupported
+from penstock.serve.catalog.grammar import Statement, make_unsupported
 from penstock.serve.catalog.model import CatalogTable
 from penstock.serve.catalog.names import path_of, search_path
 from penstock.serve.catalog.publications import (
@@ -28,7 +28,7 @@ _ACTIONS = ("insert", "update", "delete", "truncate")
 
 
 def is_publication_ddl(statement: Statement) -> bool:
-    """Whether a statement changes publications."""
+    """Return whether a statement changes publications."""
     words = statement.words(3)
     if words == ("COMMENT", "ON", "PUBLICATION"):
         return True
@@ -36,7 +36,10 @@ def is_publication_ddl(statement: Statement) -> bool:
 
 
 def change_publication(context: Context, statement: Statement) -> str:
-    """Carry one out, durably; gives the command tag. Raises Refused, DiskFull, FileFailed."""
+    """Carry out a statement, durably; return the command tag.
+
+    Raises Refused, DiskFull, FileFailed.
+    """
     words = Words(statement)
     verb = words.token().text.upper()
     tag = verb if words.take("ON") else f"{verb} PUBLICATION"
@@ -106,20 +109,20 @@ def _alter(context: Context, words: Words) -> None:
     if words.take("SET", "("):
         made = _listed_options(publication, words)
     else:
-        made = _altered(context, publication, words)
+        made = _apply(context, publication, words)
     words.end()
     _check(context, made)
     _save(context, publication.name, made)
 
 
-def _altered(context: Context, publication: Publication, words: Words) -> Publication:
+def _apply(context: Context, publication: Publication, words: Words) -> Publication:
     verb = words.token().text.upper()
     if verb not in ("ADD", "SET", "DROP"):
         raise words.error()
     if publication.all_tables:
         raise Refused("55000", f'publication "{publication.name}" is defined as FOR ALL TABLES')
     if publication.patterns:
-        raise unsupported("tables of a publication that the pipeline file gives as patterns")
+        raise make_unsupported("tables of a publication that the pipeline file gives as patterns")
     tables, schemas = _objects(context, words, dropping=verb == "DROP")
     if verb == "DROP":
         names = [(table.schema, table.name) for table in tables]
@@ -155,13 +158,15 @@ def _drop(context: Context, words: Words) -> None:
             _save(context, name, None)
 
 
-# -- what is published ------------------------------------------------------------------------
+# -- objects of a publication -----------------------------------------------------------------
 
 
 def _objects(
     context: Context, words: Words, *, dropping: bool = False
 ) -> tuple[list[PublishedTable], list[str]]:
-    """`TABLE a, b (x), TABLES IN SCHEMA c`: a word holds for what follows without one."""
+    """Return the objects of `TABLE a, b (x), TABLES IN SCHEMA c`: a word holds until
+    the next one.
+    """
     tables: list[PublishedTable] = []
     schemas: list[str] = []
     kind = ""
@@ -183,7 +188,7 @@ def _objects(
 
 
 def _append(tables: list[PublishedTable], table: PublishedTable) -> None:
-    """A table named twice counts once, unless it has conditions. Raises Refused: 42710."""
+    """Add a table; a repeated one counts once, unless it has conditions. Raises Refused: 42710."""
     twice = [t for t in tables if (t.schema, t.name) == (table.schema, table.name)]
     if not twice:
         tables.append(table)
@@ -225,7 +230,7 @@ def _table(context: Context, words: Words, *, dropping: bool) -> PublishedTable:
     if words.peek() == "(":
         columns = _columns(table, words)
     if words.take("WHERE"):
-        row_filter = words.parenthesised()
+        row_filter = words.take_parentheses()
         read_filter(context.types, table, row_filter)
         check_filter(row_filter, table)
     if (columns is not None or row_filter) and context.facts.version < 15:
@@ -289,12 +294,12 @@ def _option(publication: Publication, name: str, value: str) -> Publication:
     if name == "publish_generated_columns":
         if value.lower() in ("none", "false", "off"):
             return publication
-        raise unsupported("publish_generated_columns")
+        raise make_unsupported("publish_generated_columns")
     raise Refused("42601", f"unrecognized publication parameter: {name}")
 
 
 def _check(context: Context, publication: Publication) -> None:
-    """What does not go together. Raises Refused: 0A000, 42P10."""
+    """Check that the parts fit together. Raises Refused: 0A000, 42P10."""
     if publication.schemas and any(t.columns is not None for t in publication.tables):
         named = next(t for t in publication.tables if t.columns is not None)
         raise Refused(
@@ -311,9 +316,10 @@ def _check(context: Context, publication: Publication) -> None:
 def _check_key(
     context: Context, table: CatalogTable, published: PublishedTable, publication: Publication
 ) -> None:
-    """Updates and deletes need all columns of the identity in the list, no others in the filter.
+    """Check that updates and deletes have exactly the columns that they need.
 
-    The real server refuses such updates when they come; here they have been made elsewhere.
+    The list must have all columns of the identity, the filter no others. The real server refuses
+    such updates when they arrive; here they have been made elsewhere.
     """
     if not {"update", "delete"} & set(publication.actions):
         return

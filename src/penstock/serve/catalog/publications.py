@@ -1,8 +1,8 @@
-"""Publications: which tables, columns and rows a client is sent, and since which position. Pure.
+"""Publications: the tables, columns and rows for a client, from a position on. Pure.
 
-A publication that changes gets a new version, valid from a position of the log on; the stream asks
-for the versions that were valid at a transaction's position. What the pipeline file gives as
-patterns is looked up for each table, so a table that is captured later is in it.
+A publication that changes gets a new version, valid from a position of the log on; the stream
+looks up the versions that were valid at a transaction's position. Patterns of the pipeline file
+are matched with each table, so they include tables that are captured later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ _SYSTEM_SCHEMAS = ("pg_catalog", "information_schema", "pg_toast")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
-    """One table that a publication names. columns: None for all; row_filter: SQL, or empty."""
+    """One table of a publication.
+
+    Attributes:
+        columns: None for all.
+        row_filter: SQL, or empty.
+    """
 
     schema: str
     name: str
@@ -30,7 +35,11 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """One version of a publication. patterns: of the pipeline file, as its tables are written."""
+    """One version of a publication.
+
+    Attributes:
+        patterns: table patterns of the pipeline file.
+    """
 
     name: str
     oid: int
@@ -43,7 +52,7 @@ class Publication:
     via_root: bool = False
 
     def table(self, schema: str, name: str) -> PublishedTable | None:
-        """How it publishes a table; None: it does not."""
+        """Return how it publishes a table; None if it does not."""
         for found in self.tables:
             if (found.schema, found.name) == (schema, name):
                 return found
@@ -57,7 +66,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comment:
-    """What COMMENT ON PUBLICATION says of one. It is no new version: nothing else is sent."""
+    """Comment from COMMENT ON PUBLICATION. It makes no version: the sent changes stay the same."""
 
     oid: int
     text: str
@@ -65,7 +74,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A publication from a position on. publication: None where it has been dropped."""
+    """Publication from a position on; None if it was dropped."""
 
     position: int
     name: str
@@ -74,10 +83,12 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What several publications together send of one table.
+    """Changes of one table that several publications together send.
 
-    columns: names, None for all. filters: by action; None: all rows, else SQL conditions of which
-    one must be true. actions: those that are sent.
+    Attributes:
+        columns: names, None for all.
+        filters: by action; None: all rows, else SQL conditions, one of which must be true.
+        actions: actions that are sent.
     """
 
     columns: tuple[str, ...] | None
@@ -86,23 +97,23 @@ class Published:
 
 
 class Publications:
-    """All versions of all publications, in the order in which they were made."""
+    """All versions of all publications, in the order of creation."""
 
     def __init__(self, versions: Iterable[Version] = ()) -> None:
-        """versions: with rising positions."""
+        """Set versions with rising positions."""
         self._versions = list(versions)
 
     @property
     def versions(self) -> Sequence[Version]:
-        """All of them."""
+        """All versions."""
         return self._versions
 
     def current(self) -> dict[str, Publication]:
-        """Those that exist now, by name."""
+        """Return the existing publications, by name."""
         return self._valid(None)
 
     def at(self, position: int) -> dict[str, Publication]:
-        """Those that existed at a position."""
+        """Return the publications that existed at a position."""
         return self._valid(position)
 
     def _valid(self, position: int | None) -> dict[str, Publication]:
@@ -123,11 +134,11 @@ class Publications:
         self._versions.append(Version(position=position, name=name, publication=publication))
 
     def restore(self, versions: Iterable[Version]) -> None:
-        """Have these versions again, in place of all."""
+        """Replace all versions by these."""
         self._versions = list(versions)
 
     def forget_before(self, position: int) -> None:
-        """Drop the versions that nobody can ask for any more: replaced at or before a position."""
+        """Drop versions that are no longer needed: replaced at or before a position."""
         kept: list[Version] = []
         for index, version in enumerate(self._versions):
             later = any(
@@ -139,10 +150,10 @@ class Publications:
         self._versions = kept
 
 
-def published(publications: Sequence[Publication], schema: str, name: str) -> Published | None:
-    """What these publications send of a table; None: nothing.
+def find_published(publications: Sequence[Publication], schema: str, name: str) -> Published | None:
+    """Return the parts of a table that these publications send; None: nothing.
 
-    Raises Refused, 0A000, where they have different column lists for it, as the server does.
+    Raises Refused, 0A000, if they have different column lists for it, as the server does.
     """
     found = [(p, t) for p in publications if (t := p.table(schema, name)) is not None]
     if not found:
@@ -166,8 +177,10 @@ def published(publications: Sequence[Publication], schema: str, name: str) -> Pu
     )
 
 
-def named(publications: dict[str, Publication], names: Sequence[str]) -> list[Publication]:
-    """Those of these names. Raises Refused, 42704, for one that is not there."""
+def find_publications(
+    publications: dict[str, Publication], names: Sequence[str]
+) -> list[Publication]:
+    """Return the publications of these names. Raises Refused, 42704, for a missing one."""
     for name in names:
         if name not in publications:
             raise Refused("42704", f'publication "{name}" does not exist')
@@ -175,13 +188,13 @@ def named(publications: dict[str, Publication], names: Sequence[str]) -> list[Pu
 
 
 def everything(actions: Collection[str]) -> Publication:
-    """What a stream is sent that no publication is asked for."""
+    """Return the publication for a stream that names no publication."""
     found = tuple(action for action in _ACTIONS if action in actions)
     return Publication(name="", oid=0, owner="", all_tables=True, actions=found)
 
 
 def with_tables(publication: Publication, tables: Sequence[PublishedTable]) -> Publication:
-    """The publication with more tables. Raises Refused: 42710 for one that is there."""
+    """Return the publication with more tables. Raises Refused: 42710 for a repeated one."""
     there = {(table.schema, table.name) for table in publication.tables}
     for table in tables:
         if (table.schema, table.name) in there:
@@ -193,7 +206,7 @@ def with_tables(publication: Publication, tables: Sequence[PublishedTable]) -> P
 
 
 def without_tables(publication: Publication, names: Sequence[tuple[str, str]]) -> Publication:
-    """The publication with fewer tables. Raises Refused: 42704 for one that is not there."""
+    """Return the publication with fewer tables. Raises Refused: 42704 for a missing one."""
     kept = list(publication.tables)
     for schema, name in names:
         found = next((t for t in kept if (t.schema, t.name) == (schema, name)), None)
@@ -204,7 +217,7 @@ def without_tables(publication: Publication, names: Sequence[tuple[str, str]]) -
 
 
 def with_schemas(publication: Publication, names: Sequence[str]) -> Publication:
-    """The publication with more schemas. Raises Refused: 42710, 22023."""
+    """Return the publication with more schemas. Raises Refused: 42710, 22023."""
     for name in names:
         if name in _SYSTEM_SCHEMAS:
             raise Refused("22023", f'cannot add schema "{name}" to publication')
@@ -217,7 +230,7 @@ def with_schemas(publication: Publication, names: Sequence[str]) -> Publication:
 
 
 def without_schemas(publication: Publication, names: Sequence[str]) -> Publication:
-    """The publication with fewer schemas. Raises Refused: 42704."""
+    """Return the publication with fewer schemas. Raises Refused: 42704."""
     for name in names:
         if name not in publication.schemas:
             raise Refused("42704", f'tables from schema "{name}" are not part of the publication')

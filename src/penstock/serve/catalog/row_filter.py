@@ -1,7 +1,7 @@
 """Row filters of publications: WHERE conditions as trees, printed as the server prints them.
 
-What is allowed: columns, constants, comparisons, IN, BETWEEN, IS, AND, OR, NOT. All else is refused
-when the publication is made. The stream evaluates a tree on the columns of a batch
+Allowed are columns, constants, comparisons, IN, BETWEEN, IS, AND, OR, NOT. All else is refused
+when the publication is created. The stream evaluates a tree on the columns of a batch
 (`row_filter_arrow.py`). Pure.
 """
 
@@ -17,7 +17,13 @@ from penstock.codec.postgres.names import quoted
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model.whole_number import parse_whole
 from penstock.serve.catalog.coercions import Coercions
-from penstock.serve.catalog.grammar import name_of, only, parse_condition, type_name, unsupported
+from penstock.serve.catalog.grammar import (
+    make_unsupported,
+    name_of,
+    only,
+    parse_condition,
+    type_name,
+)
 from penstock.serve.catalog.model import CatalogTable
 from penstock.serve.catalog.types import (
     BOOL,
@@ -49,7 +55,7 @@ _COMPARED = frozenset((BOOL, INT2, INT4, INT8, NUMERIC, 700, 701, 2950, *TEXTS, 
 
 @dataclass(frozen=True, slots=True)
 class ColumnValue:
-    """A column. type_oid: as it is announced."""
+    """Column with its announced type."""
 
     name: str
     type_oid: int
@@ -57,7 +63,7 @@ class ColumnValue:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant: its text, None for NULL, and its type."""
+    """Constant: its text, None for NULL, and its type."""
 
     text: str | None
     type_oid: int
@@ -68,7 +74,9 @@ Value = ColumnValue | Constant
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`left operator right`; `IS [NOT] DISTINCT FROM` has `is` and `is not`, LIKE has `~~`."""
+    """Comparison `left operator right`; `is` and `is not` stand for IS [NOT] DISTINCT FROM, `~~`
+    for LIKE.
+    """
 
     operator: str
     left: Value
@@ -77,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """`value IS NULL`, `IS TRUE`, `IS FALSE`; wanted: None, True, False."""
+    """Test `value IS NULL`, `IS TRUE`, `IS FALSE`; wanted: None, True, False."""
 
     value: Value
     wanted: bool | None
@@ -86,7 +94,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """`value IN (...)`, or NOT IN."""
+    """Test `value IN (...)`, or NOT IN."""
 
     value: Value
     constants: tuple[Constant, ...]
@@ -95,21 +103,21 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A boolean column or constant as a condition."""
+    """Boolean column or constant as a condition."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """NOT."""
+    """Negation of a condition."""
 
     condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
 class Logic:
-    """AND or OR of two or more."""
+    """Conjunction or disjunction of two or more conditions."""
 
     word: str
     conditions: tuple[Condition, ...]
@@ -120,7 +128,7 @@ Condition = Comparison | Test | OneOf | Truth | Not | Logic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """A condition, its columns, and its text as the server prints it."""
+    """Condition, its columns, and its text as the server prints it."""
 
     condition: Condition
     columns: frozenset[str]
@@ -128,18 +136,18 @@ class RowFilter:
 
 
 def read_filter(types: Types, table: CatalogTable, text: str) -> RowFilter:
-    """The filter that a WHERE has. Raises Refused: 42601, 42703, 42883, 0A000, 22P02."""
+    """Return the filter of a WHERE. Raises Refused: 42601, 42703, 42883, 0A000, 22P02."""
     reader = _Reader(types, table)
     condition = reader.condition(parse_condition(text))
     return RowFilter(
         condition=condition,
         columns=frozenset(reader.columns),
-        text=_printed(types, condition),
+        text=_print(types, condition),
     )
 
 
 def shown_filter(types: Types, table: CatalogTable, text: str) -> str | None:
-    """A filter as catalogues show it: as the server prints it, where it can be read so."""
+    """Return a filter as the server prints it; unchanged in parentheses if it cannot be read."""
     if not text:
         return None
     try:
@@ -159,7 +167,7 @@ class _Reader:
             exp.Paren: lambda node: self.condition(node.this),
             exp.And: self._logic,
             exp.Or: self._logic,
-            exp.Not: lambda node: _negated(self.condition(node.this)),
+            exp.Not: lambda node: _negate(self.condition(node.this)),
             exp.Is: self._is,
             exp.In: self._in,
             exp.Between: self._between,
@@ -171,14 +179,14 @@ class _Reader:
         }
 
     def condition(self, node: exp.Expr) -> Condition:
-        """A condition."""
+        """Return a condition."""
         operator = OPERATORS.get(type(node))
         if operator is not None:
             only(node, "this", "expression")
             return self._compare(operator, node.this, node.args["expression"])
         method = self._methods.get(type(node))
         if method is None:
-            raise unsupported(f"{type(node).__name__} in a row filter")
+            raise make_unsupported(f"{type(node).__name__} in a row filter")
         return method(node)
 
     def _logic(self, node: exp.Expr) -> Condition:
@@ -204,7 +212,7 @@ class _Reader:
         if isinstance(node.expression, exp.Null):
             return Test(value, None, negated)
         if not isinstance(node.expression, exp.Boolean) or value.type_oid != BOOL:
-            raise unsupported("IS with this in a row filter")
+            raise make_unsupported("IS with this in a row filter")
         return Test(value, bool(node.expression.this), negated)
 
     def _in(self, node: exp.In) -> Condition:
@@ -214,12 +222,12 @@ class _Reader:
         for one in node.expressions:
             constant = self._pair("=", value, self._value(one))[1]
             if not isinstance(constant, Constant):
-                raise unsupported("IN of columns in a row filter")
+                raise make_unsupported("IN of columns in a row filter")
             found.append(constant)
         return OneOf(value, self._alike(value, found), False)
 
     def _alike(self, value: Value, constants: list[Constant]) -> tuple[Constant, ...]:
-        """Constants of several, which become an array: numbers of the type that all can be."""
+        """Return the constants of an array: several numbers get their common type."""
         oids = [value.type_oid, *(one.type_oid for one in constants)]
         if len(constants) < 2 or not set(oids) <= set(NUMBERS):
             return tuple(constants)
@@ -248,20 +256,20 @@ class _Reader:
         return Comparison(operator, left, right)
 
     def _pair(self, operator: str, left: Value, right: Value) -> tuple[Value, Value]:
-        """Both sides with their types known; they are compared. Raises Refused: 42883."""
+        """Return both sides with their types known; they are compared. Raises Refused: 42883."""
         if left.type_oid == UNKNOWN:
-            left = self._typed(left, right.type_oid)
+            left = self._give_type(left, right.type_oid)
         if right.type_oid == UNKNOWN:
-            right = self._typed(right, left.type_oid)
+            right = self._give_type(right, left.type_oid)
         one, other = left.type_oid, right.type_oid
         if one not in _COMPARED or other not in _COMPARED:
             name = self._types.name(one if one not in _COMPARED else other)
-            raise unsupported(f"comparing {name} in a row filter")
+            raise make_unsupported(f"comparing {name} in a row filter")
         if not self._coercions.comparable(one, other):
             raise self._coercions.no_operator(operator, one, other)
         return left, right
 
-    def _typed(self, value: Value, oid: int) -> Value:
+    def _give_type(self, value: Value, oid: int) -> Value:
         if not isinstance(value, Constant):
             return value
         oid = TEXT if oid in (UNKNOWN, VARCHAR) else oid
@@ -288,7 +296,7 @@ class _Reader:
                 return Constant(f"-{inner.text}", inner.type_oid)
         if isinstance(node, exp.Cast):
             return self._cast(node)
-        raise unsupported(f"{type(node).__name__} in a row filter")
+        raise make_unsupported(f"{type(node).__name__} in a row filter")
 
     def _column(self, node: exp.Column) -> Value:
         parts = only(node, "this", "table")
@@ -301,24 +309,24 @@ class _Reader:
                 self.columns.add(name)
                 return ColumnValue(name, column.type_oid)
         if name in SYSTEM_COLUMNS:
-            raise unsupported(f"the system column {name}")
+            raise make_unsupported(f"the system column {name}")
         raise Refused("42703", f'column "{name}" does not exist')
 
     def _cast(self, node: exp.Cast) -> Value:
         schema, name, modifiers = type_name(node.args["to"])
-        oid = self._types.named(name, schema)
+        oid = self._types.find_oid(name, schema)
         inner = self._value(node.this)
         if isinstance(inner, ColumnValue):
             if inner.type_oid == oid or (inner.type_oid in TEXTS and oid == TEXT):
                 return inner
-            raise unsupported("casts of columns in a row filter")
+            raise make_unsupported("casts of columns in a row filter")
         if modifiers or inner.type_oid not in (UNKNOWN, oid):
-            raise unsupported("this cast in a row filter")
-        return self._typed(Constant(inner.text, UNKNOWN), oid)
+            raise make_unsupported("this cast in a row filter")
+        return self._give_type(Constant(inner.text, UNKNOWN), oid)
 
 
 def _no_names(_oid: int, _text: str) -> int:
-    raise unsupported("names of catalogue objects in a row filter")
+    raise make_unsupported("names of catalogue objects in a row filter")
 
 
 def _literal(node: exp.Literal) -> Constant:
@@ -331,7 +339,7 @@ def _literal(node: exp.Literal) -> Constant:
     return Constant(text, INT4 if number < 2**31 else INT8 if number < 2**63 else NUMERIC)
 
 
-def _negated(condition: Condition) -> Condition:
+def _negate(condition: Condition) -> Condition:
     if isinstance(condition, OneOf):
         return OneOf(condition.value, condition.constants, not condition.negated)
     return Not(condition)
@@ -340,12 +348,12 @@ def _negated(condition: Condition) -> Condition:
 # -- printing ---------------------------------------------------------------------------------
 
 
-def _printed(types: Types, node: Condition) -> str:
-    """As pg_get_expr prints it: in parentheses, constants with their types."""
+def _print(types: Types, node: Condition) -> str:
+    """Return the text of pg_get_expr: in parentheses, constants with their types."""
     if isinstance(node, Logic):
-        return f"({f' {node.word} '.join(_printed(types, part) for part in node.conditions)})"
+        return f"({f' {node.word} '.join(_print(types, part) for part in node.conditions)})"
     if isinstance(node, Not):
-        return f"(NOT {_printed(types, node.condition)})"
+        return f"(NOT {_print(types, node.condition)})"
     if isinstance(node, Truth):
         return _value(types, node.value)
     if isinstance(node, Test):
@@ -357,12 +365,12 @@ def _printed(types: Types, node: Condition) -> str:
     operator = {"is": "IS NOT DISTINCT FROM", "is not": "IS DISTINCT FROM"}.get(
         node.operator, node.operator
     )
-    left, right = _widened(types, node.left), _widened(types, node.right)
+    left, right = _widen(types, node.left), _widen(types, node.right)
     return f"({left} {operator} {right})"
 
 
 def _one_of(types: Types, node: OneOf) -> str:
-    left = _widened(types, node.value)
+    left = _widen(types, node.value)
     if len(node.constants) == 1:
         operator = "<>" if node.negated else "="
         return f"({left} {operator} {_value(types, node.constants[0])})"
@@ -371,8 +379,8 @@ def _one_of(types: Types, node: OneOf) -> str:
     return f"({left} {word} (ARRAY[{values}]))"
 
 
-def _widened(types: Types, value: Value) -> str:
-    """A side of a comparison: varchar is compared as text."""
+def _widen(types: Types, value: Value) -> str:
+    """Return a side of a comparison: varchar is compared as text."""
     shown = _value(types, value)
     if isinstance(value, ColumnValue) and value.type_oid == VARCHAR:
         return f"({shown})::text"

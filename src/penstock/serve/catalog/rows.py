@@ -1,7 +1,7 @@
-"""The rows of the system catalogues: those of the facts, those of our tables, those of the moment.
+"""Rows of the system catalogues: from the facts, from our tables, and from the present state.
 
-Each function gives rows as dictionaries; a column that it leaves out is one that the catalogue does
-not have, and a query that names it is refused. Values are as `types.py` keeps them.
+Each function returns rows as dictionaries. A column that is left out does not exist in the
+catalogue, and a query that names it is refused. Values are as `types.py` keeps them.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Rows:
     def __init__(
         self, facts: Facts, types: Types, model: Model, database: str, *, dialect: str = ""
     ) -> None:
-        """database: the one that there is."""
+        """Set the sources; `database` is the only database."""
         self._has_change = dialect == YUGABYTE
         self._facts, self._types, self._model = facts, types, model
         self._database = database
 
     # -- rows that never change ---------------------------------------------------------------
 
-    def fixed(self) -> dict[str, list[Row]]:
-        """By table: what is the same for every catalogue of this version."""
+    def list_fixed(self) -> dict[str, list[Row]]:
+        """Return by table the rows that are the same for every catalogue of this version."""
         facts = self._facts
         type_columns = [c.name for c in facts.relations["pg_catalog", "pg_type"].columns]
         return {
@@ -167,7 +167,7 @@ class Rows:
         }
 
     def _storage(self, type_oid: int) -> tuple[int, int, str, str, int]:
-        """Size, by value, alignment, storage and collation of a type's values."""
+        """Return size, by value, alignment, storage and collation of a type's values."""
         found = self._storages.get(type_oid)
         return (-1, 0, "d", "x", 0) if found is None else found
 
@@ -210,11 +210,11 @@ class Rows:
     # -- rows of our tables -------------------------------------------------------------------
 
     def row_types(self) -> dict[int, PgType]:
-        """The types of our tables' rows."""
+        """Return the types of our tables' rows."""
         return {row["oid"]: make_type(row) for row in self._row_type_rows()}
 
     def of_model(self) -> dict[str, list[Row]]:
-        """By table: what follows from our tables, roles and publications."""
+        """Return by table the rows for our tables, roles and publications."""
         model = self._model
         tables = model.tables.values()
         system = self._facts.namespaces
@@ -271,7 +271,7 @@ class Rows:
     def _row_type_rows(self) -> Iterator[Row]:
         columns = [c.name for c in self._facts.relations["pg_catalog", "pg_type"].columns]
         by_oid = {row[0]: dict(zip(columns, row, strict=True)) for row in self._facts.rows["type"]}
-        # The row type and the array type of pg_class are what those of our tables are like.
+        # The row type and the array type of pg_class are the model for those of our tables.
         base = self._facts.relations["pg_catalog", "pg_class"].row_type
         for table in self._model.tables.values():
             schema = self._model.schemas[table.schema]
@@ -365,7 +365,7 @@ class Rows:
         }
 
     def publications(self, shown: Iterable[Publication]) -> dict[str, list[Row]]:
-        """By table: the rows of publications."""
+        """Return by table the rows of publications."""
         model = self._model
         whole, members, schemas = [], [], []
         owners = {name: oid for oid, name in model.roles.items()}
@@ -411,10 +411,10 @@ class Rows:
             "pg_publication_namespace": schemas,
         }
 
-    # -- rows of the moment -------------------------------------------------------------------
+    # -- rows of the present state ------------------------------------------------------------
 
     def of_moment(self, state: ServerState) -> dict[str, Callable[[], Iterable[Row]]]:
-        """By table: what is asked anew for each query that names it."""
+        """Return by table the source of rows that each query reads again."""
         return {
             "pg_replication_slots": lambda: map(self._slot, state.slots()),
             "pg_stat_replication": lambda: map(self._sender, state.senders()),
@@ -505,7 +505,7 @@ class Rows:
 
 
 def column_numbers(table: CatalogTable, names: Iterable[str] | None) -> str | None:
-    """A column list as prattrs has it."""
+    """Return a column list as in prattrs."""
     if names is None:
         return None
     wanted = set(names)

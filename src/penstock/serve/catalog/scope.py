@@ -1,4 +1,4 @@
-"""What names mean while a query is bound: expressions with their types, and the tables in sight."""
+"""Names while a query is bound: expressions with their types, and the visible tables."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ Fields = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """An expression in SQLite's SQL, with what is known of it.
+    """Expression in SQLite's SQL, with its known properties.
 
-    type: an oid, UNKNOWN for a literal or parameter that may become any. name: of the column that
-    it makes, strength: how much of a name that is, as in the server. origin: table and number of a
-    column that it is. literal: its text, where it is one. parameter: its number, where its type is
-    open. fields: of a row.
+    Attributes:
+        type: an oid, UNKNOWN for a literal or parameter that may become any.
+        name: of the column that it makes.
+        strength: how much of a name that is, as in the server.
+        origin: table and number of the column that it is.
+        literal: its text, if it is a literal.
+        parameter: its number, if its type is open.
+        fields: of a row.
     """
 
     sql: str
@@ -34,10 +38,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A query in SQLite's SQL, whose columns are named c1, c2, ...
+    """Query in SQLite's SQL, whose columns are named c1, c2, ... SQLite's parser has a depth
+    limit.
 
-    single: at most one row. form: `select`, `compound` (of such) or `ordered`: what UNION can take
-    as it is, from the left alone, or not. SQLite's parser goes only so deep.
+    Attributes:
+        single: it has at most one row.
+        form: `select`, `compound` (of such) or `ordered`: UNION can take it as it is, only from
+            the left, or not.
     """
 
     sql: str
@@ -48,10 +55,15 @@ class Query:
 
 @dataclass(slots=True, kw_only=True)
 class Item:
-    """A table in FROM. columns: by name, in order. hidden: those that USING has merged.
+    """Table in FROM.
 
-    refused: why a column cannot be had, by its name; hidden_refused, hidden_columns: those that `*`
-    leaves out. key: of a row, for GROUP BY.
+    Attributes:
+        columns: by name, in order.
+        hidden: those that USING has merged.
+        refused: why a column is not available, by its name.
+        hidden_refused: as refused, for columns that `*` leaves out.
+        hidden_columns: columns that `*` leaves out.
+        key: of a row, for GROUP BY.
     """
 
     alias: str
@@ -62,8 +74,8 @@ class Item:
     hidden_columns: dict[str, Bound] = field(default_factory=dict)
     key: str = ""
 
-    def named(self, name: str) -> list[Bound]:
-        """Its columns of this name."""
+    def find_columns(self, name: str) -> list[Bound]:
+        """Return its columns of this name."""
         if name in self.hidden_columns:
             return [self.hidden_columns[name]]
         why = self.refused.get(name) or self.hidden_refused.get(name)
@@ -72,7 +84,7 @@ class Item:
         return [column for column in self.columns if column.name == name]
 
     def all(self) -> list[Bound]:
-        """All columns, in order."""
+        """Return all columns, in order."""
         if self.refused:
             raise next(iter(self.refused.values()))
         return self.columns
@@ -80,10 +92,11 @@ class Item:
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """The tables of one SELECT, and those of the queries around it.
+    """Tables of one SELECT, and of the enclosing queries.
 
-    bare: columns used outside of aggregates. set_calls: calls of functions that return sets in the
-    select list, as JSON in SQLite's SQL.
+    Attributes:
+        bare: columns used outside of aggregates.
+        set_calls: calls of functions that return sets in the select list, as JSON in SQLite's SQL.
     """
 
     parent: Scope | None = None
@@ -97,7 +110,7 @@ class Scope:
     set_calls: list[str] = field(default_factory=list)
 
     def column(self, name: str, table: str | None) -> Bound:
-        """What a column's name means. Raises Refused: 42703, 42702, 42P01, 0A000."""
+        """Return the column for a name. Raises Refused: 42703, 42702, 42P01, 0A000."""
         scope: Scope | None = self
         seen_table = False
         while scope is not None:
@@ -122,18 +135,18 @@ class Scope:
     def _here(self, name: str, table: str | None) -> tuple[list[tuple[Item | None, Bound]], bool]:
         if table is not None:
             items = [item for item in self.items if item.alias == table]
-            return [(i, b) for i in items for b in i.named(name)], bool(items)
+            return [(i, b) for i in items for b in i.find_columns(name)], bool(items)
         merged = [(None, column) for column in self.merged if column.name == name]
         if merged:
             return list(merged), False
         found: list[tuple[Item | None, Bound]] = []
         for item in self.items:
             if name not in item.hidden:
-                found += [(item, bound) for bound in item.named(name)]
+                found += [(item, bound) for bound in item.find_columns(name)]
         return found, False
 
     def star(self, table: str | None) -> Iterator[Bound]:
-        """The columns that `*` or `table.*` stand for. Raises Refused: 42P01, 42601."""
+        """Yield the columns of `*` or `table.*`. Raises Refused: 42P01, 42601."""
         scope: Scope | None = self
         while scope is not None:
             items = [item for item in scope.items if table is None or item.alias == table]
@@ -153,21 +166,21 @@ class Scope:
                     yield replace(bound, strength=2)
 
     def add(self, item: Item) -> None:
-        """Put a table in sight. Raises Refused: 42712."""
+        """Make a table visible. Raises Refused: 42712."""
         if any(other.alias == item.alias for other in self.items):
             raise Refused("42712", f'table name "{item.alias}" specified more than once')
         self.items.append(item)
 
 
 def text(value: str) -> str:
-    """A text as a literal of SQLite."""
+    """Return a text as a literal of SQLite."""
     if "\0" in value:
         raise Refused("22021", "invalid byte sequence for encoding")
     return "'" + value.replace("'", "''") + "'"
 
 
 def literal(value: str) -> Bound:
-    """A text whose type is open."""
+    """Return a text whose type is open."""
     return Bound(sql=text(value), type=UNKNOWN, literal=value)
 
 

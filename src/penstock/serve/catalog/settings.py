@@ -1,7 +1,7 @@
-"""Settings: which there are, what they are now, what a client may set them to.
+"""Settings: their names, present values, and the values that a client may set.
 
-What a client may set for itself has its default and is remembered. What belongs to a server is
-answered only where this server has it; the rest is refused, for any answer would be wrong.
+Settings of a client have their default and are remembered. Settings of a server are answered only
+if this server has them; the rest is refused, because any answer would be wrong.
 """
 
 from __future__ import annotations
@@ -61,16 +61,19 @@ def _unknown(name: str) -> Refused:
 
 
 def current(context: Context, name: str, *, raw: bool = False) -> str:
-    """A setting's value, as SHOW prints it. raw: as pg_settings has it, in the setting's unit.
+    """Return a setting's value, as SHOW prints it. Raises Refused: 42704, 0A000.
 
-    Raises Refused: 42704, 0A000.
+    Args:
+        context: the context.
+        name: the setting.
+        raw: return it as pg_settings has it, in the setting's unit.
     """
     key = name.lower()
     session = context.session
     fact = context.facts.settings.get(key)
     if key in session.settings:
         value = session.settings[key]
-    elif (computed := _computed(context, key)) is not None:
+    elif (computed := _compute(context, key)) is not None:
         value = computed
     elif key in context.held:
         value = context.held[key]
@@ -84,10 +87,10 @@ def current(context: Context, name: str, *, raw: bool = False) -> str:
         value = str(fact[1] or "")
     else:
         raise Refused("0A000", f'this server has no "{name}" of its own')
-    return value if raw or fact is None else _shown(fact, value)
+    return value if raw or fact is None else _show(fact, value)
 
 
-def _computed(context: Context, key: str) -> str | None:
+def _compute(context: Context, key: str) -> str | None:
     session, facts = context.session, context.facts
     transaction = {"transaction_read_only": session.read_only}
     if key in transaction:
@@ -104,8 +107,8 @@ def _computed(context: Context, key: str) -> str | None:
     }.get(key)
 
 
-def _shown(fact: tuple[Any, ...], value: str) -> str:
-    """A number of a setting with the largest unit that fits."""
+def _show(fact: tuple[Any, ...], value: str) -> str:
+    """Return a number of a setting with the largest unit that fits."""
     unit = fact[2]
     units = _TIME_UNITS if unit in _TIME_UNITS else _SIZE_UNITS
     if unit not in units or not re.fullmatch(r"\d+", value) or value == "0":
@@ -121,9 +124,15 @@ def _shown(fact: tuple[Any, ...], value: str) -> str:
 
 
 def set_value(context: Context, name: str, value: str | None, *, local: bool = False) -> str:
-    """Set a setting for the session, None for its default; gives what it is then.
+    """Set a setting for the session, None for its default; return its value then.
 
-    local: until the transaction ends. Raises Refused: 42704, 22023, 42501, 55P02, 0A000.
+    Raises Refused: 42704, 22023, 42501, 55P02, 0A000.
+
+    Args:
+        context: the context.
+        name: the setting.
+        value: the value.
+        local: until the transaction ends.
     """
     key, session = name.lower(), context.session
     fact = context.facts.settings.get(key)
@@ -137,7 +146,7 @@ def set_value(context: Context, name: str, value: str | None, *, local: bool = F
     if value is None:
         session.settings.pop(key, None)
     else:
-        session.settings[key] = value if fact is None else _checked(fact, key, value)
+        session.settings[key] = value if fact is None else _check(fact, key, value)
     if local:
         session.local_keys.add(key)
     else:
@@ -148,7 +157,7 @@ def set_value(context: Context, name: str, value: str | None, *, local: bool = F
 
 
 def report(context: Context, key: str) -> None:
-    """Tell the client of a setting that it wants to know of."""
+    """Tell the client of a setting if it wants to know it."""
     for shown in REPORTED:
         if shown.lower() == key:
             context.reports[shown] = current(context, key)
@@ -165,7 +174,7 @@ def _may_change(fact: tuple[Any, ...], key: str) -> None:
     raise Refused("55P02", f'parameter "{fact[0]}" cannot be changed now')
 
 
-def _checked(fact: tuple[Any, ...], key: str, value: str) -> str:
+def _check(fact: tuple[Any, ...], key: str, value: str) -> str:
     name, kind = fact[0], fact[7]
     invalid = Refused("22023", f'invalid value for parameter "{name}": "{value}"')
     if key in _FIXED_FORM:
@@ -220,7 +229,7 @@ def _number(fact: tuple[Any, ...], value: str, invalid: Refused) -> str:
 
 
 def end_transaction(context: Context, *, committed: bool) -> None:
-    """Take back what was local, and all that was set where the transaction is undone."""
+    """Undo local settings, and all settings of a transaction that is rolled back."""
     session = context.session
     for key, before in session.local_before.items():
         if committed and key not in session.local_keys:
@@ -235,7 +244,7 @@ def end_transaction(context: Context, *, committed: bool) -> None:
 
 
 def all_rows(context: Context) -> Iterator[dict[str, Any]]:
-    """The rows of pg_settings: those settings that have an answer."""
+    """Yield the rows of pg_settings: the settings that have an answer."""
     for key, fact in context.facts.settings.items():
         try:
             value = current(context, key, raw=True)

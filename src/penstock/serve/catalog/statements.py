@@ -1,4 +1,4 @@
-"""Statements that are no queries: transactions, settings, and what drivers tidy up with."""
+"""Statements that are not queries: transactions, settings, and clean-up statements of drivers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog import settings
 from penstock.serve.catalog.answers import Answer, AnswerColumn, Notice
 from penstock.serve.catalog.functions import Context
-from penstock.serve.catalog.grammar import Statement, unsupported
+from penstock.serve.catalog.grammar import Statement, make_unsupported
 from penstock.serve.catalog.types import TEXT
 
 _READ_TIME = re.compile(r"([0-9]{1,20})(?:\s*ht)?")
@@ -48,13 +48,13 @@ class Words:
     """Walks over a statement's tokens."""
 
     def __init__(self, statement: Statement) -> None:
-        """statement: from its first token on."""
+        """Start at the statement's first token."""
         self._tokens, self._text = statement.tokens, statement.text
         self._start = statement.tokens[0].start
         self._at = 0
 
     def peek(self) -> str:
-        """The next token in capitals; empty at the end."""
+        """Return the next token in capitals; empty at the end."""
         return self._tokens[self._at].text.upper() if self._at < len(self._tokens) else ""
 
     def token(self) -> Token:
@@ -76,12 +76,12 @@ class Words:
         return True
 
     def need(self, *words: str) -> None:
-        """These words must be next."""
+        """Raise unless these words are next; take them."""
         if not self.take(*words):
             raise self.error()
 
     def error(self) -> Refused:
-        """The syntax error at this place."""
+        """Return the syntax error at this place."""
         if self._at >= len(self._tokens):
             return Refused("42601", "syntax error at end of input")
         return Refused("42601", f'syntax error at or near "{self._tokens[self._at].text}"')
@@ -91,23 +91,23 @@ class Words:
         return self._at + 1 >= len(self._tokens)
 
     def rest(self) -> Statement:
-        """Take all that is left, as a statement. Raises Refused: 42601 where nothing is."""
-        if self.done():
+        """Take the rest as a statement. Raises Refused: 42601 if there is none."""
+        if self.is_done():
             raise self.error()
         tokens, self._at = self._tokens[self._at :], len(self._tokens)
         return Statement(self._text[tokens[0].start - self._start :], tokens)
 
-    def done(self) -> bool:
-        """Whether nothing is left."""
+    def is_done(self) -> bool:
+        """Return whether all tokens were taken."""
         return self._at >= len(self._tokens)
 
     def end(self) -> None:
-        """Nothing may be left."""
-        if not self.done():
+        """Raise unless all tokens were taken."""
+        if not self.is_done():
             raise self.error()
 
     def name(self) -> str:
-        """An identifier, folded to small letters unless it is quoted."""
+        """Take an identifier, folded to lower case unless it is quoted."""
         token = self.token()
         if token.token_type is TokenType.IDENTIFIER:
             return token.text
@@ -124,7 +124,7 @@ class Words:
         return found
 
     def names(self) -> tuple[str, ...]:
-        """Return identifiers in parentheses; none where no parenthesis is next."""
+        """Take identifiers in parentheses; none if no parenthesis is next."""
         if not self.take("("):
             return ()
         found = self.name_list()
@@ -141,12 +141,12 @@ class Words:
         return token.text
 
     def is_string(self) -> bool:
-        """Whether the next token is a text."""
+        """Return whether the next token is a text."""
         strings = (TokenType.STRING, TokenType.BYTE_STRING)
         return self._at < len(self._tokens) and self._tokens[self._at].token_type in strings
 
-    def parenthesised(self) -> str:
-        """The text between the next parenthesis and the one that closes it."""
+    def take_parentheses(self) -> str:
+        """Take the text between the next parenthesis and the one that closes it."""
         self.need("(")
         depth, first = 1, self._at
         while depth:
@@ -158,7 +158,7 @@ class Words:
         return self._text[self._tokens[first].start - self._start : last.start - self._start]
 
     def values(self) -> list[str]:
-        """What follows TO in SET: words, numbers and texts with commas."""
+        """Take the values after TO in SET: words, numbers and texts with commas."""
         found = []
         while True:
             sign = "-" if self.take("-") else ""
@@ -168,7 +168,7 @@ class Words:
 
 
 def plain(context: Context, statement: Statement) -> Answer | None:
-    """The answer to such a statement; None for one of another kind. Raises Refused."""
+    """Return the answer to such a statement; None for one of another kind. Raises Refused."""
     words = Words(statement)
     first = words.token().text.upper()
     method = _METHODS.get(first)
@@ -176,24 +176,24 @@ def plain(context: Context, statement: Statement) -> Answer | None:
 
 
 def allowed_when_failed(statement: Statement) -> bool:
-    """Whether a statement may be given in a transaction that has failed."""
+    """Return whether a statement is allowed in a failed transaction."""
     first = statement.words(1)[0]
     return first in ("COMMIT", "END", "ROLLBACK", "ABORT")
 
 
 def no_statement(statement: Statement) -> Refused:
-    """Return the refusal of a statement that is not answered here, or of what is none."""
+    """Return the refusal of a statement that has no answer here, or of other text."""
     first = statement.words(1)[0]
     if first not in _STATEMENTS:
         return Words(statement).error()
-    return unsupported(f"the statement {first}")
+    return make_unsupported(f"the statement {first}")
 
 
 # -- transactions -----------------------------------------------------------------------------
 
 
 def _modes(context: Context, words: Words) -> None:
-    while not words.done():
+    while not words.is_done():
         if words.take("ISOLATION", "LEVEL"):
             for parts, level in _ISOLATION.items():
                 if words.take(*parts):
@@ -253,9 +253,9 @@ def _commit(context: Context, words: Words) -> Answer:
     words.take("WORK")
     words.take("TRANSACTION")
     if words.take("PREPARED"):
-        raise unsupported("prepared transactions")
+        raise make_unsupported("prepared transactions")
     if words.take("AND", "CHAIN"):
-        raise unsupported("AND CHAIN")
+        raise make_unsupported("AND CHAIN")
     words.take("AND", "NO", "CHAIN")
     words.end()
     return _finish(context, committed=True)
@@ -265,7 +265,7 @@ def _rollback(context: Context, words: Words) -> Answer:
     words.take("WORK")
     words.take("TRANSACTION")
     if words.take("PREPARED"):
-        raise unsupported("prepared transactions")
+        raise make_unsupported("prepared transactions")
     if words.take("TO"):
         words.take("SAVEPOINT")
         return _to_savepoint(context, words.name())
@@ -317,9 +317,9 @@ def _show(context: Context, words: Words) -> Answer:
     elif words.take("SESSION", "AUTHORIZATION"):
         name = "session_authorization"
     elif words.take("ALL"):
-        raise unsupported("SHOW ALL")
+        raise make_unsupported("SHOW ALL")
     else:
-        name = _dotted(words)
+        name = _read_dotted(words)
     words.end()
     value = settings.current(context, name)
     fact = context.facts.settings.get(name.lower())
@@ -327,7 +327,7 @@ def _show(context: Context, words: Words) -> Answer:
     return Answer(tag="SHOW", columns=(column,), rows=[(value,)])
 
 
-def _dotted(words: Words) -> str:
+def _read_dotted(words: Words) -> str:
     name = words.name()
     while words.take("."):
         name += "." + words.name()
@@ -360,9 +360,9 @@ def _set_one(context: Context, words: Words, *, local: bool) -> None:
     elif words.take("NAMES"):
         name, equals = "client_encoding", True
     elif words.peek() in ("ROLE", "AUTHORIZATION"):
-        raise unsupported("SET ROLE and SET SESSION AUTHORIZATION")
+        raise make_unsupported("SET ROLE and SET SESSION AUTHORIZATION")
     else:
-        name, equals = _dotted(words), False
+        name, equals = _read_dotted(words), False
     if not equals and not words.take("TO"):
         words.need("=")
     if not words.is_string() and words.take("DEFAULT"):
@@ -394,7 +394,7 @@ def _read_time(context: Context, value: str | None, *, local: bool) -> None:
 
 def _characteristics(context: Context, words: Words) -> Answer:
     session = context.session
-    while not words.done():
+    while not words.is_done():
         if words.take("READ", "ONLY"):
             session.settings["default_transaction_read_only"] = "on"
         elif words.take("READ", "WRITE"):
@@ -438,7 +438,7 @@ def _reset(context: Context, words: Words) -> Answer:
     if words.take("ALL"):
         names = list(context.session.settings)
     else:
-        names = [_dotted(words)]
+        names = [_read_dotted(words)]
     words.end()
     for name in names:
         settings.set_value(context, name, None)

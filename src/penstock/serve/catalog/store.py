@@ -1,6 +1,6 @@
 """SQLite with the catalogue's tables in it, and the functions that bound queries call.
 
-In memory, one for each catalogue. A query that takes too many steps is ended.
+It is in memory, one for each catalogue. A query that takes too many steps is ended.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from penstock.serve.catalog.types import (
 
 _STEPS_MAX = 50_000_000  # of SQLite's machine: about two seconds
 _STEPS_BETWEEN = 100_000
-_STEPS_PER_CALL = 200  # of a function of ours, which takes as long as so many steps
+_STEPS_PER_CALL = 200  # of our functions, which take about as long as this many steps
 _STEPS_PER_LETTER = 1
-_VALUE_BYTES_MAX = 24 << 20  # all changes of a slot that are answered at once
+_VALUE_BYTES_MAX = 24 << 20  # all changes of a slot in one answer
 _ANSWER_BYTES_MAX = 64 << 20
 _INDEXED = (
     "oid",
@@ -51,10 +51,14 @@ Row = Mapping[str, Any]
 
 
 class Store:
-    """The tables. held: the columns that each of them has."""
+    """Tables of the catalogue.
+
+    Attributes:
+        held: the columns of each table.
+    """
 
     def __init__(self, context: Context) -> None:
-        """context: for the functions; its session is that of the running query."""
+        """Create the functions; the context's session is that of the running query."""
         self._context = context
         self._connection = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _VALUE_BYTES_MAX)
@@ -66,7 +70,7 @@ class Store:
         self._declare()
 
     def create(self, name: str, columns: Iterable[str], rows: Iterable[Row]) -> None:
-        """Make a table with rows that stay. Values are kept as they are: columns have no type."""
+        """Create a table with permanent rows. Values are kept as they are: columns have no type."""
         names = [f'"{column}"' for column in columns]
         self._connection.execute(f'CREATE TABLE "{name}" ({", ".join(names)})')
         self.held[name] = frozenset()
@@ -80,17 +84,17 @@ class Store:
         self._fixed_rows[name] = found[0] or 0
 
     def hold(self, name: str, columns: Iterable[str]) -> None:
-        """Which columns of a table have values."""
+        """Set which columns of a table have values."""
         self.held[name] = frozenset(columns)
 
     def replace(self, name: str, rows: Iterable[Row]) -> None:
-        """The rows that do not stay."""
+        """Replace the rows that are not permanent."""
         fixed = self._fixed_rows[name]
         self._connection.execute(f'DELETE FROM "{name}" WHERE rowid > ?', (fixed,))
         self.insert(name, rows)
 
     def insert(self, name: str, rows: Iterable[Row]) -> None:
-        """More rows; what one leaves out is NULL."""
+        """Add rows; a column that a row leaves out is NULL."""
         columns = self._columns[name]
         marks = ", ".join("?" * len(columns))
         self._connection.executemany(
@@ -101,7 +105,7 @@ class Store:
     def run(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a bound query.
 
-        Raises Refused: what a function raised, 57014, 54000.
+        Raises Refused: that of a function, 57014, 54000.
         """
         self._raised, self._steps = None, 0
         found: list[tuple[Any, ...]] = []
@@ -139,7 +143,7 @@ class Store:
 
     def _declare(self) -> None:
         for declared in (one for found in REGISTRY.values() for one in found):
-            self._function(declared.key, self._wrapped(declared))
+            self._function(declared.key, self._wrap(declared))
         context = self._context
         types = context.types
         simple = {
@@ -164,7 +168,7 @@ class Store:
         for name, call in simple.items():
             self._function(name, _strict(call))
         self._function("pg_any", lambda *given: _any(*given))
-        self._function("pg_all", lambda *given: _negated(_any(_OPPOSITE[given[0]], *given[1:])))
+        self._function("pg_all", lambda *given: _negate(_any(_OPPOSITE[given[0]], *given[1:])))
         self._function("pg_match", _strict(_match))
         self._function("pg_array", lambda *cells: json_of(cells))
         self._function("pg_rows_of", lambda value: json_of([[value]]))
@@ -178,7 +182,7 @@ class Store:
         self._aggregate("pg_string_agg", _StringAgg)
 
     def _function(self, name: str, call: Any) -> None:
-        def guarded(*given: Any) -> Any:
+        def guard(*given: Any) -> Any:
             try:
                 self._spend(given)
                 return call(*given)
@@ -186,9 +190,9 @@ class Store:
                 self._raised = error
                 raise
 
-        self._connection.create_function(name, -1, guarded)
+        self._connection.create_function(name, -1, guard)
 
-    def _wrapped(self, declared: Function) -> Any:
+    def _wrap(self, declared: Function) -> Any:
         context = self._context
 
         def call(*given: Any) -> Any:
@@ -234,9 +238,9 @@ class Store:
         if operator == "/":
             if oid == NUMERIC:
                 raise Refused("0A000", "not supported: division of numeric")
-            made = _divided(one, other) if whole else one / other
+            made = _divide(one, other) if whole else one / other
         elif operator == "%":
-            made = one - other * _divided(one, other)
+            made = one - other * _divide(one, other)
         else:
             made = _ARITHMETIC[operator](one, other)
         return self._whole(oid, made) if oid in (INT2, INT4, INT8) else made
@@ -263,10 +267,10 @@ class Store:
         if array is None or separator is None:
             return None
         cells = json.loads(array)
-        shown = [null if cell is None else self._printed(oid, cell) for cell in cells]
+        shown = [null if cell is None else self._print(oid, cell) for cell in cells]
         return separator.join(cell for cell in shown if cell is not None)
 
-    def _printed(self, oid: int, value: Any) -> str | None:
+    def _print(self, oid: int, value: Any) -> str | None:
         context = self._context
         return print_value(
             context.types, oid, value, lambda kind, number: print_reg(context, kind, number)
@@ -299,7 +303,7 @@ def _subscript(array: str, number: int, first: int) -> Any:
     return cells[place] if 0 <= place < len(cells) else None
 
 
-def _divided(one: int, other: int) -> int:
+def _divide(one: int, other: int) -> int:
     whole = abs(one) // abs(other)
     return whole if (one < 0) == (other < 0) else -whole
 
@@ -348,7 +352,7 @@ _OPPOSITE = {
 
 
 def _any(operator: str, left: Any, array: str | None) -> int | None:
-    """`left operator ANY (array)` with the logic of NULL."""
+    """Return `left operator ANY (array)` with the logic of NULL."""
     if array is None:
         return None
     unknown = False
@@ -360,12 +364,12 @@ def _any(operator: str, left: Any, array: str | None) -> int | None:
     return None if unknown else 0
 
 
-def _negated(value: int | None) -> int | None:
+def _negate(value: int | None) -> int | None:
     return None if value is None else 1 - value
 
 
 class _One:
-    """The value of a subquery that may have one row at most."""
+    """Value of a subquery that may have at most one row."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -380,7 +384,7 @@ class _One:
 
 
 class _Collect:
-    """All values as an array. Of no rows SQLite makes NULL, as with any aggregate of ours."""
+    """All values as an array. Without rows SQLite returns NULL, as for all our aggregates."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []
@@ -423,7 +427,7 @@ class _Ordered:
         self._rows.append((keys, value))
 
     def values(self) -> list[Any]:
-        """All of them, in their order."""
+        """Return all values, in their order."""
         rows = self._rows
         count = len(rows[0][0]) // 2 if rows else 0
         for number in reversed(range(count)):

@@ -1,4 +1,6 @@
-"""FROM: tables, views, functions, queries and joins, as SQLite's SQL and as tables in sight."""
+"""Clause FROM: tables, views, functions, queries and joins, as SQLite's SQL and as
+visible tables.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from sqlglot import exp
 
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.serve.catalog.facts import SystemRelation
-from penstock.serve.catalog.grammar import name_of, only, parse_query, unsupported
+from penstock.serve.catalog.grammar import make_unsupported, name_of, only, parse_query
 from penstock.serve.catalog.names import path_of
 from penstock.serve.catalog.scope import Bound, Item, Query, Scope
 from penstock.serve.catalog.types import INT8, OID
@@ -26,7 +28,7 @@ class TableRead(Refused):
     """The query reads rows of one of our tables, which the catalogue does not have."""
 
     def __init__(self, schema: str, name: str) -> None:
-        """The table's name."""
+        """Set the table's name."""
         super().__init__(
             "0A000",
             f'rows of "{schema}.{name}" are read by COPY or by a SELECT of one table alone',
@@ -38,18 +40,18 @@ class Tables:
     """Binds the FROM of one query."""
 
     def __init__(self, binder: Binder) -> None:
-        """binder: for queries, and what else is in sight."""
+        """Set the binder of queries."""
         self._binder = binder
 
     def bind(self, select: exp.Select, scope: Scope) -> str:
-        """The FROM clause without its word; empty where there is none."""
+        """Return the FROM clause without its word; empty if there is none."""
         start = select.args.get("from_")
         if start is None:
             return ""
         only(start, "this")
-        return self._joined(start.this, select.args.get("joins") or [], scope)
+        return self._join_all(start.this, select.args.get("joins") or [], scope)
 
-    def _joined(self, first: exp.Expr, joins: Sequence[exp.Join], scope: Scope) -> str:
+    def _join_all(self, first: exp.Expr, joins: Sequence[exp.Join], scope: Scope) -> str:
         own = first.args.get("joins") or []
         sql = self._item(first, scope, lateral=False)
         commas = False
@@ -70,9 +72,9 @@ class Tables:
                 "NATURAL",
             )
         ):
-            raise unsupported(f"{method} {side} {kind} JOIN")
+            raise make_unsupported(f"{method} {side} {kind} JOIN")
         if side == "RIGHT" and commas:
-            raise unsupported(f"{side} JOIN behind a comma")
+            raise make_unsupported(f"{side} JOIN behind a comma")
         before = len(scope.items)
         lateral = isinstance(join.this, exp.Lateral)
         right = self._item(join.this, scope, lateral=lateral)
@@ -80,7 +82,7 @@ class Tables:
             names = (
                 [name_of(name) for name in parts["using"]]
                 if "using" in parts
-                else self._shared(scope, before)
+                else self._list_shared(scope, before)
             )
             condition = self._merge(scope, before, names, side)
         elif "on" in parts:
@@ -92,13 +94,13 @@ class Tables:
                 commas or kind != "CROSS"
             )
         if side == "RIGHT":
-            # SQLite 3.40 loses rows of a RIGHT JOIN of json_each; of a LEFT JOIN it does not.
+            # SQLite 3.40 loses rows of a RIGHT JOIN of json_each, but not of a LEFT JOIN.
             inner = f"({left})" if " JOIN " in left and before > 1 else left
             return f"{right} LEFT JOIN {inner} ON {condition}", commas
         return f"{left} {_SIDES[side]} {right} ON {condition}", commas
 
     @staticmethod
-    def _shared(scope: Scope, before: int) -> list[str]:
+    def _list_shared(scope: Scope, before: int) -> list[str]:
         left = [c.name for item in scope.items[:before] for c in item.columns]
         return [
             column.name
@@ -108,16 +110,16 @@ class Tables:
         ]
 
     def _merge(self, scope: Scope, before: int, names: list[str], side: str) -> str:
-        """USING: one column of both, and the condition."""
+        """Merge the columns of USING into one each; return the condition."""
         conditions = []
         for name in names:
             lefts = [c for c in scope.merged if c.name == name] or [
                 c
                 for item in scope.items[:before]
                 if name not in item.hidden
-                for c in item.named(name)
+                for c in item.find_columns(name)
             ]
-            rights = [c for item in scope.items[before:] for c in item.named(name)]
+            rights = [c for item in scope.items[before:] for c in item.find_columns(name)]
             if len(lefts) != 1 or len(rights) != 1:
                 raise Refused("42703", f'column "{name}" specified in USING clause does not exist')
             compared = self._binder.expressions.compare("=", lefts[0], rights[0])
@@ -153,15 +155,15 @@ class Tables:
                 return self._function(node.this, node, scope)
             return self._table(node, scope)
         if lateral:
-            raise unsupported("LATERAL of this")
-        raise unsupported(f"{type(node).__name__} in FROM")
+            raise make_unsupported("LATERAL of this")
+        raise make_unsupported(f"{type(node).__name__} in FROM")
 
     def _query_or_join(self, node: exp.Subquery, scope: Scope) -> str:
         parts = only(node, "this", "alias", "joins", "with_")
         inner = node.this
         if isinstance(inner, exp.Table | exp.Subquery) and "alias" not in parts:
-            # A join in parentheses; its tables stay in sight.
-            inside = self._joined(inner, [], scope)
+            # A join in parentheses; its tables stay visible.
+            inside = self._join_all(inner, [], scope)
             sql = f"({inside})"
             return sql
         query = self._binder.query(inner, Scope(parent=scope.parent))
@@ -169,7 +171,7 @@ class Tables:
             raise Refused("42601", "subquery in FROM must have an alias")
         return self._query(query, parts.get("alias"), scope)
 
-    # -- what is in sight afterwards ----------------------------------------------------------
+    # -- visible tables -----------------------------------------------------------------------
 
     def _alias(self, alias: exp.Expr | None, default: str) -> tuple[str, list[str]]:
         if alias is None:
@@ -227,7 +229,7 @@ class Tables:
         if isinstance(call, exp.Dot):
             schema, call = name_of(call.this), call.expression
         if not isinstance(call, exp.Anonymous):
-            raise unsupported(f"{type(call).__name__} in FROM")
+            raise make_unsupported(f"{type(call).__name__} in FROM")
         only(call, "this", "expressions")
         name = str(call.this).lower()
         variadic = bool(call.expressions) and isinstance(call.expressions[-1], exp.Variadic)
@@ -299,7 +301,7 @@ class Tables:
             sql = f"({view.sql}) AS {own}"
             columns = [f"{own}.c{n}" for n in range(1, len(listed) + 1)]
         else:
-            raise unsupported(f"{relation.schema}.{relation.name}")
+            raise make_unsupported(f"{relation.schema}.{relation.name}")
         bound = [
             Bound(
                 sql=place,
@@ -313,13 +315,13 @@ class Tables:
             )
         ]
         refused = {
-            name: unsupported(f"column {name} of {relation.name}")
+            name: make_unsupported(f"column {name} of {relation.name}")
             for name, _, _ in listed
             if name not in held
         }
         kept = [column for column in bound if column.name in held]
         if not names and relation.kind == "r":
-            refused |= {name: unsupported(f"the system column {name}") for name in _NO_SUCH}
+            refused |= {name: make_unsupported(f"the system column {name}") for name in _NO_SUCH}
             key = f'{own}."oid"'
         else:
             key = ""
@@ -336,5 +338,5 @@ class Tables:
 
 
 def parse_view(text: str) -> exp.Query:
-    """The tree of a view's definition."""
+    """Return the tree of a view's definition."""
     return parse_query(text)

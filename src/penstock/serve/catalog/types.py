@@ -1,4 +1,4 @@
-"""Types of values in the catalogue: which there are, how they mix, how they are read and printed.
+"""Types of values in the catalogue: their names, conversions, reading and printing.
 
 A value lives in SQLite as an integer (numbers, booleans, oids, LSNs), as text, as a float, or, for
 arrays and rows, as JSON text of such values. Pure.
@@ -104,17 +104,19 @@ _PRINTED |= {name: name for name in ("bit", "interval", "numeric")}
 
 
 def json_of(value: Any) -> str:
-    """An array or a row as SQLite keeps it."""
+    """Return an array or a row as SQLite keeps it."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 class Types:
-    """The types of one server: its own and those of its tables' rows."""
+    """Types of one server: its own and those of its tables' rows."""
 
     def __init__(self, facts: Facts) -> None:
-        """facts: of the version that is claimed.
+        """Set the facts of the claimed version.
 
-        where: gives the names of all schemas, and those of the search path, for what names print.
+        Attributes:
+            where: returns the names of all schemas, and those of the search path, for printing
+                names.
         """
         self._facts = facts
         self._of_tables: dict[int, PgType] = {}
@@ -122,24 +124,24 @@ class Types:
         self.where: Callable[[], tuple[dict[int, str], list[str]]] = lambda: ({}, [])
 
     def set_row_types(self, types: dict[int, PgType]) -> None:
-        """The row types of our tables and the arrays of them."""
+        """Set the row types of our tables and their arrays."""
         self._of_tables = types
 
     def get(self, oid: int) -> PgType | None:
-        """A type by its oid."""
+        """Return a type by its oid."""
         return self._facts.types.get(oid) or self._of_tables.get(oid)
 
     def of(self, oid: int) -> PgType:
-        """A type that must be there."""
+        """Return a type that must exist."""
         found = self.get(oid)
         if found is None:
             raise Refused("XX000", f"cache lookup failed for type {oid}")
         return found
 
-    def named(self, name: str, schema: str | None = None) -> int:
-        """The oid of a type as SQL names it; `x[]` for arrays. Raises Refused: 42704."""
+    def find_oid(self, name: str, schema: str | None = None) -> int:
+        """Return the oid of a type's SQL name; `x[]` for arrays. Raises Refused: 42704."""
         if name.endswith("[]"):
-            return self.array_of(self.named(name[:-2], schema))
+            return self.array_of(self.find_oid(name[:-2], schema))
         schemas = ("pg_catalog",) if schema is None else (schema,)
         if schema is None:
             name = _ALIASES.get(name, name)
@@ -151,21 +153,21 @@ class Types:
         raise Refused("42704", f'type "{full}" does not exist')
 
     def array_of(self, oid: int) -> int:
-        """The array type with such elements."""
+        """Return the array type with such elements."""
         found = self.of(oid).array
         if not found:
             raise Refused("42704", f"could not find array type for data type {self.name(oid)}")
         return found
 
     def element_of(self, oid: int) -> int:
-        """The type of an array's elements, 0 for what is none."""
+        """Return the type of an array's elements, 0 if it is not an array."""
         kind = self.get(oid)
         if kind is None or (kind.category != "A" and oid not in VECTORS):
             return 0
         return kind.element
 
     def base_of(self, oid: int, typmod: int = -1) -> tuple[int, int]:
-        """The type below domains, and its modifier."""
+        """Return the type below domains, and its modifier."""
         kind = self.get(oid)
         while kind is not None and kind.kind == "d":
             oid, typmod = kind.base, kind.typmod
@@ -173,7 +175,7 @@ class Types:
         return oid, typmod
 
     def name(self, oid: int, typmod: int | None = None) -> str:
-        """As format_type prints it; `???` for what is unknown."""
+        """Return the text of format_type; `???` if it is unknown."""
         kind = self.get(oid)
         if kind is None:
             return "-" if oid == 0 else "???"
@@ -184,18 +186,18 @@ class Types:
         if oid == CHAR:
             return '"char"'
         if kind.schema_oid != self.system_schema:
-            return self._qualified(kind)
+            return self._qualify(kind)
         return _with_modifier(_PRINTED.get(kind.name) or quoted(kind.name), oid, typmod)
 
-    def _qualified(self, kind: PgType) -> str:
+    def _qualify(self, kind: PgType) -> str:
         schemas, path = self.where()
         schema = schemas.get(kind.schema_oid, "???")
         return quoted(kind.name) if schema in path else f"{quoted(schema)}.{quoted(kind.name)}"
 
-    # -- how types mix ------------------------------------------------------------------------
+    # -- conversions --------------------------------------------------------------------------
 
     def fits(self, given: int, wanted: int) -> int | None:
-        """How well a value of one type does for another: 0 equal, more is worse, None: not."""
+        """Return how well a value of one type fits another: 0 equal, more is worse, None: not."""
         given, wanted = self.base_of(given)[0], self.base_of(wanted)[0]
         if given == wanted:
             return 0
@@ -232,7 +234,7 @@ class Types:
         return None
 
     def common(self, oids: list[int], what: str) -> int:
-        """The type that all of them become in CASE, UNION, arrays. Raises Refused: 42804."""
+        """Return the common type in CASE, UNION, arrays. Raises Refused: 42804."""
         found = UNKNOWN
         for oid in (self.base_of(oid)[0] for oid in oids):
             if oid in (UNKNOWN, found):
@@ -278,7 +280,7 @@ def _invalid(kind: str, text: str) -> Refused:
 
 
 def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]) -> Any:
-    """What a text stands for as a value of a type. reg: finds the oid that a reg* type names.
+    """Return the value of a text of a type; `reg` finds the oid for a reg* type's name.
 
     Raises Refused: 22P02, 22003, 0A000 for types whose values the catalogue does not read.
     """
@@ -315,7 +317,7 @@ def read_value(types: Types, oid: int, text: str, reg: Callable[[int, str], int]
 def _read_time(types: Types, oid: int, text: str) -> str:
     """Return a date or a time as the server prints it, in UTC.
 
-    Of the many forms that a server reads, those of ISO 8601 are read here, and what it prints.
+    Only the forms of ISO 8601 and the printed forms of the server are read.
     """
     match = _TIME.fullmatch(text.strip())
     if match is not None:
@@ -388,7 +390,7 @@ def read_boolean(text: str) -> int:
 
 
 def print_float(value: float) -> str:
-    """Shortest exact text of a double."""
+    """Return the shortest exact text of a double."""
     if value != value or value in (float("inf"), float("-inf")):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     text = repr(value)
@@ -396,7 +398,7 @@ def print_float(value: float) -> str:
 
 
 def print_value(types: Types, oid: int, value: Any, reg: Callable[[int, int], str]) -> str | None:
-    """A value as the server prints it. reg: the name that a reg* type prints for an oid."""
+    """Return a value as the server prints it; `reg` finds the name for a reg* type's oid."""
     if value is None:
         return None
     oid = types.base_of(oid)[0]
