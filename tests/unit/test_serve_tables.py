@@ -15,7 +15,7 @@ from penstock.model import Column, Identity, Op, Relation
 from penstock.serve.catalog.publications import (
     Publication,
     PublishedTable,
-    published,
+    find_published,
 )
 from penstock.serve.forms import PgOutput
 from penstock.serve.row_filter import row_filter
@@ -68,7 +68,7 @@ def view(relation: Relation, *, engine: str = "postgresql", **table: Any) -> Tab
         tables=(PublishedTable(schema="public", name="item", **table),),
         actions=table.pop("actions", ("insert", "update", "delete", "truncate")),
     )
-    what = published([publication], "public", "item")
+    what = find_published([publication], "public", "item")
     assert what is not None
     return TableView(relation, served_relation(relation, engine), what, PgOutput())
 
