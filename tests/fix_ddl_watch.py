@@ -55,7 +55,7 @@ def all_due(watch: DdlWatch) -> list[Action]:
     actions = []
     while (action := watch.due(2**64 - 1)) is not None:
         actions.append(action)
-        watch.done(action)
+        watch.settle(action)
     return actions
 
 

@@ -57,7 +57,7 @@ def test_a_column_that_was_dropped_before_it_was_looked_at(source_url: str) -> N
         )
         relation = resolve_only(resolver, capture.relation_messages())
         assert relation.awaits_reload == str(ReloadReason.CATALOGUE_AHEAD)
-        resolver.reshaped(captured_tables(catalog, ["public.t"])[0])
+        resolver.reshape(captured_tables(catalog, ["public.t"])[0])
         run_all(
             catalog,
             "alter table public.t drop a",

@@ -424,9 +424,9 @@ def test_actions_wait_for_the_stream(source_url: str, database: psycopg.Connecti
         assert isinstance(one, RelationChanged)
         assert [c.name for c in one.definition.columns][-1] == "x"
         assert watch.due(position) is one
-        watch.done(one)
+        watch.settle(one)
         with pytest.raises(ValueError, match="in their order"):
-            watch.done(one)
+            watch.settle(one)
         half = watch.state()
         two = watch.due(2**64 - 1)
         assert isinstance(two, RelationChanged)

@@ -47,7 +47,7 @@ def test_a_name_that_stopped_us_is_undone_or_followed(
         watch.poll()
         action = watch.due(2**64 - 1)
         assert isinstance(action, StopPipeline)
-        watch.done(action)
+        watch.settle(action)
         assert watch.changed
         state = watch.state()
     if undone:

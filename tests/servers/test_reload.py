@@ -164,7 +164,7 @@ def test_a_reload_is_the_table_at_its_position(
             count = job.feed(
                 reader.decoder,
                 reader,
-                reader.resolver.reshaped(job.definition),
+                reader.resolver.reshape(job.definition),
                 reason="test",
                 row_limit=500,
             )
@@ -207,7 +207,7 @@ def test_rows_rewritten_in_silence_are_made_good(
             # Only the root's messages are bound: those of leaves have no rows.
             messages = [m for m in capture.messages() if m[:1] in b"BC"]
             reader.stream(messages)
-            relation = reader.resolver.reshaped(job.definition)
+            relation = reader.resolver.reshape(job.definition)
             assert job.feed(reader.decoder, reader, relation, reason="x", row_limit=100) == 3
     texts = _contents(catalog, "id, v, at::text, x")
     assert {key: (r[0], r[1], r[3]) for key, r in reader.table.items()} == {
@@ -231,7 +231,7 @@ def test_an_empty_table_is_a_marker_alone(
     with reader.resolver.connection:
         definition = captured_tables(catalog, ["public.t"])[0]
         with open_reload(source_url, T, definition.source_id) as job:
-            relation = reader.resolver.reshaped(job.definition)
+            relation = reader.resolver.reshape(job.definition)
             assert job.feed(reader.decoder, reader, relation, reason="x", row_limit=9) == 0
             reader.decoder.begin(1, 1, 1)
             with pytest.raises(ValueError, match="between transactions"):

@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted, server_errors
-from penstock.engines.postgres.source.slot import ConsistentPoint, published
+from penstock.engines.postgres.source.slot import ConsistentPoint, list_published
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError, Retry, TableName
 from penstock.ports.config import Config
@@ -90,7 +90,7 @@ def check_publication_there(
         raise PublicationOnPrimary(
             f"publication {name} does not exist, and a standby cannot make it",
             hint=f"On the primary, run: create publication {quoted(name)} for table "
-            f"{published(tables)} with (publish_via_partition_root = true);",
+            f"{list_published(tables)} with (publish_via_partition_root = true);",
         )
 
 

@@ -19,7 +19,7 @@ from penstock.engines.postgres.source.slot import (
     PositionAhead,
     SlotInUse,
     check_not_ahead,
-    published,
+    list_published,
 )
 from penstock.engines.postgres.source.slot_names import own_names_hint
 from penstock.engines.postgres.source.slot_owner import (
@@ -62,7 +62,7 @@ def _publication(probe: Probe) -> str:
 
 
 def _tables(probe: Probe) -> str:
-    return published(table.name for table in probe.tables) or "only ..."
+    return list_published(table.name for table in probe.tables) or "only ..."
 
 
 def create_publication(probe: Probe) -> str:
@@ -379,7 +379,7 @@ def published_tables(probe: Probe) -> Iterator[Finding]:
                 f"{table.name} is not in the publication {_publication(probe)}",
                 "its changes would not arrive; once it is, the next run loads it and follows it",
                 f"alter publication {quoted(_publication(probe))} add table "
-                f"{published([table.name])};",
+                f"{list_published([table.name])};",
             )
 
 

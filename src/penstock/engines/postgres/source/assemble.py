@@ -1,7 +1,7 @@
-"""From wire blocks to runs: what the decoder hands back is handled here, in order.
+"""Conversion of wire blocks to runs: everything that the decoder hands back, in order.
 
-The decoder walks rows, begins and commits by itself; relations, truncates, messages, keepalives
-and streamed transactions stop it and are dealt with one at a time.
+The decoder handles rows, begins and commits itself; relations, truncates, messages, keepalives
+and streamed transactions stop it and are handled one at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _U64 = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """What an oid means now, since which Relation message. relation None: not captured."""
+    """Meaning of an oid since a Relation message. relation None: not captured."""
 
     relation: Relation | None
     arrival: int
@@ -135,11 +135,11 @@ class Assembler:
                 return at
 
     def _feed_some(self, block: memoryview, at: int, end: int) -> int:
-        """Up to the next stop."""
+        """Decode up to the next stop."""
         decoder = self._decoder
         if self._spill.in_block:
             return self._feed_block(block, at, end)
-        # Somebody waits for the end of a transaction: stop at the next.
+        # A caller waits for the end of a transaction: stop at the next.
         commit_limit = 0 if self._visits.queue else None
         at = decoder.feed(block, at, end, self._limits.row_count, commit_limit)
         stop = decoder.stop
@@ -252,7 +252,9 @@ class Assembler:
             self._notice(said)
             return end
         if kind in (ord("c"), ord("C"), ord("Z")):
-            raise ConnectionLost("the server ended the stream", hint="It is tried again by itself.")
+            raise ConnectionLost(
+                "the server ended the stream", hint="penstock retries automatically."
+            )
         raise StreamUnexpected(f"unexpected message {chr(kind)!r} in the stream")
 
     def _notice(self, said: ServerMessage) -> None:
@@ -270,7 +272,7 @@ class Assembler:
 
     @property
     def has_visits(self) -> bool:
-        """Whether somebody waits for the end of a transaction or for a position."""
+        """Return whether a caller waits for the end of a transaction or for a position."""
         return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:
@@ -380,16 +382,18 @@ class Assembler:
         message = keepalive(payload)
         # The server has sent all that it read before this position: a run that is cut from now on
         # ends at least here.
-        self._received(message.position)
+        self._note_received(message.position)
         self.counts.server_time_us = message.server_time_us
         if message.reply_now:
             self._on_reply()
 
-    def reached(self, position: int) -> None:
-        """Everything that commits before position was fed; a run that is cut ends there."""
-        self._received(position)
+    def note_reached(self, position: int) -> None:
+        """Note that everything that commits before position was fed; a run that is cut ends
+        there.
+        """
+        self._note_received(position)
 
-    def _received(self, position: int) -> None:
+    def _note_received(self, position: int) -> None:
         self.counts.received_position = max(self.counts.received_position, position)
 
     def _message(self, body: memoryview) -> None:
@@ -497,7 +501,7 @@ class Assembler:
 
     def _logical_message(self, message: LogicalMessage) -> None:
         if not message.transactional and not self._decoder.in_transaction:
-            self._received(message.position)
+            self._note_received(message.position)
         sent_us = sent_us_in(message, self._slot)
         if sent_us is not None:
             self.mark(MarkerKind.HEARTBEAT, data={"sent_us": sent_us})
@@ -525,7 +529,7 @@ class Assembler:
 
     def _replay(self, commit: StreamCommit) -> None:
         """Decode the side file of a transaction that has just been committed."""
-        streamed = self._spill.committed(commit.xid)
+        streamed = self._spill.commit(commit.xid)
         before = dict(self._bound)
         self._decoder.begin(commit.position, commit.commit_time_us, commit.xid)
         arrivals = iter(streamed.relation_arrivals)

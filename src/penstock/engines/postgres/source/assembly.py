@@ -1,4 +1,4 @@
-"""What an assembler is given and what it reports: shapes, limits, counters, errors."""
+"""Parts of an assembler: shapes, limits, counters, errors."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ class PublicationLost(PenstockError):
 
 
 class Shapes(Protocol):
-    """What relations look like in the log; asked from the thread that decodes."""
+    """Relations in the log; asked from the thread that decodes."""
 
     def resolve(self, message: RelationMessage) -> Relation | None:
-        """The relation version for a Relation message; None: the table is not captured.
+        """Return the relation version for a Relation message; None: the table is not captured.
 
         The same shape gives the same version, also in a later connection.
         """
         ...
 
     def widen(self, relation: Relation, column: int) -> Relation:
-        """The version of relation in which one column is kept as text; remembered."""
+        """Return the version of relation in which one column is kept as text; remembered."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a run is cut.
+    """Limits of a run.
 
-    row_count: rows that make a run, also inside a transaction. byte_count: the same in bytes of
-    the messages; the last row comes on top.
+    Attributes:
+        row_count: rows that make a run, also inside a transaction.
+        byte_count: the same in bytes of the messages; the last row is added on top.
     """
 
     row_count: int = 20_000
@@ -52,7 +53,7 @@ class Limits:
 
 @dataclass(slots=True, kw_only=True)
 class Counted:
-    """What has gone through, for display. Positions are LSNs."""
+    """Counters for display. Positions are LSNs."""
 
     row_count: int = 0
     transaction_count: int = 0

@@ -57,7 +57,7 @@ class PostgresBulkReader:
             )
 
     def lines(self, task: ChunkTask, dialect: LineDialect) -> Lines:
-        """See BulkReader. A target of PostgreSQL takes lines of COPY by itself, by `connection`."""
+        """See BulkReader. A PostgreSQL target reads lines of COPY directly, by `connection`."""
         copy_out = task.chunk.copy_out
         if dialect is LineDialect.COPY:
             return PlainLines(self.connection, copy_out, doing=task.doing)
@@ -116,7 +116,7 @@ def snapshot_alive(url: str, snapshot_id: str, snapshot_text: str) -> bool:
 
 
 def snapshot_text(source_url: str, snapshot_id: str) -> str:
-    """What a living exported snapshot holds, as pg_current_snapshot() prints it."""
+    """Return the content of a living exported snapshot, as pg_current_snapshot() prints it."""
     with (
         connect(source_url, application_name=APPLICATION_NAME) as connection,
         server_errors("looking at the snapshot"),

@@ -1,10 +1,10 @@
-"""Begins and ends the capture of single tables while the stream goes on.
+"""Begin and end of capturing single tables while the stream continues.
 
 The requests are in a state file (`model.table_requests`); each request is tried once and answered
-in another. A table is added to the publication first; then the thread that decodes takes it in
-between two transactions, and only then the answer is given: whoever copies its rows at a later
-point finds every change behind that point in the log. A table that cannot be taken in is answered
-with the reason, and the others never notice. Not here: the rows it has already
+in another. A table is added to the publication first; then the thread that decodes adds it between
+two transactions, and only then the request is answered. So a process that copies its rows at a
+later point finds every change after that point in the log. A table that cannot be captured is
+answered with the reason, and the others are not affected. Not here: the rows it has already
 (`control.table_copy`).
 
 Two things are waited for, neither by the stream. The table joins the publication under a lock that
@@ -31,7 +31,7 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.source.assemble import Assembler
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.relations import RelationResolver
-from penstock.engines.postgres.source.slot import PUBLISHED, published
+from penstock.engines.postgres.source.slot import PUBLISHED, list_published
 from penstock.engines.postgres.source.stream import PostgresSource
 from penstock.engines.postgres.source.table_actions import TableActions
 from penstock.host import faults
@@ -118,11 +118,11 @@ class Captures:
         self._next_look_s = float("-inf")
 
     def takes(self, name: TableName) -> bool:
-        """Whether a table of this name is captured, as things are now."""
+        """Return whether a table of this name is captured at present."""
         return name not in self._removed and (self._given(name) or name in self._added)
 
-    def connected(self) -> None:
-        """Another stream: what was under way in the last one begins again."""
+    def begin_stream(self) -> None:
+        """Begin again on another stream the work that was under way in the last one."""
         self._work = None
 
     # -- before the first stream -------------------------------------------------------------
@@ -152,17 +152,18 @@ class Captures:
                 self._removed.add(request.table)
         return list(left.values())
 
-    def begun(self) -> None:
-        """The tables of `begin` are watched, and will be captured: answer their requests.
+    def answer_begun(self) -> None:
+        """Answer the requests for tables of `begin`, which are watched and will be captured.
 
-        No others: no stream has taken in what was requested later, or between two streams.
+        Other requests are not answered: no stream has added tables that were requested later, or
+        between two streams.
         """
         for request in self._begun_with:
             self._settle(request)
         self._begun_with = []
 
-    def awaited(self) -> frozenset[TableName]:
-        """Tables that begin to be captured: their rows are copied, not read into the log."""
+    def find_awaited(self) -> frozenset[TableName]:
+        """Return tables whose capture begins: their rows are copied, not read into the log."""
         return frozenset(request.table for request in self._begun_with)
 
     # -- while the stream goes on ------------------------------------------------------------
@@ -308,14 +309,14 @@ class Captures:
     # -- the publication ---------------------------------------------------------------------
 
     def _open(self) -> psycopg.Connection:
-        """A connection that does not wait for locks."""
+        """Return a connection that does not wait for locks."""
         settings = {**EXACT_TEXT_SETTINGS, "lock_timeout": str(LOCK_TIMEOUT_MS)}
         return connect(self._url, application_name="penstock catalog", options=settings)
 
     def publish(self, table: TableName) -> None:
         """Add a table to the publication unless it is in it. Raises what the server refuses."""
         name = self._publication
-        statement = f"alter publication {quoted(name)} add table {published([table])}"
+        statement = f"alter publication {quoted(name)} add table {list_published([table])}"
         with (
             self._open() as connection,
             server_errors(f"adding {table} to publication {name}"),
@@ -328,7 +329,7 @@ class Captures:
 
     def _unpublish(self, table: TableName) -> None:
         name = self._publication
-        statement = f"alter publication {quoted(name)} drop table {published([table])}"
+        statement = f"alter publication {quoted(name)} drop table {list_published([table])}"
         keys = {"publication": name, "schema": table.schema, "name": table.name}
         with (
             self._open() as connection,
@@ -365,7 +366,9 @@ class Captures:
 
     @staticmethod
     def _try(work: Callable[[], None]) -> PenstockError | None:
-        """What prevents it; a lost connection is the stream's business, and raised."""
+        """Try it and return the error that prevents it; a lost connection is raised, for the
+        stream.
+        """
         try:
             work()
         except PenstockError as error:

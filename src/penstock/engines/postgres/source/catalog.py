@@ -1,9 +1,9 @@
-"""Which tables of a database a pipeline captures, and why others are left out.
+"""Captured tables of a database, and the reasons why others are left out.
 
-Partitioned tables are captured whole under the root's name; a partition by itself only where no
-table above it is captured. Left out: views, foreign and unlogged tables, system schemas,
-penstock's own. Not here: the patterns (`patterns.py`), definitions (`definitions.py`), shapes of
-rows (`relations.py`), tables that change (`ddl_watch.py`).
+Partitioned tables are captured whole under the root's name; a single partition only if no table
+above it is captured. Left out: views, foreign and unlogged tables, system schemas, penstock's
+own. Not here: the patterns (`patterns.py`), definitions (`definitions.py`), shapes of rows
+(`relations.py`), tables that change (`ddl_watch.py`).
 """
 
 from __future__ import annotations
@@ -120,11 +120,12 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What the patterns match in this database.
+    """Tables of this database that the patterns match.
 
-    unmatched: patterns that take in by name a table that there is not. near: the tables whose
-    names differ from those only in case. gone: tables that a pattern names and that were dropped
-    since they were followed.
+    Attributes:
+        unmatched: patterns that name a table which does not exist.
+        near: tables whose names differ from those only in case.
+        gone: tables that a pattern names and that were dropped since they were followed.
     """
 
     tables: tuple[TableDefinition, ...]
@@ -153,7 +154,7 @@ class _Candidate:
 
 
 def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
-    """The SQL by which all changes of a partitioned table identify their rows."""
+    """Return the SQL by which all changes of a partitioned table identify their rows."""
     key = root.key or ()
     lacking = [one for one in leaves if not identity_covers(one.identity, root.identity, key)]
     if not root.identity and not key:  # then its consumers could not identify its rows either
@@ -162,7 +163,7 @@ def _full_identities(root: _Candidate, leaves: Sequence[_Candidate]) -> str:
 
 
 def open_catalog(url: str, *, application_name: str = "penstock catalog") -> psycopg.Connection:
-    """A connection on which the functions of this package may read the catalogue and rows.
+    """Return a connection on which the functions of this package may read the catalogue and rows.
 
     Autocommit, EXACT_TEXT_SETTINGS. Raises what `penstock.engines.postgres.connect.connect` does.
     """
@@ -175,7 +176,7 @@ def captured_tables(
     *,
     dropped: Collection[TableName] = (),
 ) -> list[TableDefinition]:
-    """The tables that the patterns take in, with their definitions, ordered by name.
+    """Return the tables that the patterns match, with their definitions, ordered by name.
 
     connection: from `open_catalog`. dropped: tables of which a pattern may name one that does not
     exist. Raises PatternInvalid; TableNotCapturable when a pattern names another table that does
@@ -207,10 +208,11 @@ def survey(
     *,
     dropped: Collection[TableName] = (),
 ) -> Survey:
-    """What the patterns take in, and what they match and is left out, and why.
+    """Return the tables that the patterns select, and those that they match but are left out,
+    and why.
 
-    dropped: tables that may have been dropped since they were followed. Raises PatternInvalid for
-    a pattern that cannot be read, and PartitionNotSeparable.
+    dropped: tables that may have been dropped since they were followed. Raises PatternInvalid
+    for a pattern that cannot be read, and PartitionNotSeparable.
     """
     selection = Selection.parse(patterns)
     candidates = _candidates(connection)
@@ -230,7 +232,7 @@ def survey(
 
 
 def taken_names(connection: psycopg.Connection, patterns: Sequence[str]) -> dict[TableName, int]:
-    """The tables that the patterns take in, and their oids; no definition is read.
+    """Return the tables that the patterns match, with their oids; no definition is read.
 
     Raises PatternInvalid, PartitionNotSeparable.
     """
@@ -293,7 +295,7 @@ class _Pick:
     def _judge(self, candidate: _Candidate, above: Excluded | None) -> Excluded | None:
         taking = self._selection.taken_by(candidate.name)
         if taking is None:
-            # A pattern may take out a partitioned table whose partitions another one takes in.
+            # A pattern may exclude a partitioned table whose partitions another one matches.
             return None
         named = taking.exact
         out = self._selection.excluded_by(candidate.name)

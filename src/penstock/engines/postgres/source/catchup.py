@@ -115,11 +115,11 @@ class CatchUp:
         self._connection.close()
 
     def is_worth_it(self, behind_bytes: int) -> bool:
-        """Whether another range should be read, rather than streamed.
+        """Return whether another range should be read, rather than streamed.
 
-        behind_bytes: from this much WAL on it is. Once ranges were read, it is from an eighth of it
-        on: the stream would cost more for what is left. Raises what would stop a stream, too: a
-        gap, a lost slot, another server or timeline, a missing publication. `identity` is the
+        It is from behind_bytes of WAL on. Once ranges were read, it is from an eighth of it on:
+        the stream would cost more for the rest. Raises the errors that would stop a stream, too:
+        a gap, a lost slot, another server or timeline, a missing publication. `identity` is the
         server's then.
         """
         connection, position = self._connection, self.end.position
@@ -137,16 +137,16 @@ class CatchUp:
         return behind >= behind_bytes and self._range_from(state) is not None
 
     def _server_end(self) -> int:
-        """Where the server's WAL on disk ends; 0 on a standby, where no slot is advanced."""
+        """Return the end of the server's WAL on disk; 0 on a standby, where no slot is advanced."""
         return slot.flushed_position(self._connection)
 
     def _range_from(self, state: SlotState) -> tuple[int, int] | None:
-        """Where the next range begins and ends; None when ranges would cost too much.
+        """Return begin and end of the next range; None if ranges would cost too much.
 
         The server decodes from restart, which moves every 15 seconds at most and not beyond the
-        oldest open transaction: the longer that way, the longer the range, up to a bound. Decoding
-        again without giving out costs 0.4 us per row of W, the advancing included; giving out by
-        ranges 1.6, by the stream 4: so ranges are the cheaper way by far up to that bound.
+        oldest open transaction: the longer that way, the longer the range, up to a bound.
+        Decoding again without output costs 0.4 us per row of W, the advancing included; output
+        by ranges 1.6, by the stream 4: so ranges are far cheaper up to that bound.
         """
         begin = max(self.end.position, state.confirmed_flush)
         length = max(self._range_bytes, int(REDECODED_PART * (begin - state.restart)))
@@ -155,7 +155,7 @@ class CatchUp:
         return begin, begin + min(length, self._most_bytes)
 
     def read_range(self) -> Iterator[Run]:
-        """The transactions of one range, in runs as the stream gives them.
+        """Yield the transactions of one range, in runs as the stream gives them.
 
         Afterwards `end` is the range's end. Every run whose end is set may be made durable by
         itself: the order is the stream's.
@@ -176,13 +176,13 @@ class CatchUp:
         assembler = self._assembler(runs)
         for block, start, end in self._blocks(upto):
             assembler.feed(block, start, end)
-            yield from self._given(runs)
-        assembler.reached(upto)
+            yield from self._give(runs)
+        assembler.note_reached(upto)
         if assembler.cut_when_whole():
             raise StreamUnexpected("a range of changes ended inside a transaction")
-        yield from self._given(runs)
+        yield from self._give(runs)
 
-    def _given(self, runs: list[Run]) -> Iterator[Run]:
+    def _give(self, runs: list[Run]) -> Iterator[Run]:
         if runs:
             self._before_run()
         for run in runs:
@@ -191,7 +191,7 @@ class CatchUp:
         runs.clear()
 
     def _assembler(self, runs: list[Run]) -> Assembler:
-        """A new one for each range: the server begins afresh with shapes and open transactions."""
+        """Return a new one for a range, for which the server repeats shapes and open transactions."""
         options = self._options
         return Assembler(
             decoder=make_decoder(gsn=self.end.gsn, trx=self.end.trx),
@@ -259,7 +259,7 @@ class CatchUp:
 
 
 def _without_header(buffer: bytearray, start: int, end: int) -> tuple[bytes, int] | None:
-    """The first frame: its row without the file's header, as a frame, and where the next begins.
+    """Return the first frame's row without the file's header, and where the next frame begins.
 
     The header comes in one frame with the first row, or alone. None: it is not there yet. Raises
     the server's error.

@@ -1,4 +1,4 @@
-"""What FlexCDC's state tables hold of a PostgreSQL source; see `ports.changelog`."""
+"""Facts about a PostgreSQL source in FlexCDC's state tables; see `ports.changelog`."""
 
 from __future__ import annotations
 

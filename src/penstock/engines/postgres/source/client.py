@@ -47,7 +47,7 @@ Row = dict[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """How a connection was made, for cancelling from a second one."""
+    """Address and encryption of a connection, for cancelling from a second one."""
 
     target: ServerAddress
     tls: bool
@@ -96,7 +96,7 @@ class ReplicationConnection:
     # -- frames ------------------------------------------------------------------------------
 
     def _next(self, deadline: float | None) -> tuple[int, bytes] | None:
-        """The next message, or None when the deadline (monotonic seconds) passes first."""
+        """Return the next message, or None when the deadline (monotonic seconds) passes first."""
         while True:
             frame = pgwire.frame_at(self._buffer, self._start, self._end)
             if frame is not None:
@@ -182,7 +182,7 @@ class ReplicationConnection:
         while True:
             message = self._next(time.monotonic() + WAIT_STEP_S)
             if message is None:
-                self._waited(on_wait, time.monotonic() - began)
+                self._wait(on_wait, time.monotonic() - began)
                 continue
             kind, body = message
             if kind == ord("T"):
@@ -200,7 +200,7 @@ class ReplicationConnection:
             elif kind not in (ord("C"), ord("I")) and not self._common(kind, body):
                 raise WireError(f"unexpected message {chr(kind)!r} while {doing}")
 
-    def _waited(self, on_wait: Callable[[float], None] | None, seconds: float) -> None:
+    def _wait(self, on_wait: Callable[[float], None] | None, seconds: float) -> None:
         if on_wait is None:
             return
         try:
@@ -298,7 +298,7 @@ _REFUSALS: dict[str, type[ConnectFailed]] = {
 
 
 def _login_error(url: str, said: ServerMessage) -> PenstockError:
-    """The typed error for a refused log-in; the SQLSTATE decides, in whatever language."""
+    """Return the typed error for a refused log-in; the SQLSTATE decides, in whatever language."""
     known = connect_error(url, said.message)
     if said.sqlstate == "42501" and not isinstance(known, DatabaseRefused):
         return PrivilegeMissing(
@@ -312,18 +312,18 @@ def _login_error(url: str, said: ServerMessage) -> PenstockError:
 
 
 def server_error(doing: str, said: ServerMessage) -> PenstockError:
-    """The typed error for what the server said; `doing` names the work."""
+    """Return the typed error for what the server said; `doing` names the work."""
     message = f"{doing}: {said.message}" + (f" ({said.detail})" if said.detail else "")
     fields = {"sqlstate": said.sqlstate, "severity": said.severity}
     state = said.sqlstate
     if state.startswith(("08", "57P")):
-        return ConnectionLost(message, hint="It is tried again by itself.", **fields)
+        return ConnectionLost(message, hint="penstock retries automatically.", **fields)
     if state == "42501":
         return PrivilegeMissing(
             message, hint="Run `penstock doctor`: it prints the GRANT to type.", **fields
         )
     if state in _INTERRUPTED:
-        return StatementInterrupted(message, hint="It is tried again by itself.", **fields)
+        return StatementInterrupted(message, hint="penstock retries automatically.", **fields)
     hint = said.hint or "Run `penstock doctor` for what the server lacks."
     return StatementFailed(message, hint=hint, **fields)
 

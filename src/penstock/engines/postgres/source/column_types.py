@@ -169,7 +169,7 @@ TypeKey = tuple[int, int]  # oid, modifier
 
 
 class TypeBook:
-    """What is known of types, asked for in sets and kept until `forget`.
+    """Known types, queried in sets and kept until `forget`.
 
     In a SQL_ASCII database text is of no known encoding: it is kept as raw bytes.
     """
@@ -203,12 +203,12 @@ class TypeBook:
             )
 
     def neutral(self, base_oid: int, typmod: int) -> str:
-        """The neutral type of a type that is no domain."""
+        """Return the neutral type of a type other than a domain."""
         found = neutral_type(base_oid, typmod)
         return (self._text_neutral or "string") if found == "string" else found
 
     def get(self, type_oid: int, typmod: int) -> BaseType:
-        """A type that was learnt; one that the catalogue does not have is kept as text."""
+        """Return a type that was learnt; one that the catalogue does not have is kept as text."""
         known = self._types.get((type_oid, typmod))
         if known is not None:
             return known
@@ -222,7 +222,7 @@ class TypeBook:
 def user_types(
     connection: psycopg.Connection, columns: Mapping[int, Iterable[int]]
 ) -> dict[int, tuple[TypeDefinition, ...]]:
-    """The types that tables need besides PostgreSQL's own and those of extensions.
+    """Return the types that tables need besides PostgreSQL's own and those of extensions.
 
     columns: per table oid, the oids of its columns' types. A type comes after those it depends on.
     Row types of tables are not listed.
@@ -234,7 +234,7 @@ def user_types(
         rows = {row["id"]: row for row in cursor.execute(USER_TYPES, {"ids": ids}).fetchall()}
     if not rows:
         return {}
-    return {table: _ordered(rows, oids) for table, oids in columns.items()}
+    return {table: _order(rows, oids) for table, oids in columns.items()}
 
 
 def _rests_on(row: dict[str, Any]) -> tuple[int, ...]:
@@ -243,7 +243,7 @@ def _rests_on(row: dict[str, Any]) -> tuple[int, ...]:
     return (row["element"], row["base"], *row["field_types"], below or 0)
 
 
-def _ordered(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[TypeDefinition, ...]:
+def _order(rows: dict[int, dict[str, Any]], oids: Iterable[int]) -> tuple[TypeDefinition, ...]:
     done: dict[int, TypeDefinition | None] = {}
 
     def visit(oid: int) -> None:

@@ -137,7 +137,7 @@ class LinesOfCopy:
 
 
 def _is_other(giver: _Side) -> bool:
-    """Whether the next message is not a row."""
+    """Return whether the next message is not a row."""
     return giver.start < giver.end and giver.block[giver.start] != _COPY_DATA
 
 

@@ -65,9 +65,11 @@ PAGE_HEAD_BYTES, SEGMENT_HEAD_BYTES = 24, 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """Something to do when the stream has passed position (an LSN).
+    """Action when the stream has passed a position (an LSN).
 
-    table: the captured name. shape: what is known once it is done; None: the table is gone.
+    Attributes:
+        table: the captured name.
+        shape: the known shape once it is done; None: the table is gone.
     """
 
     position: int
@@ -104,10 +106,12 @@ class StopPipeline(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchState:
-    """What survives a restart (a state file). position: of the last look that is settled.
+    """State that survives a restart (a state file).
 
-    gone: captured tables that were dropped, and not created again since. renamed: tables with the
-    new names that stopped the pipeline.
+    Attributes:
+        position: of the last look that is settled.
+        gone: captured tables that were dropped, and not created again since.
+        renamed: tables with the new names that stopped the pipeline.
     """
 
     shapes: tuple[TableShape, ...] = ()
@@ -115,10 +119,11 @@ class WatchState:
     gone: tuple[TableName, ...] = ()
     renamed: tuple[tuple[TableName, TableName], ...] = ()
 
-    def followed(self, tables: Iterable[TableDefinition]) -> tuple[TableShape, ...]:
-        """The shapes, by the new names of the tables that still have them. tables: those captured.
+    def renamed_shapes(self, tables: Iterable[TableDefinition]) -> tuple[TableShape, ...]:
+        """Return the shapes, by the new names of the tables that still have them. tables: those
+        captured.
 
-        All at once, as tables may have changed their names with each other.
+        All at once, as tables may have exchanged their names.
         """
         new_names = dict(self.renamed)
         now = {table.source_id: table.name for table in tables}
@@ -162,7 +167,7 @@ class DdlWatch:
     ) -> None:
         """Begin with these tables. takes: whether the configuration captures a name.
 
-        as_is: tables that were not followed before, whose rows nobody has to read.
+        as_is: tables that were not followed before, whose rows need not be read.
         """
         self.connection = connection
         self._publication = publication
@@ -170,8 +175,8 @@ class DdlWatch:
         tables = list(tables)
         self._wanted = {table.name for table in tables}
         self.changed = bool(state and state.renamed)
-        # Tables dropped while nobody watched are not among `tables`, yet must be reported.
-        self._seen = {shape.name: shape for shape in state.followed(tables)} if state else {}
+        # Tables dropped while the watch was stopped are not among `tables`, yet must be reported.
+        self._seen = {shape.name: shape for shape in state.renamed_shapes(tables)} if state else {}
         self._settled = dict(self._seen)
         self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
         self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
@@ -241,7 +246,7 @@ class DdlWatch:
         return action
 
     def is_pending(self, action: Action) -> bool:
-        """Whether an action is not done."""
+        """Return whether an action is not done."""
         return any(pending.action is action for pending in self._pending)
 
     def is_created_again(self, action: Action) -> bool:
@@ -262,7 +267,7 @@ class DdlWatch:
         return self._pending[0].action.position if self._pending else None
 
     def state(self) -> WatchState:
-        """What to keep durably whenever `changed` is set; clears that flag."""
+        """Return the state to be stored whenever `changed` is set; clears that flag."""
         self.changed = False
         return WatchState(
             shapes=tuple(self._settled.values()),
@@ -276,7 +281,7 @@ class DdlWatch:
         self._truncated[table] = max(position, self._truncated.get(table, 0))
 
     def due(self, position: int) -> Action | None:
-        """The next action if the stream has passed its position; call done() with it afterwards.
+        """Return the next action if the stream has passed its position; then call settle() with it.
 
         Everything before `position` must have been seen, and TRUNCATEs noted.
         """
@@ -285,11 +290,11 @@ class DdlWatch:
             after = pending.unless_truncated_after
             if after is None or self._truncated.get(pending.action.table, -1) < after:
                 return pending.action
-            self.done(pending.action)
+            self.settle(pending.action)
         return None
 
-    def done(self, action: Action) -> None:
-        """The action's consequences are in the log: take its shape for known."""
+    def settle(self, action: Action) -> None:
+        """Note that the action's consequences are in the log: its shape is the known one."""
         if not self._pending or self._pending[0].action is not action:
             raise ValueError("actions are done in their order, once")
         renamed = dict(filter(None, (_new_name(pending.action) for pending in self._pending)))
@@ -344,7 +349,7 @@ class DdlWatch:
     def _changed_names(self, digests: dict[int, tuple[str, str | None]]) -> list[TableName]:
         known = {shape.source_id: shape.digest for shape in self._seen.values()}
         others = {id_ for id_, (digest, _) in digests.items() if known.get(id_) != digest}
-        # An oid that is none of theirs is a table made anew: any of them may be its old self.
+        # An unknown oid is a recreated table: any of them may be its old self.
         strange = bool(others - set(self._ids.values()))
         waiting = {pending.action.table for pending in self._pending}
         return [
@@ -433,7 +438,9 @@ class DdlWatch:
         self._add(_Pending(action=action, unless_truncated_after=unless), shape)
 
     def _difference(self, last: TableShape | None, shape: TableShape) -> ShapeDifference | None:
-        """What changed, or why the table cannot be followed at all; None: nothing."""
+        """Return the difference, or why the table cannot be followed at all; None if nothing
+        changed.
+        """
         if last is not None and last.digest != shape.digest:
             return compare(last, shape)
         stop = why_not_followed(shape)
@@ -457,7 +464,9 @@ class DdlWatch:
     def _is_wanted(
         self, name: TableName, last: TableShape | None, difference: ShapeDifference | None
     ) -> bool:
-        """Whether a table is to be followed, or was and left for another reason than its name."""
+        """Return whether a table is to be followed, or was and left for another reason than its
+        name.
+        """
         if name in self._wanted:
             return True
         stop = difference.stop if difference is not None else None
@@ -519,7 +528,7 @@ class DdlWatch:
     def _see(self, name: TableName, shape: TableShape | None) -> None:
         if shape is None:
             self._seen.pop(name, None)
-            self._ids[name] = UNKNOWN_ID  # one made anew under this name will be noticed
+            self._ids[name] = UNKNOWN_ID  # one recreated under this name will be noticed
         else:
             self._seen[name] = shape
             self._ids[name] = shape.source_id

@@ -325,7 +325,7 @@ def _identity_columns(
     *,
     is_partitioned: bool,
 ) -> tuple[str, ...]:
-    """The columns that a before image holds, as the server chooses them."""
+    """Return the columns that a before image holds, as the server chooses them."""
     everything = tuple(column.name for column in columns if not column.generated)
     chosen: tuple[str, ...] = ()
     if identity is Identity.FULL:

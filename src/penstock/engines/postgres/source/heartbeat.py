@@ -21,7 +21,7 @@ class Heartbeats:
     """Commits heartbeats on a connection that stays open. Used by one thread."""
 
     def __init__(self, url: str, slot: str) -> None:
-        """Nothing is connected before the first one."""
+        """Store the URL; the connection is opened with the first heartbeat."""
         self._url = url
         self._slot = slot
         self._connection: psycopg.Connection | None = None
@@ -46,7 +46,7 @@ class Heartbeats:
 
 
 def sent_us_in(message: LogicalMessage, slot: str) -> int | None:
-    """When a heartbeat for this slot was sent; None for any other message."""
+    """Return when a heartbeat for this slot was sent; None for any other message."""
     if message.prefix == PREFIX and message.transactional:
         of, _, sent_us = message.content.decode("utf-8", "replace").rpartition(" ")
         if of in (slot, ANY_SLOT):

@@ -101,8 +101,8 @@ class Key:
         """The columns as one side of a comparison."""
         return self._row([quoted(column) for column in self.columns])
 
-    def bound(self, values: Sequence[str]) -> str:
-        """Values, as the server prints them, as the other side."""
+    def bind_values(self, values: Sequence[str]) -> str:
+        """Return values, as the server prints them, as the other side of a comparison."""
         parts = []
         for value, type_text, collation in zip(values, self.types, self.collations, strict=True):
             part = f"{literal(value)}::{type_text}"
@@ -113,8 +113,8 @@ class Key:
         return f"({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
     def ranges(self, cuts: Sequence[Sequence[str]]) -> list[str]:
-        """The conditions of the ranges between cuts, which must be ascending."""
-        bounds = [self.bound(cut) for cut in cuts]
+        """Return the conditions of the ranges between cuts, which must be ascending."""
+        bounds = [self.bind_values(cut) for cut in cuts]
         conditions = []
         for low, high in zip([None, *bounds], [*bounds, None], strict=True):
             parts = []
@@ -146,7 +146,7 @@ def key_ranges(
 
 
 def read_keys(connection: psycopg.Connection, storage_oid: int) -> list[Key]:
-    """The keys that a storage can be cut by, the best one first."""
+    """Return the keys that a storage can be cut by, the best one first."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(KEYS, {"id": storage_oid}).fetchall()
     keys = []

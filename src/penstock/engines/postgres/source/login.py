@@ -45,7 +45,7 @@ class ServerAddress:
 
     @property
     def is_unix(self) -> bool:
-        """Whether the server is reached through a socket file."""
+        """True if the server is reached through a socket file."""
         return not self.address and self.host.startswith(("/", "@"))
 
 
@@ -75,7 +75,7 @@ def parameters_of(url: str) -> dict[str, str]:
 
 
 def targets(parameters: Mapping[str, str]) -> list[ServerAddress]:
-    """The servers to try, in order; libpq's comma-separated lists are understood."""
+    """Return the servers to try, in order; libpq's comma-separated lists are understood."""
     hosts = parameters.get("host", "").split(",")
     addresses = parameters.get("hostaddr", "").split(",")
     ports = parameters.get("port", "").split(",")
@@ -95,7 +95,9 @@ def targets(parameters: Mapping[str, str]) -> list[ServerAddress]:
 
 
 def _socket_directory() -> str:
-    """Where a server's socket file is when no host is named; localhost if there is none."""
+    """Return the folder of the server's socket file if no host is named; localhost if there is
+    none.
+    """
     for directory in ("/var/run/postgresql", "/tmp"):  # noqa: S108 - PostgreSQL's own places
         if any(Path(directory).glob(".s.PGSQL.*")):
             return directory
@@ -110,7 +112,7 @@ def timeout_s(parameters: Mapping[str, str]) -> float:
 
 
 def encryption_order(mode: str, target: ServerAddress) -> tuple[bool, ...]:
-    """Whether to ask for TLS, in the order of trying. Socket files are never encrypted."""
+    """Return whether to ask for TLS, in the order of trying. Socket files are never encrypted."""
     if target.is_unix or mode == "disable":  # as libpq: sslmode is ignored for socket files
         return (False,)
     return {"allow": (False, True), "prefer": (True, False)}.get(mode, (True,))
@@ -190,7 +192,7 @@ class Authenticator:
         self._binding_demanded = parameters.get("channel_binding") == "require"
 
     def answer(self, code: int, data: bytes) -> bytes | None:
-        """The message to send, or None when there is nothing to say.
+        """Return the message to send, or None when there is nothing to say.
 
         Raises LoginRefused when the method is not acceptable or not known here, and ScramError
         when the server cannot prove itself.
@@ -276,7 +278,7 @@ class Authenticator:
 
 
 def _from_password_file(parameters: Mapping[str, str], target: ServerAddress) -> str:
-    """The password of the first line of libpq's password file that fits; empty if none does."""
+    """Return the password of the first line of libpq's password file that fits, or empty."""
     path = Path(parameters.get("passfile") or "~/.pgpass").expanduser()
     if not path.is_file() or path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return ""  # as libpq: a file that others may read is not used
@@ -296,5 +298,5 @@ def _from_password_file(parameters: Mapping[str, str], target: ServerAddress) ->
 
 
 def may_try_plain_or_tls(error: ConnectFailed) -> bool:
-    """Whether the next entry of `encryption_order` may succeed where this attempt failed."""
+    """Return whether the next entry of `encryption_order` may succeed where this attempt failed."""
     return not isinstance(error, ServerUnreachable | UrlInvalid)

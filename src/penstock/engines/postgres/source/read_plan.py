@@ -1,4 +1,4 @@
-"""What the columns of a COPY become in lines for another engine; see `sql/read_plan.py`.
+"""Plan for converting the columns of a COPY to lines for another engine; see `sql/read_plan.py`.
 
 Not here: the walk over the lines (`codec.postgres.copytext`).
 """
@@ -31,7 +31,7 @@ _REFUSED_HERE = {
 def read_plan(
     columns: Sequence[ColumnDefinition], mappings: Namespace[str, Mapping], servers: ServerPair
 ) -> ReadPlan:
-    """How these columns are read; each template is for its column alone."""
+    """Return the plan for reading these columns; each template is for one column."""
     found = [_from_postgres(column, mappings[column.name], servers) for column in columns]
     return ReadPlan(
         columns=tuple(column.name for column in columns),
@@ -61,5 +61,5 @@ def _from_postgres(
 
 
 def log_plan(columns: Sequence[ColumnDefinition]) -> None:
-    """How columns are read as the stream has them: as COPY writes them."""
+    """Return no plan: the stream has columns as COPY writes them."""
     del columns

@@ -1,10 +1,10 @@
-"""From a pgoutput Relation message, or from the catalogue alone, to the shape of rows in the log.
+"""Shapes of rows in the log, from a pgoutput Relation message or from the catalogue alone.
 
-The message is right about which columns come and which are the identity, because it is as old as
-the rows that follow it. The catalogue knows the rest (numbers of columns, types below domains, keys
-of tables with full identity, values that old rows have) but may have moved on meanwhile: then
-nothing says what existing rows are in the new shape, and the table awaits a reload, as after a
-change of type that may have computed other values. Not here: noticing changes that send no message
+The message is right about the columns sent and the identity, because it is as old as the rows
+that follow it. The catalogue knows the rest (numbers of columns, types below domains, keys of
+tables with full identity, values that old rows have) but may have moved on meanwhile: then
+existing rows in the new shape are not known, and the table awaits a reload, as after a change of
+type that may have computed other values. Not here: noticing changes that send no message
 (`ddl_watch.py`).
 """
 
@@ -57,7 +57,7 @@ PRIMARY_KEY = """
 
 
 def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
-    """The shape of rows read by COPY: as the stream has them, generated columns left out."""
+    """Return the shape of rows read by COPY: as the stream has them, generated columns left out."""
     definitions = [column for column in definition.columns if not column.generated]
     columns = tuple(_column(column) for column in definitions)
     names = [column.name for column in columns]
@@ -96,7 +96,7 @@ def _key(
     names: Sequence[str],
     definition: TableDefinition,
 ) -> tuple[int, ...]:
-    """The columns that find a row for a merge; always held by a before image, if one comes.
+    """Return the columns that find a row for a merge; always held by a before image, if one comes.
 
     With an identity index the before image has that index's columns and perhaps not those of the
     primary key, so that index is the key. With FULL it has all, so the primary key is; without one
@@ -117,7 +117,7 @@ class RelationResolver:
 
     known: the last version of each table that the log has (state/relations.json): numbering goes
     on from there, and columns that had to become exact text stay so. One resolver serves one log;
-    `connection`, which nobody else may use, may be replaced after a reconnect, followed by
+    `connection`, which no other code may use, may be replaced after a reconnect, followed by
     `forget()`. Messages are resolved in the stream's thread, which runs ahead of the extractor's,
     where definitions are adopted: a lock protects both.
 
@@ -153,34 +153,36 @@ class RelationResolver:
         self._lock = threading.RLock()
 
     def is_captured(self, source_id: int) -> bool:
-        """Whether rows of this table belong into the log; false for leaves of a captured root."""
+        """Return whether rows of this table belong into the log; false for leaves of a captured
+        root.
+        """
         return source_id in self._definitions
 
     def definition(self, source_id: int) -> TableDefinition | None:
-        """The current definition at this place of the stream; None for a foreign oid."""
+        """Return the current definition at this place of the stream; None for a foreign oid."""
         return self._definitions.get(source_id)
 
     def current(self, source_id: int) -> Relation | None:
-        """The last relation of a captured table; None before its first."""
+        """Return the last relation of a captured table; None before its first."""
         definition = self._definitions.get(source_id)
         return self._current.get(definition.name) if definition is not None else None
 
     def relations(self) -> tuple[Relation, ...]:
-        """The last version of every table, to be remembered and given back as `known`."""
+        """Return the last version of every table, to be remembered and given back as `known`."""
         with self._lock:
             return tuple(self._current.values())
 
     def forget(self) -> None:
-        """Begin a new epoch: messages come again after a reconnect, and types are read anew."""
+        """Begin a new epoch: messages are repeated after a reconnect, and types are read again."""
         with self._lock:
             self._messages.clear()
             self._book.forget()
 
     def resolve(self, message: RelationMessage) -> Relation | None:
-        """The relation that a message means; the same object again when nothing changed.
+        """Return the relation that a message means; the same object again when nothing changed.
 
         None for a table that is not captured, such as a partition whose rows come under its root.
-        A table made anew under a captured name is captured. Asks the catalogue only about columns
+        A table recreated under a captured name is captured. Asks the catalogue only about columns
         that are not known with this type. Raises TableWithoutColumns, and psycopg's errors when
         the connection is lost: the message may then be resolved again.
         """
@@ -189,7 +191,7 @@ class RelationResolver:
             cached = self._messages.get(message.source_id)
             if cached is not None and cached[0] == plain and self._key_holds(message):
                 return self._without_dropped_keys(cached[1], plain)
-            relation = self._resolved(plain)
+            relation = self._resolve_new(plain)
             self._messages[message.source_id] = (plain, relation)
             return relation
 
@@ -198,7 +200,7 @@ class RelationResolver:
     ) -> Relation | None:
         """Look, where the server repeats a message, whether it did so for a unique key's drop.
 
-        Rows that are equal in the key may follow. A key that was added since is no news yet: rows
+        Rows that are equal in the key may follow. A key that was added since is not used yet: rows
         may still be equal in it.
         """
         if relation is None or not relation.unique:
@@ -210,11 +212,11 @@ class RelationResolver:
         left = tuple(key for key in relation.unique if frozenset(key) in there)
         if left == relation.unique:
             return relation
-        settled = self._settled(replace(relation, unique=left))
+        settled = self._settle(replace(relation, unique=left))
         self._messages[message.source_id] = (message, settled)
         return settled
 
-    def _resolved(self, message: RelationMessage) -> Relation | None:
+    def _resolve_new(self, message: RelationMessage) -> Relation | None:
         definition = self._definitions.get(message.source_id)
         last = self._current.get(definition.name) if definition is not None else None
         live = None
@@ -232,15 +234,15 @@ class RelationResolver:
             self._definitions[live.source_id] = definition = live
         if not message.columns:
             raise TableWithoutColumns(definition.name)
-        relation = self._built(message, definition, live)
+        relation = self._build(message, definition, live)
         if self.reloads:
-            relation = self._explained(message, relation, definition, live)
+            relation = self._explain(message, relation, definition, live)
         if not self._key_holds(message):
             # Only the whole row is a key both before and after the primary key changed.
             relation = replace(relation, key=())
-        return self._settled(relation)
+        return self._settle(relation)
 
-    def _explained(
+    def _explain(
         self,
         message: RelationMessage,
         relation: Relation,
@@ -300,9 +302,9 @@ class RelationResolver:
             }
 
     def _key_holds(self, message: RelationMessage) -> bool:
-        """Whether the key taken from the catalogue is still that of the table.
+        """Return whether the key taken from the catalogue is still that of the table.
 
-        With identity FULL, and where no column is marked, the message does not say, and rows that
+        With identity FULL, and if no column is marked, the message does not tell, and rows that
         are equal in a key dropped meanwhile must not be taken for one. The server repeats the
         message after that.
         """
@@ -314,7 +316,7 @@ class RelationResolver:
         return self._primary_key(message.source_id) == definition.key_of_changes
 
     def _read(self, source_id: int) -> TableDefinition | None:
-        """A table as the catalogue has it now; a dialect asks in its own way."""
+        """Return a table as the catalogue has it now; a dialect asks in its own way."""
         for attempt in range(LOOKS_MAX):
             try:
                 found = definitions_of(
@@ -328,7 +330,7 @@ class RelationResolver:
         return found.get(source_id)
 
     def _primary_key(self, source_id: int) -> tuple[str, ...] | None:
-        """A table's primary key now; None where the table is gone."""
+        """Return a table's primary key now; None where the table is gone."""
         row = self.connection.execute(PRIMARY_KEY, {"id": source_id}).fetchone()
         return tuple(row[0]) if row is not None else None
 
@@ -339,9 +341,9 @@ class RelationResolver:
         the log has this shape already or the stream has sent a later one.
         """
         with self._lock:
-            return self._adopted(definition)
+            return self._adopt(definition)
 
-    def _adopted(self, definition: TableDefinition) -> Relation | None:
+    def _adopt(self, definition: TableDefinition) -> Relation | None:
         self._replace_incarnation(definition)
         self._note_numbers(definition.source_id, definition.columns)
         before = self._definitions.get(definition.source_id)
@@ -363,7 +365,7 @@ class RelationResolver:
                 return None
         if last is not None and last.source_id != relation.source_id:
             relation = replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
-        return self._settled(relation)
+        return self._settle(relation)
 
     def capture(self, definition: TableDefinition) -> Relation | None:
         """Capture rows of one more table from where the stream is now.
@@ -389,10 +391,10 @@ class RelationResolver:
                     self._messages[id_] = (self._messages[id_][0], None)
             return ids
 
-    def reshaped(self, definition: TableDefinition) -> Relation:
-        """The relation for reading the whole table as it is where the stream is now.
+    def reshape(self, definition: TableDefinition) -> Relation:
+        """Return the relation for reading the whole table at the stream's present place.
 
-        Whatever was known before: all rows follow, in the shape that the definition has.
+        Earlier versions do not count: all rows follow, in the shape of the definition.
         """
         with self._lock:
             self._replace_incarnation(definition)
@@ -400,10 +402,10 @@ class RelationResolver:
             self._names.add(definition.name)
             self._note_numbers(definition.source_id, definition.columns)
             self._messages.pop(definition.source_id, None)
-            return self._settled(relation_of(definition), is_whole_table=True)
+            return self._settle(relation_of(definition), is_whole_table=True)
 
     def widen(self, relation: Relation, column: int) -> Relation:
-        """The version of relation in which one column is kept as exact text; remembered."""
+        """Return the version of relation in which one column is kept as exact text; remembered."""
         with self._lock:
             name = TableName(relation.schema, relation.name)
             last = self._current.get(name, relation)
@@ -427,7 +429,7 @@ class RelationResolver:
                 del self._definitions[oid]
                 self._messages.pop(oid, None)
 
-    def _built(
+    def _build(
         self,
         message: RelationMessage,
         definition: TableDefinition,
@@ -489,7 +491,7 @@ class RelationResolver:
                 typmod=column.typmod,
             )
 
-    def _settled(self, relation: Relation, *, is_whole_table: bool = False) -> Relation:
+    def _settle(self, relation: Relation, *, is_whole_table: bool = False) -> Relation:
         """Compare with the last version known, number it, and remember it.
 
         is_whole_table: all rows of the table follow, whatever was not known of those before.
@@ -501,7 +503,7 @@ class RelationResolver:
         else:
             columns = relation.columns
             if last.source_id == relation.source_id:
-                columns = tuple(_continued(column, last) for column in columns)
+                columns = tuple(_continue_column(column, last) for column in columns)
             awaits = relation.awaits_reload or last.awaits_reload
             settled = replace(
                 relation,
@@ -569,8 +571,8 @@ def _is_same(left: Relation, right: Relation) -> bool:
     return facts(left) == facts(right)
 
 
-def _continued(column: Column, last: Relation) -> Column:
-    """What is remembered of a column: the value old rows have, and that it had to become text.
+def _continue_column(column: Column, last: Relation) -> Column:
+    """Return a column with its remembered facts: the value of old rows, and that it became text.
 
     The catalogue forgets the former when the table is rewritten.
     """

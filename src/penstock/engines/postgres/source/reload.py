@@ -48,7 +48,7 @@ WHOLE_STORAGE_BYTES = 2**62  # one chunk per storage: they are read one after th
 
 
 class CopyDecoder(Protocol):
-    """What a reload needs of `penstock.codec.postgres.pgoutput.Decoder`."""
+    """Interface of `penstock.codec.postgres.pgoutput.Decoder` for a reload."""
 
     stop: Stop
     in_transaction: bool
@@ -67,7 +67,7 @@ class CopyDecoder(Protocol):
 
 
 class Sink(Protocol):
-    """Where the rows go: the stream's assembler."""
+    """Receiver of the rows: the stream's assembler."""
 
     def bind(self, source_id: int, relation: Relation) -> None:
         """Rows of source_id have this relation from now on."""
@@ -209,7 +209,7 @@ def open_reload(
         with temporary_consistent_point(url, on_blocked=on_blocked) as point:
             reader = open_snapshot(url, point.snapshot_id, application_name="penstock reload")
             try:
-                definition = _held(url, reader, table, source_id)
+                definition = _lock_table(url, reader, table, source_id)
             except TableRewritten as error:
                 reader.close()
                 logger.info("table changes meanwhile", table=str(table), error=error.message)
@@ -223,10 +223,10 @@ def open_reload(
     raise AssertionError("unreachable")
 
 
-def _held(
+def _lock_table(
     url: str, reader: psycopg.Connection, table: TableName, source_id: int
 ) -> TableDefinition:
-    """Lock the table; its definition, which must be the same in the snapshot and now."""
+    """Lock the table; return its definition, which must be the same in the snapshot and now."""
     with server_errors(f"reading the definition of {table}"):
         seen = definitions_of(reader, [source_id], shape_only=True).get(source_id)
     if seen is None:

@@ -27,7 +27,7 @@ class Resends:
     """The requests to send rows again. Used by the extractor's thread."""
 
     def __init__(self, state: StateFiles, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is read yet."""
+        """Store the files; nothing is read yet."""
         self._files = RequestFiles(state)
         self._clock = clock
         self._under_way: dict[TableName, tuple[TableRequest, Reload]] = {}

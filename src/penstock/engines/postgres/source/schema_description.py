@@ -1,6 +1,7 @@
-"""What a table of PostgreSQL has besides columns and keys, in the terms of all engines.
+"""Defaults, indexes and foreign keys of a PostgreSQL table, in the terms of all engines.
 
-Read from what the catalogue prints (pg_get_expr, pg_get_indexdef, pg_get_constraintdef). Pure.
+They are read from the catalogue's texts (pg_get_expr, pg_get_indexdef, pg_get_constraintdef).
+Pure.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _default(column: ColumnDefinition) -> Default | None:
 
 
 def _without_casts(default: str) -> str:
-    """A default without the casts that are printed behind it."""
+    """Return a default without the casts that are printed behind it."""
     text = default.strip()
     while (match := _CAST.search(text)) is not None and not _is_inside(text, match.start()):
         text = text[: match.start()].strip()
@@ -90,7 +91,7 @@ def _without_casts(default: str) -> str:
 
 
 def _is_inside(text: str, place: int) -> bool:
-    """Whether a place is inside of a string literal."""
+    """Return whether a place is inside of a string literal."""
     return text[:place].count("'") % 2 == 1
 
 
@@ -108,7 +109,7 @@ def _index(text: str) -> Index:
     for part in match["columns"].split(", "):
         found = _PART.match(part)
         if found is None:
-            return Index(name=name, unlike=f"{part} is no plain column")
+            return Index(name=name, unlike=f"{part} is not a plain column")
         parts.append(IndexPart(_bare(found["name"]), is_down=bool(found["down"])))
     return Index(name=name, parts=tuple(parts))
 

@@ -118,7 +118,7 @@ class SlotState:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the server still has all that it holds for the slot."""
+        """True if the server still has everything that it holds for the slot."""
         return not (self.wal_status == "lost" or self.conflicting or self.invalidation_reason)
 
 
@@ -148,7 +148,7 @@ class Blocker:
 
 
 def read_slot(connection: ReplicationConnection, name: str) -> SlotState | None:
-    """The slot's state, or None when there is none of this name."""
+    """Return the slot's state, or None when there is none of this name."""
     rows = connection.query(
         f"select * from pg_replication_slots where slot_name = {literal(name)}",
         doing=f"looking at slot {name}",
@@ -179,7 +179,7 @@ def _position(text: str | None) -> int:
 def check_slot(
     state: SlotState | None, name: str, *, database: str, position: int, plugin: str = "pgoutput"
 ) -> None:
-    """Whether the stream can go on from position (0: from the slot's). Pure.
+    """Check that the stream can continue from position (0: from the slot's). Pure.
 
     Raises SlotMissing, SlotUnfit, SlotLost or PositionGone, each with the SQL to type.
     """
@@ -188,7 +188,7 @@ def check_slot(
             f"replication slot {name} does not exist, but the log goes on at {Lsn(position)}"
             if position
             else f"replication slot {name} does not exist",
-            hint=f"Somebody dropped it: changes since then are gone; {LOAD_AGAIN}",
+            hint=f"It was dropped: changes since then are gone; {LOAD_AGAIN}",
         )
     own = "Give this pipeline a slot and a publication of its own, in [changeExtractor] "
     own += "replicationSlot and publication"
@@ -257,7 +257,7 @@ PUBLISHED = """
 
 
 def flushed_position(connection: ReplicationConnection) -> int:
-    """Where the server's WAL on disk ends; 0 on a standby."""
+    """Return the end of the server's WAL on disk; 0 on a standby."""
     row = connection.query(
         "select case when pg_is_in_recovery() then '0/0'"
         " else pg_current_wal_flush_lsn() end as lsn",
@@ -267,11 +267,13 @@ def flushed_position(connection: ReplicationConnection) -> int:
 
 
 def log_running_transactions(connection: ReplicationConnection) -> bool:
-    """Have a primary write into its WAL which transactions run, and wait until it is on its disk.
+    """Make a primary write the running transactions into its WAL, and wait until it is on its
+    disk.
 
-    A slot's restart_lsn can move to such a record only, and by itself the server writes one every
-    15 seconds at most. False where it is not granted or a version before 16 has no function for
-    it: then restart_lsn moves later. Source: PostgreSQL manual, "System Administration Functions".
+    A slot's restart_lsn can move only to such a record, and by default the server writes one
+    every 15 seconds at most. Returns False if it is not granted or a version before 16 has no
+    function for it: then restart_lsn moves later. Source: PostgreSQL manual, "System
+    Administration Functions".
     """
     if connection.server_version < 16:
         return False
@@ -308,10 +310,10 @@ def check_publication(connection: ReplicationConnection, name: str) -> None:
         )
 
 
-def published(tables: Iterable[TableName]) -> str:
-    """Tables in a statement about a publication: without those that inherit from them.
+def list_published(tables: Iterable[TableName]) -> str:
+    """Return tables in a statement about a publication: without those that inherit from them.
 
-    Partitions come with their root nevertheless.
+    Partitions are included with their root nevertheless.
     """
     return ", ".join(f"only {quoted(*table)}" for table in tables)
 
@@ -322,7 +324,7 @@ def ensure_publication(
     """Make the publication when it is missing; True when it was made now.
 
     An existing one must publish every operation and all of `tables`; more tables do no harm.
-    Raises PublicationUnfit with the SQL that mends it.
+    Raises PublicationUnfit with the SQL that fixes it.
     """
     with server_errors(f"looking at publication {name}"):
         found = connection.execute(PUBLICATION.format(name=literal(name))).fetchone()
@@ -330,7 +332,7 @@ def ensure_publication(
         if not tables:
             raise PublicationUnfit(f"publication {name} would hold no table")
         statement = (
-            f"create publication {quoted(name)} for table {published(tables)}"
+            f"create publication {quoted(name)} for table {list_published(tables)}"
             " with (publish = 'insert, update, delete, truncate',"
             " publish_via_partition_root = true)"
         )
@@ -351,7 +353,7 @@ def ensure_publication(
         raise PublicationUnfit(
             f"publication {name} lacks {len(missing)} of the pipeline's tables: "
             f"{', '.join(map(str, missing))}",
-            hint=f"alter publication {quoted(name)} add table {published(missing)};",
+            hint=f"alter publication {quoted(name)} add table {list_published(missing)};",
         )
     return False
 
@@ -380,7 +382,7 @@ Watch = Callable[[float, list[Blocker]], None]
 
 
 def blockers(url: str) -> list[Blocker]:
-    """The transactions that delay the creation of a slot, in all databases of the server."""
+    """Return the transactions that delay the creation of a slot, in all databases of the server."""
     with (
         connect(url, application_name=f"{APPLICATION_NAME} slot") as connection,
         server_errors("looking for open transactions"),

@@ -1,4 +1,4 @@
-"""What a pipeline leaves at a PostgreSQL source: the slot and the publication, and their end."""
+"""Objects that a pipeline leaves at a PostgreSQL source: the slot and the publication."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _slot(url: str, name: str, plugin: str) -> Iterator[Removal]:
             if state is not None and state.active_pid:
                 raise SlotInUse(
                     f"slot {name} is read by server process {state.active_pid}",
-                    hint="Stop its reader; if nobody knows it, end its session: "
+                    hint="Stop its reader; if it is not known, end its session: "
                     f"select pg_terminate_backend({state.active_pid});",
                     sqlstate="55006",
                 )

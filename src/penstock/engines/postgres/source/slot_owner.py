@@ -1,9 +1,9 @@
-"""Whose slot it is: a line in the comment of the publication, at the source itself.
+"""Owner of a slot: a line in the comment of the publication, at the source itself.
 
-A slot has nothing but its name, which document 000 fixes for every pipeline. So the pipeline that
-reads from a slot writes its name beside it, where it can be read whatever the pipeline's target is.
-`slot_owner` returns it. A publication that somebody else made may not be
-commented: such a slot has no owner, and a standby keeps the one it has.
+A slot has only a name, which document 000 fixes for every pipeline. So the pipeline that reads
+from a slot writes its name beside it, where it can be read whatever the pipeline's target is.
+`slot_owner` returns it. A publication of another role may not be commented: such a slot has no
+owner, and a standby keeps the one it has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SlotOwner:
 
 
 def slot_owner(connection: psycopg.Connection, publication: str, slot: str) -> SlotOwner | None:
-    """Who reads from the slot; None when it is not known, or there is no such slot.
+    """Return the reader of the slot; None if it is not known, or there is no such slot.
 
     connection: to the source's database.
     """
@@ -66,7 +66,7 @@ def slot_owner(connection: psycopg.Connection, publication: str, slot: str) -> S
 def claim_slot(
     connection: psycopg.Connection, publication: str, slot: str, owner: SlotOwner
 ) -> None:
-    """Check that the slot is nobody else's, and record its owner. Raises SlotOfAnother."""
+    """Check that the slot has no other owner, and record its owner. Raises SlotOfAnother."""
     comment, may_change = _comment(connection, publication)
     known = _owners(comment).get(slot)
     if known is not None and known.log_id != owner.log_id:
@@ -84,9 +84,9 @@ def disclaim_slot(connection: psycopg.Connection, publication: str, slot: str) -
 
 
 def check_adoptable(connection: psycopg.Connection, publication: str, slot: str) -> None:
-    """Whether a pipeline without a log may go on from an existing slot.
+    """Check that a pipeline without a log may continue from an existing slot.
 
-    Raises SlotOfAnother when it has another owner, SlotInUse when it is being read.
+    Raises SlotOfAnother if it has another owner, SlotInUse if it is being read.
     """
     known = slot_owner(connection, publication, slot)
     if known is not None:
@@ -149,7 +149,7 @@ def slot_there_before(
 
 
 def _slot(connection: psycopg.Connection, slot: str) -> tuple[int | None, str] | None:
-    """Its reader's process and name; None when there is no such slot."""
+    """Return its reader's process and name; None if there is no such slot."""
     with server_errors(f"looking at slot {slot}"):
         return connection.execute(SLOT_AND_READER, {"slot": slot}).fetchone()
 
@@ -167,7 +167,7 @@ def _owners(comment: str) -> dict[str, SlotOwner]:
 
 
 def _without(comment: str, slot: str) -> str:
-    """The comment without the slot's line, ready for another; what others wrote stays."""
+    """Return the comment without the slot's line, ready for another; what others wrote stays."""
     kept = _LINE.sub(lambda match: "" if match[1] == slot else match[0], comment)
     return kept if not kept or kept.endswith("\n") else f"{kept}\n"
 

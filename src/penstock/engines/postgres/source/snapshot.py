@@ -1,9 +1,9 @@
 """Reading tables at one consistent point: snapshots, chunks, and the COPY that reads a chunk.
 
 A chunk is a range of heap blocks of one storage relation (a table, or a partition of it), or a
-range of its key where it is no heap. Rows that move between ranges while others write do no harm
-under one snapshot; without a common snapshot such ranges would be wrong. Not here: who copies
-where (`penstock.load`), and the slot that gives the point (`slot.py`).
+range of its key for other storages. Rows that move between ranges while others write do no harm
+under one snapshot; without a common snapshot such ranges would be wrong. Not here: the copying
+process (`penstock.load`), and the slot that gives the point (`slot.py`).
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Cut:
 def open_snapshot(
     url: str, snapshot_id: str, *, application_name: str = "penstock copy"
 ) -> psycopg.Connection:
-    """A connection whose transaction sees the database as the exported snapshot does.
+    """Return a connection whose transaction sees the database as the exported snapshot does.
 
     Read only, repeatable read, SNAPSHOT_SETTINGS; ends with close(). Raises SnapshotGone when the
     snapshot's keeper is no more, and what `penstock.engines.postgres.connect.connect` raises.
@@ -207,7 +207,7 @@ def open_snapshot(
 def temporary_consistent_point(
     url: str, *, on_blocked: Watch | None = None
 ) -> Iterator[ConsistentPoint]:
-    """A position and a snapshot for a with block, from a temporary slot of its own.
+    """Provide a position and a snapshot for a with block, from a temporary slot of its own.
 
     Transactions whose commit record starts before `position` are in the snapshot, all others are
     not. Waits for every transaction that runs now: see `slot.create_slot`, also for on_blocked
@@ -281,7 +281,7 @@ def check_not_rewritten(connection: psycopg.Connection, tables: Sequence[TableDe
 def rewritten_tables(
     connection: psycopg.Connection, tables: Sequence[TableDefinition]
 ) -> set[TableName]:
-    """Those whose rows the snapshot does not show; see check_not_rewritten."""
+    """Return those whose rows the snapshot does not show; see check_not_rewritten."""
     if not tables:
         return set()
     names = {table.source_id: table.name for table in tables}
@@ -316,8 +316,8 @@ def plan_chunks(
 ) -> list[StorageChunk]:
     """Cut a table into chunks of about size_bytes_target that together hold every row once.
 
-    The last chunk of each storage is open at its end, so it does not matter when the sizes were
-    read. Storages that are not heaps are cut by a unique key, if they have one. A table without
+    The last chunk of each storage is open at its end, so any earlier sizes will do.
+    Storages that are not heaps are cut by a unique key, if they have one. A table without
     storages, a partitioned one without partitions, has none.
     """
     if size_bytes_target < 1:
@@ -331,7 +331,7 @@ def plan_all_chunks(
 ) -> dict[TableName, list[StorageChunk]]:
     """Cut several tables, see `plan_chunks`, by one look at the catalogue.
 
-    Only of a storage that is no heap a sample is read besides, if it is larger than a chunk.
+    Also reads a sample of a storage other than a heap, if it is larger than a chunk.
     """
     with server_errors("planning the chunks of tables"):
         with connection.cursor(row_factory=dict_row) as cursor:
@@ -377,7 +377,7 @@ def _by_blocks(
         step = max(int(size_bytes_target // bytes_per_block), 1)
         step = math.ceil(
             blocks / math.ceil(blocks / step)
-        )  # of equal size: the last one is no small rest
+        )  # of equal size: the last one is not a small rest
     starts = range(0, max(blocks, 1), step)
     return [
         _piece(
@@ -433,7 +433,7 @@ def _piece(
 
 
 def copy_sql(chunk: StorageChunk, columns: Sequence[str], *, binary: bool = False) -> str:
-    """The COPY TO STDOUT that reads a chunk's rows, columns in the given order."""
+    """Return the COPY TO STDOUT that reads a chunk's rows, columns in the given order."""
     names = ", ".join(quoted(column) for column in columns)
     bounds = [chunk.condition] if chunk.condition else []
     if chunk.first_block > 0:

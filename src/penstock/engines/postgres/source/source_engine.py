@@ -147,8 +147,8 @@ class PostgresEngine:
                 self._tables = captures.begin(self._tables)
             resolver = self._resolve_with(catalog)
             self._watch_tables(watched, resolver)
-            captures.begun()
-            captures.connected()
+            captures.answer_begun()
+            captures.begin_stream()
             try:
                 yield
             finally:
@@ -183,7 +183,7 @@ class PostgresEngine:
                 publication=self._options.publication,
                 state=self._place.state.load(WATCH_FILE, WatchState),
                 takes=self._taken_captures().takes,
-                as_is=self._taken_captures().awaited(),
+                as_is=self._taken_captures().find_awaited(),
             )
             self._actions = TableActions(
                 self._url,
@@ -194,7 +194,7 @@ class PostgresEngine:
                 base=self._place.base,
                 clock=self._place.clock,
             )
-        self._actions.connected(connection)
+        self._actions.begin_stream(connection)
         self._actions.look(at_once=True)
 
     def _taken_captures(self) -> Captures:
@@ -245,7 +245,7 @@ class PostgresEngine:
 
     @contextmanager
     def stream(self, durable: FlushPoint) -> Iterator[SourceStream]:
-        """The slot's stream."""
+        """Provide the slot's stream."""
         shapes = self._shapes_of_attempt()
         with PostgresSource(
             self._url,
@@ -291,7 +291,7 @@ class PostgresEngine:
             self._actions.saw(run)
 
     def before_flush(self, end: FlushPoint) -> None:
-        """Nothing: the slot remembers."""
+        """Do nothing: the slot remembers."""
 
     def has_outstanding(self) -> bool:
         """Look at the catalogue at once."""
@@ -349,7 +349,7 @@ class PostgresEngine:
         return True
 
     def is_loss(self, error: PenstockError) -> bool:
-        """Whether the slot, or what it kept, is gone."""
+        """Return whether the slot, or its changes, are gone."""
         return isinstance(error, slots.CHANGES_GONE)
 
 

@@ -1,4 +1,4 @@
-"""Which server and database this is, where its log ends, and whether ours was filled from it."""
+"""Identity of server and database, the end of its log, and whether our log was filled from it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServerTooOld(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """Which server and database; the timeline grows with every promotion of a standby."""
+    """Server and database; the timeline grows with every promotion of a standby."""
 
     system_id: str
     timeline: int
@@ -89,10 +89,10 @@ def check_identity(expected: ServerIdentity, now: ServerIdentity) -> None:
 
 
 def check_timeline(expected: int, now: int, history: str, position: int) -> None:
-    """Whether all up to position is also in the server's present timeline. Pure.
+    """Check that everything up to position is also in the server's present timeline. Pure.
 
     history: the timeline history file of `now`, lines of `timeline<tab>switch LSN<tab>reason`;
-    empty when the timeline has not changed. Raises TimelineForked.
+    empty if the timeline has not changed. Raises TimelineForked.
     """
     if now == expected or position == 0:
         return
@@ -115,7 +115,7 @@ def check_timeline(expected: int, now: int, history: str, position: int) -> None
 def checked_server(
     connection: ReplicationConnection, expected: ServerIdentity | None, position: int
 ) -> ServerIdentity:
-    """The server's identity, if a log filled from `expected` up to position may go on from it.
+    """Return the server's identity, if a log filled from `expected` to position may go on there.
 
     The caller stores the answer before anything new is in the log: after a promotion positions of
     the old timeline mean nothing any more. Raises ServerTooOld,
@@ -131,7 +131,7 @@ def checked_server(
 
 
 def timeline_history(connection: ReplicationConnection, timeline: int) -> str:
-    """The history file of a timeline; empty for the first."""
+    """Return the history file of a timeline; empty for the first."""
     if timeline <= 1:
         return ""
     rows = connection.query(f"TIMELINE_HISTORY {timeline}", doing="reading the timeline's history")
@@ -139,7 +139,7 @@ def timeline_history(connection: ReplicationConnection, timeline: int) -> str:
 
 
 def server_end(url: str) -> ServerEnd:
-    """How far the server's log reaches, on a connection of its own. An LSN."""
+    """Return the end of the server's log as an LSN, on a separate connection."""
     with (
         connect(url, application_name="penstock position") as sql,
         server_errors("reading the server's position"),

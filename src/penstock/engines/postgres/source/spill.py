@@ -60,7 +60,7 @@ class Spill:
 
     @property
     def in_block(self) -> bool:
-        """Whether the stream is between StreamStart and StreamStop."""
+        """True while the stream is between StreamStart and StreamStop."""
         return self._current is not None
 
     @property
@@ -69,7 +69,7 @@ class Spill:
         return sum(streamed.size_bytes for streamed in self._open.values())
 
     def transactions(self) -> list[int]:
-        """The xids in progress."""
+        """Return the xids in progress."""
         return list(self._open)
 
     def start_block(self, xid: int, *, first: bool) -> None:
@@ -123,8 +123,8 @@ class Spill:
         elif xid in self._open:
             self._open[xid].aborted.add(subxid)
 
-    def committed(self, xid: int) -> Streamed:
-        """The transaction to replay; raises SpillBroken when it had no block."""
+    def commit(self, xid: int) -> Streamed:
+        """Return the transaction to replay; raises SpillBroken if it had no block."""
         if self._current is not None:
             raise SpillBroken(f"transaction {xid} is committed inside a block")
         if xid not in self._open:
@@ -132,7 +132,7 @@ class Spill:
         return self._open[xid]
 
     def open_read(self, streamed: Streamed) -> ReadFile:
-        """The transaction's file, to be read in pieces; frames may lie across them."""
+        """Return the transaction's file, to be read in pieces; frames may lie across them."""
         return self._files.open_read(streamed.path)
 
     def remove(self, xid: int) -> None:

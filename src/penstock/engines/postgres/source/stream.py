@@ -72,11 +72,14 @@ class ServerSilent(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """How to read. origin: `any`, or `none` to leave out what other replications applied.
+    """Options of a stream.
 
-    keep_messages: logical messages become markers. slot_wait_s: how long to wait for a slot that is
-    in use. idle_flush_s: how often an idle stream gives an empty run that moves the position.
-    queue_byte_count and queue_run_count bound what is decoded ahead of the caller.
+    Attributes:
+        origin: `any`, or `none` to leave out what other replications applied.
+        keep_messages: logical messages become markers.
+        slot_wait_s: how long to wait for a slot that is in use.
+        idle_flush_s: how often an idle stream returns an empty run that moves the position.
+        queue_byte_count, queue_run_count: limits of what is decoded ahead of the caller.
     """
 
     slot: str
@@ -91,7 +94,7 @@ class StreamOptions:
 
 
 def protocol_options(server_version: int, options: StreamOptions) -> list[tuple[str, str]]:
-    """The options of START_REPLICATION for a server's major version. Pure."""
+    """Return the options of START_REPLICATION for a server's major version. Pure."""
     version = 2 if server_version < 15 else 3 if server_version < 16 else 4
     chosen = [
         ("proto_version", str(version)),
@@ -183,7 +186,7 @@ class PostgresSource:
         self._heard_s = self._clock.monotonic_s()
         for name, work in (("receiver", self._receive), ("pulse", self._pulse)):
             thread = threading.Thread(
-                target=self._guarded, args=(work,), name=f"penstock-{name}", daemon=True
+                target=self._run_guarded, args=(work,), name=f"penstock-{name}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
@@ -207,7 +210,7 @@ class PostgresSource:
         logger.info("stream started", slot=options.slot, position=str(Lsn(position)))
 
     def _check(self, connection: ReplicationConnection) -> ServerIdentity:
-        """Whether the server can go on where the log ends; a dialect asks in its own way."""
+        """Check that the server can continue where the log ends; a dialect overrides this."""
         options, position = self._options, self._start.position
         identity = checked_server(connection, self._expected, position)
         slot.check_publication(connection, options.publication)
@@ -221,7 +224,7 @@ class PostgresSource:
         return identity
 
     def _protocol(self, connection: ReplicationConnection) -> list[tuple[str, str]]:
-        """The options of START_REPLICATION."""
+        """Return the options of START_REPLICATION."""
         return protocol_options(connection.server_version, self._options)
 
     def __exit__(
@@ -261,7 +264,7 @@ class PostgresSource:
         except ConnectionLost:
             return  # it closed, as it was asked to
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _run_guarded(self, work: Callable[[], None]) -> None:
         """Run a thread's work; what it raises is raised again by next_run."""
         try:
             work()
@@ -326,7 +329,7 @@ class PostgresSource:
             if silent_s > max(SILENCE_S, 6 * self._pulse_s) and not receiver_waits:
                 raise ServerSilent(
                     f"the server has sent nothing for {silent_s:.0f} s",
-                    hint="The stream is opened again by itself.",
+                    hint="Do nothing: the stream is opened again automatically.",
                 )
             # An idle server answers with its position, so that the slot can follow it.
             self._send_status(reply_now=silent_s >= self._pulse_s / 2)
@@ -346,7 +349,7 @@ class PostgresSource:
 
     @property
     def counts(self) -> Counted:
-        """What has been received so far."""
+        """Counters of what has been received so far."""
         return self._assembler.counts
 
     @property
@@ -356,18 +359,19 @@ class PostgresSource:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a run is ready to be taken."""
+        """True if a run is ready."""
         return self._queue.is_waiting
 
     def has_given(self, position: int) -> bool:
-        """Whether the server is past position and all that it sent before was taken from here.
+        """Return whether the server is past position and all that it sent before was taken from
+        here.
 
-        What is received or decoded but not taken yet does not count.
+        Received or decoded data that was not taken yet does not count.
         """
         return self._queue.has_given(position)
 
     def next_run(self, timeout_s: float) -> Run | None:
-        """The next run, or None when there is none in time.
+        """Return the next run, or None when there is none in time.
 
         A run without rows whose end is set moves the position only. When the stream has broken,
         the runs before that are given first, then its error is raised.
@@ -385,7 +389,7 @@ class PostgresSource:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the stream is being ended: work that waits should give up."""
+        """Return whether the stream is being ended: work that waits should give up."""
         return self._queue.closing.is_set()
 
     def ask_for_position(self) -> None:
@@ -393,7 +397,7 @@ class PostgresSource:
         self._send_status(reply_now=True)
 
     def runs(self) -> Iterator[Run]:
-        """Every run as it comes, without end; raises what `next_run` raises."""
+        """Yield every run as it comes, without end; raises what `next_run` raises."""
         while True:
             run = self.next_run(WAIT_S)
             if run is not None:
@@ -413,14 +417,15 @@ class PostgresSource:
 
 
 class Flow:
-    """How the data comes.
+    """Flow of the data.
 
-    nap_s: how long to leave the server alone before the next read. floods: it comes faster than the
-    narrow window lets it through.
+    Attributes:
+        nap_s: how long to leave the server alone before the next read.
+        floods: data arrives faster than the narrow window lets it through.
     """
 
     def __init__(self) -> None:
-        """Nothing has come yet; a backlog may."""
+        """Begin without data; a backlog may follow."""
         self.nap_s = 0.0
         self.floods = True
         self._full_count = FLOOD_READ_COUNT
@@ -428,7 +433,7 @@ class Flow:
         self._last_s = float("-inf")
 
     def read(self, byte_count: int, now_s: float) -> bool:
-        """So many bytes came in one read; whether `floods` has changed."""
+        """Note the bytes of one read; return whether `floods` has changed."""
         change = 1 if byte_count >= FLOOD_BYTES else -1
         self._full_count = min(max(self._full_count + change, 0), FLOOD_READ_COUNT)
         flooded, still = self.floods, 1 if self.floods else FLOOD_READ_COUNT
@@ -463,7 +468,7 @@ def make_room(buffer: bytearray, start: int, end: int) -> tuple[bytearray, int, 
 
 
 def _pulse_interval_s(connection: ReplicationConnection) -> float:
-    """A third of the time after which the server drops a silent client."""
+    """Return a third of the time after which the server drops a silent client."""
     row = connection.query(
         "select setting from pg_settings where name = 'wal_sender_timeout'",
         doing="reading wal_sender_timeout",

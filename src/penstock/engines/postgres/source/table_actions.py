@@ -50,10 +50,10 @@ LOOK_SHARE = 0.01  # of the time may be spent on looking; the interval is the lo
 
 
 class TableActions:
-    """What the watch found and is not settled yet. Used by the extractor's thread.
+    """Findings of the watch that are not settled yet. Used by the extractor's thread.
 
-    Survives reconnects: `connected` gives it the connection of each. save keeps the watch's state
-    durably.
+    They survive reconnects: `connect` passes the connection of each. save stores the watch's
+    state durably.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class TableActions:
         # Of tables whose rows were asked for again: why they are not in the log.
         self.cancelled: dict[TableName, PenstockError] = {}
 
-    def connected(self, connection: psycopg.Connection) -> None:
-        """Another connection; a reload that was under way begins again."""
+    def begin_stream(self, connection: psycopg.Connection) -> None:
+        """Use another connection; a reload that was under way begins again."""
         self._watch.connection = connection
         self._visit = None
 
@@ -122,7 +122,7 @@ class TableActions:
                 logger.info("table that awaits a reload is gone", table=str(table))
 
     def next_due(self, durable: FlushPoint) -> Action | None:
-        """The action to carry out now, if any. durable: the log's last flush point."""
+        """Return the action to carry out now, if any. durable: the log's last flush point."""
         if self._visit is not None and not (
             self._visit.finished and durable.trx >= self._visit.trx
         ):
@@ -155,7 +155,7 @@ class TableActions:
 
     def settle(self, action: Action) -> None:
         """The action's consequences are durable."""
-        self._watch.done(action)
+        self._watch.settle(action)
         self._keep()
 
     def _keep(self) -> None:
@@ -165,7 +165,7 @@ class TableActions:
     def _reload(
         self, action: Reload, source: PostgresSource, assembler: Assembler
     ) -> Iterator[int]:
-        """In the decoding thread, at the end of a transaction."""
+        """Reload a table at the end of a transaction, in the decoding thread."""
 
         def on_blocked(seconds: float, blockers: list[Blocker]) -> None:
             if source.is_closing:
@@ -191,12 +191,12 @@ class TableActions:
         with job:
             yield job.position
             if action.reason is ReloadReason.RESENT and _differs(job.definition, action.definition):
-                # The watch finds out by itself what has to be done about that.
+                # The watch determines what has to be done about that.
                 current = self._resolver.current(source_id)
                 version = current.version if current is not None else 0
                 self.cancelled[action.table] = resend_cancelled(action.table, version, version + 1)
                 return
-            relation = self._resolver.reshaped(job.definition)
+            relation = self._resolver.reshape(job.definition)
             job.feed(
                 assembler.decoder,
                 assembler,
@@ -213,7 +213,7 @@ class TableActions:
             if found is None:
                 return False
             if current is None:  # no change came yet
-                current = self._resolver.reshaped(action.definition)
+                current = self._resolver.reshape(action.definition)
             if not found.relation.same_shape(current):
                 return False
             count = assembler.give_again(found, current, reason=str(action.reason))
@@ -222,9 +222,9 @@ class TableActions:
 
 
 def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:
-    """In the decoding thread: a transaction of its own says that the table is gone.
+    """Write a separate transaction that reports the table as gone, in the decoding thread.
 
-    It is behind all that was decoded, and what the server sends next commits behind it.
+    It is after everything that was decoded, and what the server sends next commits after it.
     """
     decoder = assembler.decoder
     position = max(decoder.end_position, assembler.counts.received_position)
@@ -236,10 +236,10 @@ def _tell_dropped(table: TableName, assembler: Assembler) -> Iterator[int]:
 
 
 def _differs(now: TableDefinition, then: TableDefinition) -> bool:
-    """Whether a table has another name or other columns."""
+    """Return whether a table has another name or other columns."""
     return now.name != then.name or now.columns != then.columns
 
 
 def is_begun_only(action: Action) -> bool:
-    """Whether carrying it out takes a while and settles by itself."""
+    """Return whether an action takes a while and settles later."""
     return isinstance(action, Reload | Gone)

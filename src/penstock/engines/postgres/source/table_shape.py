@@ -13,7 +13,12 @@ from enum import StrEnum
 from typing import ClassVar
 
 from penstock.engines.postgres.connect import quoted
-from penstock.engines.postgres.source.type_shape import TYPES, TypeShape, altered, label_renamed
+from penstock.engines.postgres.source.type_shape import (
+    TYPES,
+    TypeShape,
+    find_altered,
+    label_renamed,
+)
 from penstock.model import LOAD_AGAIN, Identity, PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 
@@ -144,7 +149,7 @@ BY_SCHEMA_15 = """(select 'schema ' || s.oid
 
 
 def shapes_sql(server_version: int, *, with_text: bool) -> str:
-    """The query of shapes, or of their digests only; version as libpq gives it (150020)."""
+    """Return the query of shapes, or of their digests only; version as libpq gives it (150020)."""
     since_15 = server_version >= 150000
     published = PUBLISHED.format(
         narrowed=NARROWED_15 if since_15 else "''",
@@ -197,7 +202,7 @@ class PartShape:
 
     @property
     def made_in_place(self) -> bool:
-        """Whether it was made as (or in the transaction that made it) a partition."""
+        """True if it was created as (or in the transaction that made it) a partition."""
         return self.created_xid == self.link_xid
 
 
@@ -225,7 +230,9 @@ class TableShape:
     types: tuple[TypeShape, ...] = ()
 
     def definition(self) -> TableDefinition:
-        """What is known when the catalogue has the table no more; its messages have the columns."""
+        """Return the known facts of a table that the catalogue has no more; its messages have
+        the columns.
+        """
         return TableDefinition(
             name=self.name,
             source_id=self.source_id,
@@ -249,7 +256,7 @@ class ReloadReason(StrEnum):
     COLUMN_UNGENERATED = "a generated column became an ordinary one, or the other way round"
     PARTITION_ATTACHED = "a partition with rows was attached"
     PARTITION_GONE = "a partition was detached or dropped"
-    PARTITION_REWRITTEN = "a partition was truncated or rewritten by itself"
+    PARTITION_REWRITTEN = "a partition was truncated or rewritten separately"
     PARTITION_IDENTITY = "a partition had a lesser replica identity for a while"
     WITHOUT_COLUMNS = "it had no columns for a while"
     GENERATED_IDENTITY = "its replica identity had a generated column for a while"
@@ -344,7 +351,7 @@ ShapeDifference.NONE = ShapeDifference()
 
 
 def compare(before: TableShape, after: TableShape) -> ShapeDifference:
-    """What must be done about a difference; both of one table, by name or by oid. Pure."""
+    """Return the consequences of a difference; both of one table, by name or by oid. Pure."""
     if before.source_id != after.source_id:
         stop = why_not_followed(after)
         return ShapeDifference(stop=stop, reload=None if stop else ReloadReason.MADE_ANEW)
@@ -354,7 +361,7 @@ def compare(before: TableShape, after: TableShape) -> ShapeDifference:
     attributes = _attributes(before, after)
     if attributes.reload or attributes.stop:
         return attributes
-    stop = altered(before.types, after.types, after.name)
+    stop = find_altered(before.types, after.types, after.name)
     if stop is not None:
         return ShapeDifference(stop=stop)
     if label_renamed(before.types, after.types):
@@ -366,13 +373,13 @@ def compare(before: TableShape, after: TableShape) -> ShapeDifference:
 def identity_covers(
     part: Iterable[str] | None, root: Iterable[str] | None, key: Iterable[str]
 ) -> bool:
-    """Whether what a partition's before images hold is all that the root's should. Pure.
+    """Return whether a partition's before images hold all that the root's should. Pure.
 
     The server sends changes of a partition under the root with the values that the PARTITION's
-    replica identity has put into its log, and silently NULL for others. part, root: the
-    columns of both identities, None for NOTHING. key: the root's primary key: rows are found by
-    it, or else by all columns, where the root has no identity. A partition without one is never
-    wrong: the server refuses to update it.
+    replica identity has put into its log, and silently NULL for others. part, root: the columns
+    of both identities, None for NOTHING. key: the root's primary key: rows are found by it, or
+    else by all columns, if the root has no identity. A partition without one is never wrong: the
+    server refuses to update it.
     """
     if part is None:
         return True
@@ -396,7 +403,7 @@ def _has_columns(shape: TableShape) -> bool:
 
 
 def _generated_identity(shape: TableShape) -> TableName | None:
-    """The table or partition whose identity has columns that are not sent."""
+    """Return the table or partition whose identity has columns that are not sent."""
     generated = {attribute.name for attribute in shape.attributes if attribute.generated}
     if generated & set(shape.identity_columns or ()):
         return shape.name
@@ -441,11 +448,11 @@ def why_not_followed(shape: TableShape) -> PenstockError | None:
         return IdentityGenerated(
             f"the replica identity of {made} has a generated column now: what is sent does not "
             f"identify rows",
-            hint="Run penstock doctor, which has the SQL that mends it, and start again: the table "
+            hint="Run penstock doctor, which has the SQL that fixes it, and start again: the table "
             "is then read again.",
             table=str(shape.name),
         )
-    return _unpublished(shape)
+    return _unpublished_error(shape)
 
 
 def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
@@ -463,7 +470,7 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
     return why_not_followed(after)
 
 
-def _unpublished(after: TableShape) -> PenstockError | None:
+def _unpublished_error(after: TableShape) -> PenstockError | None:
     if after.published is not None and not after.published.endswith("narrowed"):
         return None
     what = (
@@ -473,7 +480,7 @@ def _unpublished(after: TableShape) -> PenstockError | None:
     )
     return TableNotPublished(
         f"{after.name} {what}: changes are not sent",
-        hint="Run penstock doctor, which has the SQL that mends it, and start again: the table is "
+        hint="Run penstock doctor, which has the SQL that fixes it, and start again: the table is "
         "then read again.",
         table=str(after.name),
     )
@@ -487,7 +494,7 @@ def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
         one = new.get(number) or old[number]
         if one.generated:
             return ShapeDifference(stop=_generated_changed(after, one, added=number in new))
-    missed = _missed(before, after)
+    missed = _missed_reason(before, after)
     if missed is not None:
         return ShapeDifference(reload=missed)
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
@@ -512,8 +519,8 @@ def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
     return ShapeDifference(changed=changed)
 
 
-def _missed(before: TableShape, after: TableShape) -> ReloadReason | None:
-    """Why changes were not sent, or not whole, as the table was before."""
+def _missed_reason(before: TableShape, after: TableShape) -> ReloadReason | None:
+    """Return why changes were not sent, or not whole, as the table was before."""
     if before.published is None or before.published != after.published:
         return ReloadReason.WAS_UNPUBLISHED
     if before.persistence != "p" or any(p.persistence != "p" for p in before.leaves.values()):
@@ -577,7 +584,7 @@ def _parts(before: TableShape, after: TableShape) -> ShapeDifference:
 
 
 def new_links(before: TableShape, after: TableShape, leaf: PartShape) -> Iterable[PartShape]:
-    """The partitions from a leaf upwards whose links are new: itself, perhaps its parent, ..."""
+    """Return the partitions from a leaf upwards whose links are new: itself, its parent, ..."""
     known = {part.id for part in before.parts}
     by_id = {part.id: part for part in after.parts}
     part: PartShape | None = leaf

@@ -86,7 +86,7 @@ class TypeShape:
 
 
 def label_renamed(before: Iterable[TypeShape], after: Iterable[TypeShape]) -> bool:
-    """Whether a label that was there has another name."""
+    """Return whether an existing label has another name."""
     old = {kind.id: dict(kind.parts) for kind in before if kind.is_enum}
     return any(
         old.get(kind.id, {}).get(label_id, label) != label
@@ -96,10 +96,12 @@ def label_renamed(before: Iterable[TypeShape], after: Iterable[TypeShape]) -> bo
     )
 
 
-def altered(
+def find_altered(
     before: Iterable[TypeShape], after: Iterable[TypeShape], table: TableName
 ) -> TypeAltered | None:
-    """What stops a pipeline: attributes were added or dropped. Their names do not matter."""
+    """Return the error that stops a pipeline: attributes were added or dropped; names are
+    ignored.
+    """
     old = {kind.id: kind for kind in before if not kind.is_enum}
     for kind in after:
         last = old.get(kind.id)
