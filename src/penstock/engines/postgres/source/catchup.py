@@ -191,7 +191,7 @@ class CatchUp:
         runs.clear()
 
     def _assembler(self, runs: list[Run]) -> Assembler:
-        """Return a new one for a range, for which the server repeats shapes and open transactions."""
+        """Return a new one for a range: the server repeats shapes and open transactions."""
         options = self._options
         return Assembler(
             decoder=make_decoder(gsn=self.end.gsn, trx=self.end.trx),
