@@ -271,7 +271,7 @@ def test_a_change_between_snapshot_and_lock_needs_a_later_point(
         with open_snapshot(source_url, snapshot[0]) as reader:
             catalog.execute(change)
             with pytest.raises(TableRewritten):
-                reload._held(source_url, reader, T, source_id)
+                reload._lock_table(source_url, reader, T, source_id)
 
 
 def test_a_held_table_keeps_its_shape(source_url: str, catalog: psycopg.Connection) -> None:

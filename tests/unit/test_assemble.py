@@ -522,7 +522,7 @@ def test_runs_before_an_error_are_given_first(source: PostgresSource) -> None:
     def fail() -> None:
         raise ConnectionLost("gone")
 
-    source._guarded(fail)
+    source._run_guarded(fail)
     assert source.next_run(0) == Run(end=FlushPoint(position=100))
     with pytest.raises(ConnectionLost):
         source.next_run(0)
