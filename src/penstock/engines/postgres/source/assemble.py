@@ -252,9 +252,8 @@ class Assembler:
             self._notice(said)
             return end
         if kind in (ord("c"), ord("C"), ord("Z")):
-            raise ConnectionLost(
-                "the server ended the stream", hint="penstock retries automatically."
-            )
+            hint = "penstock retries automatically."
+            raise ConnectionLost("the server ended the stream", hint=hint)
         raise StreamUnexpected(f"unexpected message {chr(kind)!r} in the stream")
 
     def _notice(self, said: ServerMessage) -> None:
@@ -272,7 +271,7 @@ class Assembler:
 
     @property
     def has_visits(self) -> bool:
-        """Return whether a caller waits for the end of a transaction or for a position."""
+        """True if a caller waits for the end of a transaction or for a position."""
         return bool(self._visits.queue)
 
     def visit(self, visit: Visit[Assembler]) -> None:
@@ -380,17 +379,14 @@ class Assembler:
 
     def _keepalive(self, payload: memoryview) -> None:
         message = keepalive(payload)
-        # The server has sent all that it read before this position: a run that is cut from now on
-        # ends at least here.
+        # The server has sent all before this position: a run cut from now on ends at least here.
         self._note_received(message.position)
         self.counts.server_time_us = message.server_time_us
         if message.reply_now:
             self._on_reply()
 
     def note_reached(self, position: int) -> None:
-        """Note that everything that commits before position was fed; a run that is cut ends
-        there.
-        """
+        """Note that everything committed before position was fed; a run cut now ends there."""
         self._note_received(position)
 
     def _note_received(self, position: int) -> None:
