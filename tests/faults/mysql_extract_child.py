@@ -16,10 +16,10 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 class Recorder:
     """Keeps what it hears in memory: being called is what matters."""
 
-    def opened(self, number: int, position: int) -> None:
+    def note_opened(self, number: int, position: int) -> None:
         """Nothing to keep."""
 
-    def closed(self, segment: object) -> None:
+    def note_closed(self, segment: object) -> None:
         """Nothing to keep."""
 
 

@@ -106,13 +106,13 @@ def test_recorder_hears_of_every_segment_and_may_fail(source_url: str, tmp_path:
     class Recorder:
         failures = 2
 
-        def opened(self, number: int, position: int) -> None:
+        def note_opened(self, number: int, position: int) -> None:
             if self.failures:
                 self.failures -= 1
                 raise ConnectionError("target is down")
             heard.append(("opened", number))
 
-        def closed(self, segment: ClosedSegment) -> None:
+        def note_closed(self, segment: ClosedSegment) -> None:
             heard.append(("closed", segment.number, segment.gsn_first, segment.gsn_last))
 
     stop = Stop()

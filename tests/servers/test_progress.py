@@ -123,9 +123,9 @@ def test_a_segment_is_recorded_when_it_opens_and_when_it_closes(
 ) -> None:
     """mark: first where it can be rebuilt from, then behind its last commit; slot and file name."""
     slot = "wirekite_replication_slot"
-    recorder.opened(0, 0x10)
+    recorder.note_opened(0, 0x10)
     assert rows(config) == [(slot, "0.ckt", "0/10", False, 0)]
-    recorder.closed(log.close_segment(0x100))
+    recorder.note_closed(log.close_segment(0x100))
     assert rows(config) == [(slot, "0.ckt", "0/108", True, 0)]
 
 
@@ -133,7 +133,7 @@ def test_recording_twice_changes_nothing(config: Config, recorder: CeRecorder, l
     """Both calls may be repeated: the extractor tries again what may have succeeded."""
     closed = log.close_segment(0x100)
     for _ in range(2):
-        recorder.closed(closed)
+        recorder.note_closed(closed)
     [row] = rows(config)
     assert row[2:4] == ("0/108", True)
 
@@ -141,7 +141,7 @@ def test_recording_twice_changes_nothing(config: Config, recorder: CeRecorder, l
 def test_a_segment_begun_again_counts_a_restart(config: Config, recorder: CeRecorder) -> None:
     """A row that a crash left open is taken up by the next process."""
     for _ in range(3):
-        recorder.opened(4, 0x10)
+        recorder.note_opened(4, 0x10)
     [row] = rows(config)
     assert row[4] == 2
 
@@ -150,12 +150,12 @@ def test_rows_left_out_by_a_crash_are_mended_from_the_segments(
     config: Config, recorder: CeRecorder, log: Log
 ) -> None:
     """A crash between rename and record: the next process writes what is missing."""
-    recorder.opened(0, 0)
+    recorder.note_opened(0, 0)
     for number in range(3):
         log.close_segment(0x100 * (number + 1))
     assert [row[3] for row in rows(config)] == [False]
     recorder.close()
-    recorder.mend()
+    recorder.add_missing()
     assert [row[1:4] for row in rows(config)] == [
         ("0.ckt", "0/108", True),
         ("1.ckt", "0/208", True),
@@ -170,16 +170,16 @@ def test_a_target_that_is_away_is_a_typed_error_and_comes_back(
     config = pipeline(tmp_path, source_url, own_postgres.url(), mode="change")
     log, recorder = Log(config), CeRecorder(config)
     try:
-        recorder.closed(log.close_segment(0x100))
+        recorder.note_closed(log.close_segment(0x100))
         own_postgres.stop("immediate")
         closed = log.close_segment(0x200)
         with pytest.raises(Exception, match=r"(?s).") as caught:
-            recorder.closed(closed)
+            recorder.note_closed(closed)
         assert getattr(caught.value, "retry", "") == "backoff"
         with pytest.raises(ServerUnreachable):
-            recorder.closed(closed)
+            recorder.note_closed(closed)
         own_postgres.start()
-        recorder.opened(2, 0x208)
+        recorder.note_opened(2, 0x208)
         assert [row[3] for row in rows(config)] == [True, True, False]
     finally:
         recorder.close()
@@ -192,7 +192,7 @@ def test_a_target_that_is_away_is_a_typed_error_and_comes_back(
 @pytest.fixture
 def act(config: Config, recorder: CeRecorder) -> Callable[[str], None]:
     """Set the action, as an operator does."""
-    recorder.mend()  # makes the tables
+    recorder.add_missing()  # makes the tables
 
     def to(word: str) -> None:
         with psycopg.connect(config.target.url, autocommit=True) as connection:
@@ -260,7 +260,7 @@ def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None
 
 def test_lag_follows_slot_log_and_target(config: Config, log: Log, recorder: CeRecorder) -> None:
     """The oldest row in the log that is not applied makes the seconds; its slot the bytes."""
-    recorder.mend()
+    recorder.add_missing()
     with psycopg.connect(config.source.url, autocommit=True) as connection:
         connection.execute("create table a (id int primary key)")
     with open_catalog(config.source.url) as catalog:
@@ -317,7 +317,7 @@ def test_the_lag_query_in_postgresqls_words(config: Config, postgres: Server) ->
     query = next(part for part in page.split("```sql")[1:] if "extract(epoch" in part)
     query = query.split("```")[0]
     recorder = CeRecorder(config)
-    recorder.mend()
+    recorder.add_missing()
     recorder.close()
     name = urlsplit(config.target.url).path.lstrip("/")
     finished = datetime.fromtimestamp(time.time() - 30, UTC).replace(tzinfo=None)

@@ -22,7 +22,7 @@ import penstock
 from fix_stage import Instance, Stage
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.config import load_config
-from penstock.control.consumers import consumed
+from penstock.control.consumers import select_log
 from penstock.host.process import holder_of
 
 KEEPER = """
@@ -188,5 +188,5 @@ def test_consumers_get_every_change_once_and_in_order(
             found = [rest for _, *rest in _events(tmp_path, one)]
             assert found == expected
         _commands(stage.instances[0], len(expected))
-    config = consumed(load_config(stage.instances[0].file))
+    config = select_log(load_config(stage.instances[0].file))
     assert config.layout.log == _feed(stage.instances[0]) / "log"

@@ -25,7 +25,7 @@ from fix_pipeline import write_pipeline
 from fix_postgres import Server
 from fix_shared import SharedServers
 from penstock.control.config import load_config
-from penstock.engines.yugabyte.reset import SlotReadLately, found
+from penstock.engines.yugabyte.reset import SlotReadLately, find_removals
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.engines.yugabyte.stream import QUIET_S
 from penstock.host import checkpoint
@@ -206,7 +206,7 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
         other.close()
     # A slot with a reader is not dropped.
     with pytest.raises(SlotReadLately, match="within the last minutes"):
-        list(found(load_config(second.path), None))
+        list(find_removals(load_config(second.path), None))
     fill(served.place, 400, 5)
     extractor.stop()
     # Dropped and made again under the same name: the stream id says so.

@@ -18,7 +18,7 @@ from penstock.control.config_errors import (
     ConfigPatternInvalid,
     ConfigValueInvalid,
 )
-from penstock.control.consumers import ConsumerUnknown, configured
+from penstock.control.consumers import ConsumerUnknown, section_of
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import Start
 
@@ -195,14 +195,14 @@ walForceArchiveTimeout = 700
     assert (plain.lock_timeout, plain.check_frequency, plain.keep_binary) == (1000, 1000, True)
     assert (plain.cdc_wal_directory_max_size, plain.wal_force_archive_timeout) == (0, -1)
     assert (plain.start, plain.size_bytes_max, plain.tables) == (Start.NOW, None, ())
-    search = configured(config, "search")
+    search = section_of(config, "search")
     assert search.options["index"] == "items"
     assert (search.start, search.size_bytes_max) == (Start.BEGINNING, 1_000_000)
     shown = config.as_shown()["consumers"]["search"]
     assert shown["class"] == "shop_app.search:SearchIndex"
     assert shown["options"] == {"index": "items", "password": "***"}
     with pytest.raises(ConsumerUnknown, match="has no consumer serach") as caught:
-        configured(config, "serach")
+        section_of(config, "serach")
     assert caught.value.hint == "Did you mean search?"
 
 

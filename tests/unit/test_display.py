@@ -306,7 +306,7 @@ def test_no_rate_is_shown_before_changes_are_applied(resumed: bool) -> None:
     clock.now_s += 1
     live.show(found)
     paper = Console(width=120, record=True, file=io.StringIO(), color_system=None)
-    paper.print(live.drawn(found))
+    paper.print(live.draw(found))
     show_status(found, console(out))
     for text in (out.getvalue(), paper.export_text()):
         assert "extracted" in text
@@ -319,7 +319,7 @@ def test_no_rate_is_shown_before_changes_are_applied(resumed: bool) -> None:
     live.show(moving)
     clock.now_s += 1
     live.show(moving)
-    paper.print(live.drawn(moving))
+    paper.print(live.draw(moving))
     assert "0 rows/s" in paper.export_text(), "a pipeline that stands says so"
 
 
@@ -381,7 +381,7 @@ def drawn(found: Status, width: int) -> str:
     view.close()
     view.show(found)
     paper = Console(width=width, record=True, file=io.StringIO(), color_system=None)
-    paper.print(view.drawn(found))
+    paper.print(view.draw(found))
     return paper.export_text()
 
 

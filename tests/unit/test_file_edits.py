@@ -13,7 +13,7 @@ from fix_pipeline import pipeline
 from penstock.control import file_edits
 from penstock.control.doctor_directory import check_edits
 from penstock.control.file_edits import EditRefused, keep_first_settings, settle_file_edits
-from penstock.control.table_list import _captured, line_of
+from penstock.control.table_list import _without_target, line_of
 from penstock.control.table_requests import put_request, read_requests, removed_tables
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
@@ -127,7 +127,7 @@ def test_it_is_shown_why_a_table_is_left_out(source: Source, tmp_path: Path) -> 
     line = line_of(None, read_requests(after).of(BAG), CaptureAnswers())
     assert (line.wanted, line.code) == ("removed", "CT65")
     assert '"public.bag"' in line.hint
-    alone = _captured(line, read_requests(after).of(BAG), CaptureAnswers())
+    alone = _without_target(line, read_requests(after).of(BAG), CaptureAnswers())
     assert (alone.state, alone.wanted) == ("following", "removed")
 
 

@@ -209,7 +209,7 @@ def test_a_run_tells_what_is_away_and_that_it_is_back(known: bool) -> None:
         assert "target answers again, after 1 min 00 s" in out.getvalue()
     live.close()
     drawn = Console(width=100, record=True, file=io.StringIO())
-    drawn.print(live.drawn(without_target(known=known)))
+    drawn.print(live.draw(without_target(known=known)))
     text = drawn.export_text()
     assert "unknown: target unreachable" in text
     assert "0.0 s" not in text

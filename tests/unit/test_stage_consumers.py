@@ -10,7 +10,7 @@ import pytest
 
 from fix_staging import FakeStaging
 from penstock.control.config import ConfigValueInvalid, load_config
-from penstock.control.consumers import FeedUnknown, consumed
+from penstock.control.consumers import FeedUnknown, select_log
 from penstock.engines.staged.shapes import Shapes
 from penstock.engines.staged.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName
@@ -115,18 +115,18 @@ def test_which_log_consumers_read(tmp_path: Path) -> None:
     file.write_text(FILE)
     config = load_config(file)
     with pytest.raises(FeedUnknown, match="has 0"):
-        consumed(config)
+        select_log(config)
     for name in ("public", "Über/x"):
         feed_config(config, ("shop", name)).layout.log.mkdir(parents=True)
-        assert consumed(config, f"shop.{name}") == feed_config(config, ("shop", name))
+        assert select_log(config, f"shop.{name}") == feed_config(config, ("shop", name))
     with pytest.raises(FeedUnknown, match="has 2"):
-        consumed(config)
+        select_log(config)
     with pytest.raises(FeedUnknown, match="crm"):
-        consumed(config, "crm.public")
+        select_log(config, "crm.public")
     plain = replace(config, stage=None)
-    assert consumed(plain) is plain
+    assert select_log(plain) is plain
     with pytest.raises(FeedUnknown):
-        consumed(plain, "shop.public")
+        select_log(plain, "shop.public")
 
 
 @pytest.mark.parametrize("group", [("..",), (".",), ("...",), ("a", ".."), ("/etc",), ("a.b",)])

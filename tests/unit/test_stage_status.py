@@ -128,7 +128,7 @@ def test_what_is_not_known_is_not_zero() -> None:
 def test_a_first_checkpoint_of_a_partition_is_none() -> None:
     """The one that `ensure_partitions` writes is no lag of half a century."""
     found = schema(window=Window(committed=Hlc(1, 1), proposed=at(-5)))
-    assert (found.committed, found.lag_s, found.proposed_lag_s) == (None, None, 5.0)
+    assert (found.committed_time, found.lag_s, found.proposed_lag_s) == (None, None, 5.0)
     assert "nothing is committed yet" in shown(status(found))
 
 
@@ -408,7 +408,7 @@ def test_it_is_read_from_both_databases(
     staging.applied_through(SHOP)
     staging.acquire([lease_of(SHOP)], 60, "here")
     (found,) = reader.read().schemas or ()
-    assert (found.waiting, found.committed, found.holder) == (0, at(2), "here")
+    assert (found.waiting, found.committed_time, found.holder) == (0, at(2), "here")
     target.letters = None
     other = StageStatusReader(config_of(tmp_path, 'mode = "immediate"')).read()
     assert other.schemas is not None

@@ -12,7 +12,7 @@ from fix_pipeline import pipeline
 from penstock.codec.ckt import HEADER_REGION_SIZE
 from penstock.control.change_counts import ChangeCounter
 from penstock.control.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.log_view import describe, find_log, printed
+from penstock.control.log_view import describe, find_log, format_lines
 from penstock.log import SegmentCorrupt, Writer
 from penstock.model import TableName
 from penstock.ports.config import Config
@@ -43,7 +43,7 @@ def test_readers_take_what_is_before_it(config: Config) -> None:
     assert found["insert"] == 3
     place = find_log(config.layout.log)
     assert [row["segment"] for row in describe(place)] == ["0.ckt"]
-    assert len(list(printed(place))) >= 3
+    assert len(list(format_lines(place))) >= 3
     assert len(list(penstock.read_log(config.layout.log))) == 3
 
 

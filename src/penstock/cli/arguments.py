@@ -103,12 +103,12 @@ def consumed_config(file: Path, group: str) -> Config:
     """Read a pipeline file for consumers; for a file with [stage], the log that `--group` names."""
     from penstock.control.config import load_config
     from penstock.control.config_needs import need_source
-    from penstock.control.consumers import consumed
+    from penstock.control.consumers import select_log
 
     config = load_config(file)
     if config.stage is None:
         need_source(config, _typed_command(), takes_merge=True)
-    return consumed(config, group)
+    return select_log(config, group)
 
 
 def diagnostics(verbose: bool) -> None:

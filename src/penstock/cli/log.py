@@ -66,14 +66,14 @@ def log_cat(
     Example:     penstock log cat shop.toml 3 --table public.orders
     Exit codes:  0 printed, 1 an error (a damaged segment is one), 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import as_object, find_log, printed, removed_note
+    from penstock.control.log_view import as_object, find_log, format_lines, removed_note
 
     diagnostics(verbose)
     place = find_log(path)
     if not numbers and (note := removed_note(place)):
         say_error_line(note)
     wanted = None if table is None else table_name(table, "--table")
-    for line in printed(place, numbers, table=wanted):
+    for line in format_lines(place, numbers, table=wanted):
         if as_json:
             say_json(as_object(line))
         else:

@@ -1,1 +1,1 @@
-"""Wires the packages: configuration, supervisor, handover, progress, lag, doctor, verify, demo."""
+"""Wiring of the packages: configuration, supervisor, handover, progress, lag, doctor, verify."""

@@ -18,19 +18,19 @@ CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
 
 
 def give_action(config: Config, word: str) -> None:
-    """Write RUN, PAUSE or STOP into the target: both halves obey within CHECK_INTERVAL_S.
+    """Write RUN, PAUSE or STOP into the target: both processes obey within CHECK_INTERVAL_S.
 
-    Raises ActionUnknown, the errors of the target's connection, and StatementFailed where the
-    pipeline has not made its tables yet.
+    Raises ActionUnknown, the errors of the target's connection, and StatementFailed if the
+    pipeline has not created its tables yet.
     """
     with closing(open_progress(config.target.url, application_name="penstock action")) as target:
         target.set_action(word)
 
 
 class ActionWatch:
-    """Reads the action on a connection of its own, at most every `interval_s`.
+    """Reader of the action, on a connection of its own, at most every `interval_s`.
 
-    A target that cannot be reached keeps the last word known: what cannot be read must not
+    If the target cannot be reached, the last known word holds: an unreadable word must not
     stop an extraction. Used by one thread.
     """
 
@@ -52,7 +52,7 @@ class ActionWatch:
         self._word = "RUN"
 
     def word(self, *, at_once: bool = False) -> str:
-        """The action: RUN, PAUSE or STOP. at_once: look even if the last look was just now.
+        """Return the action: RUN, PAUSE or STOP. at_once: look even if the last look was just now.
 
         Raises ActionUnknown for any other word in the table.
         """
@@ -78,9 +78,10 @@ class ActionWatch:
         self._word = word
 
     def obey(self, stop: StopRequest, *, on_pause: Callable[[], None] | None = None) -> bool:
-        """Sleep while the word is PAUSE; True when work should end (STOP, or `stop` was asked).
+        """Sleep while the word is PAUSE; return True if work should end (STOP, or `stop` was
+        asked).
 
-        on_pause: called once per check while paused, to say so or keep a connection alive.
+        on_pause: called once per check while paused, to report it or keep a connection alive.
         """
         while True:
             word = self.word(at_once=self._word == "PAUSE")
@@ -93,7 +94,7 @@ class ActionWatch:
             stop.wait(CHECK_INTERVAL_S)
 
     def close(self) -> None:
-        """Let go of the connection; the next look makes a new one."""
+        """Close the connection; the next look opens a new one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -1,8 +1,8 @@
-"""Keeps the base of a pipeline: reads tables that are missing from the source, then moves it on.
+"""The keeper of a pipeline's base: it reads missing tables from the source, then updates the base.
 
-A thread of the load process, with its Spark session. Tables are read at a consistent point of
-their own behind the log's beginning: what the log has from there on is added later, so whatever
-dies in between, the next start reads those tables again that no manifest has. Not here: the jobs
+It is a thread of the load process, with its Spark session. Tables are read at a consistent point of
+their own after the log's beginning: the log's later changes are added afterwards, so after any
+crash the next start reads those tables again that no manifest has. Not here: the jobs
 (`penstock.load.base`), and reading the base (`penstock.base`).
 """
 
@@ -15,7 +15,7 @@ from dataclasses import replace
 import structlog
 
 from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
-from penstock.control.base_merged import grown, hole_in_merged
+from penstock.control.base_merged import add_tables, hole_in_merged
 from penstock.control.base_place import base_place
 from penstock.control.consumer_snapshot import reading_of
 from penstock.control.followed import followed_tables
@@ -36,7 +36,7 @@ from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger(__name__)
 POLL_S = 0.5
-TABLES_S = 5.0  # how often the source is asked for tables that are new
+TABLES_S = 5.0  # between two questions to the source about new tables
 ATTEMPTS_MAX = 5
 RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
 
@@ -49,10 +49,10 @@ class BaseUnread(PenstockError):
 
 
 class BaseKeeper:
-    """A context manager: its thread works while the block is open."""
+    """Context manager: its thread works while the block is open."""
 
     def __init__(self, config: Config, sessions: SessionKeeper, *, owns_session: bool) -> None:
-        """owns_session: nobody else renews the session when it is lost."""
+        """Prepare the thread. owns_session: only this keeper renews the session when it is lost."""
         self._config, self._sessions, self._owns = config, sessions, owns_session
         self._place = base_place(config)
         self._compaction = Compaction(self._place)
@@ -68,7 +68,7 @@ class BaseKeeper:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End: a job that runs is given up, and what it wrote is removed by the next start."""
+        """End: a running job is given up, and the next start removes what it wrote."""
         self._ended.set()
         self._thread.join()
 
@@ -91,7 +91,7 @@ class BaseKeeper:
                     self._ended.wait(POLL_S)
 
     def _step(self) -> bool:
-        """Do what is due; whether there was anything."""
+        """Do what is due; return whether there was anything."""
         log = load_state(self._config.layout.log)
         if log is None or not log.end.position or not self._sessions.wait(self._ended.is_set):
             return False
@@ -99,17 +99,17 @@ class BaseKeeper:
         if manifest is not None and manifest.log_id != log.log_id:
             manifest = None
         if manifest is None:
-            manifest = self._begun(log)
+            manifest = self._make_begin(log)
         session = self._sessions.get().named("base")
         if self._config.merge is not None:
-            found = grown(self._config, manifest, log, self._seen)
+            found = add_tables(self._config, manifest, log, self._seen)
             if found is not manifest:
                 save_manifest(self._place.directory, found)
                 return True
         elif self._looks(manifest):
-            followed = self._followed()
+            followed = self._read_followed()
             kept = tuple(t for t in manifest.tables if t.table in {one.name for one in followed})
-            if kept != manifest.tables:  # captured again it would lack what came in between
+            if kept != manifest.tables:  # a table captured again would lack the changes in between
                 manifest = replace(manifest, number=manifest.number + 1, tables=kept)
                 save_manifest(self._place.directory, manifest)
             missing = [one for one in followed if manifest.of(one.name) is None]
@@ -121,15 +121,15 @@ class BaseKeeper:
         except BaseHole as error:
             if self._config.merge is not None:
                 raise hole_in_merged(self._config, error) from error
-            logger.warning("base is read anew", reason=error.message)
-            save_manifest(self._place.directory, self._begun(log))
+            logger.warning("base is read again", reason=error.message)
+            save_manifest(self._place.directory, self._make_begin(log))
             return True
         if due:
             self._compaction.step(session, manifest, due)
         return bool(due)
 
-    def _begun(self, log: LogState) -> Manifest:
-        """A base without tables: the links of what it will need are made from here on."""
+    def _make_begin(self, log: LogState) -> Manifest:
+        """Return a base without tables: the links that it will need are made from here on."""
         links.enable(self._place.links)
         if self._config.merge is not None:
             return Manifest(log_id=log.log_id, number=0, segment=0, gsn=0)
@@ -137,15 +137,15 @@ class BaseKeeper:
         return Manifest(log_id=log.log_id, number=0, segment=now.number_next, gsn=0)
 
     def _looks(self, manifest: Manifest) -> bool:
-        """Whether the source is asked for its tables now."""
+        """Return whether to ask the source for its tables now."""
         now_s = REAL_CLOCK.monotonic_s()
         if manifest.tables and now_s - self._tables_s < TABLES_S:
             return False
         self._tables_s = now_s
         return True
 
-    def _followed(self) -> list[TableDefinition]:
-        """The tables whose changes are in the log: one that is read before that would lack some."""
+    def _read_followed(self) -> list[TableDefinition]:
+        """Return the tables whose changes are in the log: read earlier, one would lack some."""
         known = followed_tables(self._config)
         if known is None:
             return []
@@ -177,7 +177,7 @@ class BaseKeeper:
         tables: Sequence[TableDefinition],
         planner: Planner,
     ) -> Manifest:
-        """All rows of these tables at one point. Raises PointUnfit."""
+        """Read all rows of these tables at one point. Raises PointUnfit."""
         at = planner.fresh_point()
         tasks: list[ReadTask] = []
         relations = {}

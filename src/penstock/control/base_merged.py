@@ -1,8 +1,8 @@
 """The base of a merged log: the fold of the merged log itself, from its first transaction on.
 
-That has the rows of its logs' bases (`merge/beginning.py`), so nothing is read from servers: a
-table is in the base, without files, as soon as a closed segment knows it, and compaction does the
-rest. Not here: when (`base_keeper.py`).
+The merged log has the rows of its logs' bases (`merge/beginning.py`), so nothing is read from
+servers: a table is in the base, without files, as soon as a closed segment knows it, and compaction
+does the rest. Not here: the times of this (`base_keeper.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from penstock.model import TableName
 from penstock.ports.config import Config
 
 
-def grown(config: Config, manifest: Manifest, log: LogState, seen: set[int]) -> Manifest:
-    """The base with the tables that closed segments know; itself where there is none that is new.
+def add_tables(config: Config, manifest: Manifest, log: LogState, seen: set[int]) -> Manifest:
+    """Return the base with the tables that closed segments know; itself if none is new.
 
-    seen: numbers of segments that were looked at; they are added. Before the logs are of one moment
-    there is no table in it.
+    seen: numbers of examined segments; new ones are added. Before the logs are of one moment
+    the base has no tables.
     """
     if not manifest.tables and not _is_settled(config, log):
         return manifest
@@ -52,16 +52,16 @@ def grown(config: Config, manifest: Manifest, log: LogState, seen: set[int]) -> 
 
 
 def _is_settled(config: Config, log: LogState) -> bool:
-    """Whether the closed segments reach to where the states that the merge began with are one."""
+    """Return whether the closed segments reach the point where the states of the begin are one."""
     entries = checkpoint.load(config.layout.state / STATE_FILE, list[MergeState]) or []
     return any(one.has_base and not one.settles_us and one.trx <= log.end.trx for one in entries)
 
 
 def hole_in_merged(config: Config, error: BaseHole) -> BaseHole:
-    """The same error: what a merged log has lost is nowhere else."""
+    """Return the same error with another hint: nothing else has what a merged log has lost."""
     return BaseHole(
         error.message,
-        hint="A merged log is read from its beginning. Begin anew: give the merge another name in "
+        hint="A merged log is read from its beginning. Begin again: give the merge another name in "
         f"[pipeline] of {config.path.name}, and a directory of its own.",
         **error.fields,
     )

@@ -1,4 +1,4 @@
-"""Where the base of a configured pipeline is."""
+"""Place of a configured pipeline's base."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.ports.config import Config
 
 
 def base_place(config: Config) -> BasePlace:
-    """Its directory, and the links of segments that it needs."""
+    """Return its directory, and the links of segments that it needs."""
     return BasePlace(
         directory=config.layout.base,
         links=config.layout.consumers / NAME,
@@ -19,9 +19,9 @@ def base_place(config: Config) -> BasePlace:
 
 
 def base_holder(config: Config, owner: str, *links: Path) -> Holder:
-    """Holds states of it. owner: a name that no other process has.
+    """Return a holder of its states. owner: a name that no other process has.
 
-    links: directories with names of segments, beside those that are known.
+    links: directories with names of segments, beside the known ones.
     """
     place = base_place(config)
     return Holder(

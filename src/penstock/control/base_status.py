@@ -1,4 +1,4 @@
-"""What a pipeline's base is at: of its own files, and the segments that it holds."""
+"""State of a pipeline's base: its own files, and the segments that it holds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from penstock.ports.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSeen:
-    """The base. segment: the first one that is not in it yet; size_bytes: of its files.
+    """State of the base.
 
-    segments, segment_bytes: that it holds; held_bytes: of those that nobody else has.
+    Attributes:
+        size_bytes: Size of its files.
+        segment: The first segment that is not in it yet.
+        segments: Number of segments that it holds.
+        segment_bytes: Their size.
+        held_bytes: Size of those that no other reader holds.
     """
 
     tables: int
@@ -32,7 +37,7 @@ class BaseSeen:
     held_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock status --json` prints it."""
+        """Return it as `penstock status --json` prints it."""
         return {
             "tables": self.tables,
             "rows": self.rows,
@@ -44,7 +49,7 @@ class BaseSeen:
         }
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield its lines for people."""
         if not self.tables:
             yield "base: no table is in it yet"
         else:
@@ -61,14 +66,14 @@ class BaseSeen:
 
 
 def read_base(config: Config) -> BaseSeen | None:
-    """What the files say; None where the log has no base. Raises CheckpointCorrupt."""
+    """Read the state from the files; None if the log has no base. Raises CheckpointCorrupt."""
     if not config.has_base:
         return None
     place = base_place(config)
     manifest = load_manifest(place.directory)
     found: list[tuple[int, int]] = []
     for file in list_segments(place.links, place.extension):
-        with suppress(FileNotFoundError, FileMissing):  # let go meanwhile
+        with suppress(FileNotFoundError, FileMissing):  # released meanwhile
             stat = file.path.stat()
             found.append((stat.st_size, stat.st_nlink))
     tables = manifest.tables if manifest is not None else ()

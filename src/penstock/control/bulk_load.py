@@ -1,7 +1,7 @@
-"""The bulk load of a configured pipeline: what the load process runs before the first change.
+"""The bulk load of a configured pipeline, which the load process runs before the first change.
 
 Joins configuration, source and package `load`. Not here: the handover's point (`handover.py`), and
-how chunks are copied (`penstock.load.bulk`).
+the copying of chunks (`penstock.load.bulk`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.ports.planner import Planner
 
 
 def bulk_options(config: Config) -> BulkOptions:
-    """Where this pipeline's bulk load reads, writes and keeps its state."""
+    """Return where this pipeline's bulk load reads, writes and keeps its state."""
     return BulkOptions(
         source_url=config.source.url,
         target_url=config.target.url,
@@ -42,7 +42,7 @@ def bulk_load(
     on_progress: OnProgress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BulkResult:
-    """Load what is not loaded yet; see `load_in_bulk` for what it raises.
+    """Load the tables that are not loaded yet. Raises the errors of `load_in_bulk`.
 
     Call it with the handover's planner (`handover.bulk_planner`) in mode data+change, with that of
     `source_planner.data_planner` in mode data.

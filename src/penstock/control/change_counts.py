@@ -1,6 +1,6 @@
-"""How many changes of each kind a pipeline's tables had, counted in the change log's segments.
+"""Counts of the changes of each kind to a pipeline's tables, from the change log's segments.
 
-Each frame is counted once, as the log grows; rows are opened only where a frame holds more than one
+Each frame is counted once, as the log grows; rows are opened only if a frame holds more than one
 kind.
 """
 
@@ -21,8 +21,8 @@ from penstock.log.segment import Segment, list_begun_segments, open_segment
 from penstock.model import MarkerKind, TableName
 from penstock.ports.config import Config
 
-ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long before we started is counted in pieces
-SEGMENTS_KNOWN_MAX = 20_000  # of which the frames are remembered
+ROWS_OPENED_MAX = 2_000_000  # per look: a log that was long at our start is counted in pieces
+SEGMENTS_KNOWN_MAX = 20_000  # whose frames are remembered
 SINGLE = {RowsFlag.INSERT: "insert", RowsFlag.UPDATE: "update", RowsFlag.DELETE: "delete"}
 KINDS = ("insert", "update", "delete", "truncate")
 LETTERS = {ord("I"): "insert", ord("U"): "update", ord("D"): "delete"}
@@ -38,20 +38,22 @@ class KindCounts:
     truncate: int = 0
 
     def add(self, kind: str, count: int) -> None:
-        """Count so many more of a kind."""
+        """Count so many more changes of a kind."""
         setattr(self, kind, getattr(self, kind) + count)
 
     def as_dict(self) -> dict[str, int]:
-        """Kind to count."""
+        """Return the counts by kind."""
         return {kind: getattr(self, kind) for kind in KINDS}
 
 
 @dataclass(slots=True, kw_only=True)
 class ChangeCounts:
-    """What was counted so far.
+    """Counts so far.
 
-    gsn_first: the first row that could be counted, 0 before any; earlier ones were in segments that
-    had been removed. complete: everything up to the log's end is in it.
+    Attributes:
+        gsn_first: The first row that could be counted, 0 before any; earlier ones were in segments
+            that had been removed.
+        complete: Everything up to the log's end is counted.
     """
 
     tables: dict[TableName, KindCounts] = field(default_factory=dict)
@@ -60,10 +62,10 @@ class ChangeCounts:
 
 
 class ChangeCounter:
-    """Counts the changes of a log as it grows. Used by one thread."""
+    """Counter of the changes of a log as it grows. Used by one thread."""
 
     def __init__(self, config: Config) -> None:
-        """Nothing is read before the first look."""
+        """Begin; nothing is read before the first look."""
         self._directory = config.layout.log
         self._extension = config.change_loader.change_file_extension
         self._number = -1
@@ -71,9 +73,9 @@ class ChangeCounter:
         self.counts = ChangeCounts()
 
     def look(self) -> ChangeCounts:
-        """Count what came since, at most about ROWS_OPENED_MAX opened rows. Raises SegmentCorrupt.
+        """Count new changes, at most about ROWS_OPENED_MAX opened rows. Raises SegmentCorrupt.
 
-        The same object is returned each time.
+        Returns the same object each time.
         """
         budget = ROWS_OPENED_MAX
         self.counts.complete = False
@@ -89,7 +91,7 @@ class ChangeCounter:
         return self.counts
 
     def _segments(self) -> Iterator[SegmentFile]:
-        # One that is closed between the two listings is then met under its new name.
+        # A segment that is closed between the two listings is then found under its new name.
         unfinished = list_begun_segments(self._directory, self._extension)
         closed = list_segments(self._directory, self._extension)
         numbers = {file.number for file in closed}
@@ -97,7 +99,7 @@ class ChangeCounter:
         return (file for file in files if file.number >= self._number)
 
     def _count(self, number: int, segment: Segment, budget: int) -> int:
-        """Count the frames that are new in a segment; how many rows were opened for that."""
+        """Count the new frames of a segment; return how many rows were opened for that."""
         if number != self._number:
             self._number, self._entries_done = number, 0
             if not self.counts.gsn_first:
@@ -137,9 +139,9 @@ class ChangeCounter:
 def changes_between(
     config: Config, table: TableName, *, first_segment: int, after_gsn: int, until_gsn: int
 ) -> int:
-    """How many row changes of one table the closed segments hold between two places of the log.
+    """Return the number of one table's row changes in closed segments between two places.
 
-    Segments that are gone count for nothing. Raises SegmentCorrupt.
+    Missing segments count for nothing. Raises SegmentCorrupt.
     """
     extension = config.change_loader.change_file_extension
     found = 0
@@ -166,7 +168,7 @@ def changes_between(
 def _frames(
     path: Path, extension: str, _changed_ns: int
 ) -> Mapping[TableName, Sequence[FrameEntry]]:
-    """The rows frames of a closed segment, by table: it never changes, but for another log's."""
+    """Return the rows frames of a closed segment, by table: they never change within a log."""
     found: dict[TableName, list[FrameEntry]] = {}
     with open_segment(path, extension=extension) as segment:
         for entry in segment.entries:

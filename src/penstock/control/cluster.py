@@ -1,6 +1,6 @@
-"""Whether the executors of a cluster can do a pipeline's work; asked before any row goes there.
+"""Check that the executors of a cluster can do a pipeline's work, before any row is sent there.
 
-By the load at its start, and by doctor.
+Made by the load at its start, and by doctor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NO_SOCKET = "Name host and port of the server in the URL."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What a cluster lacks. host: of the executor, empty where it is the pipeline file."""
+    """Deficiency of a cluster. host: of the executor, empty if it is in the pipeline file."""
 
     what: str
     hint: str
@@ -39,7 +39,7 @@ class Lack:
 
 
 def check_cluster(config: Config, session: Session) -> list[Executor]:
-    """Look at every executor. Raises ClusterUnfit for the first that lacks something."""
+    """Look at every executor. Raises ClusterUnfit for the first deficient one."""
     for lack in lacks_of_urls(config):
         raise ClusterUnfit(lack.what, hint=NO_SOCKET, what=lack.what)
     found = look_around(config, session)
@@ -56,7 +56,7 @@ def check_cluster(config: Config, session: Session) -> list[Executor]:
 
 
 def lacks_of_urls(config: Config) -> Iterator[Lack]:
-    """What can be seen without asking an executor."""
+    """Yield the deficiencies that are visible without asking an executor."""
     for section, need in _needs(config).items():
         if need.socket:
             yield Lack(
@@ -67,14 +67,14 @@ def lacks_of_urls(config: Config) -> Iterator[Lack]:
 
 
 def lacks_of(found: list[Executor]) -> Iterator[Lack]:
-    """What executors said that they lack, each of them once."""
+    """Yield the deficiencies that executors reported, each of them once."""
     for one in found:
         for what in one.lacks:
             yield Lack(what=f"an executor on {one.host} {what}", hint=HINT, host=one.host)
 
 
 def look_around(config: Config, session: Session) -> list[Executor]:
-    """Have every executor look around, with a file in the pipeline's directory meanwhile."""
+    """Let every executor look around, with a file in the pipeline's directory meanwhile."""
     needs = _needs(config)
     with nonce_in(config.layout.run) as (path, nonce), _snapshots_there(config) as snapshots:
         return look(
@@ -82,7 +82,7 @@ def look_around(config: Config, session: Session) -> list[Executor]:
             Wanted(
                 nonce_path=None if config.spark.log is LogPath.SHIP else path.absolute(),
                 nonce=nonce,
-                # What this machine cannot reach either is an outage, which passes.
+                # An address that this machine cannot reach either is an outage, which passes.
                 addresses={
                     section: need.addresses
                     for section, need in needs.items()
@@ -98,7 +98,7 @@ def look_around(config: Config, session: Session) -> list[Executor]:
 
 @contextmanager
 def _snapshots_there(config: Config) -> Iterator[dict[str, Addresses]]:
-    """Listen where executors are going to read snapshots, where they do so through this machine.
+    """Listen where executors will read snapshots, if they do so through this machine.
 
     Raises ListenFailed.
     """
@@ -111,7 +111,7 @@ def _snapshots_there(config: Config) -> Iterator[dict[str, Addresses]]:
 
 
 def _needs(config: Config) -> Mapping[str, Reach]:
-    """By section of the file what its URL needs."""
+    """Return the requirements of each section's URL, keyed by section name."""
     sections = {"source.url": config.source.url}
     if config.has_target:
         sections["target.url"] = config.target.url

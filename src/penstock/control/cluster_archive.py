@@ -1,7 +1,7 @@
-"""What executors need to do a pipeline's work, in one archive for `spark.archives`.
+"""The archive for `spark.archives` that executors need to do a pipeline's work.
 
-penstock with its compiled kernels and what it imports in workers, as they are installed here: the
-same versions by construction. Not in it: Python itself, and pyspark, which comes with Spark.
+It has penstock with its compiled kernels and its imports in workers, as they are installed here:
+the same versions by construction. Not in it: Python itself, and pyspark, which is part of Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OWN_SUFFIXES = frozenset({".py", ".so", ".typed"})
 
 
 def write_archive(path: Path) -> dict[str, str]:
-    """Write the archive, replacing one that is there; the packages in it, with their versions.
+    """Write the archive, replacing an existing one; return its packages with their versions.
 
     Raises FileFailed, DiskFull.
     """
@@ -39,7 +39,7 @@ def write_archive(path: Path) -> dict[str, str]:
 
 
 def properties(path: Path) -> dict[str, str]:
-    """The Spark properties with which executors use it."""
+    """Return the Spark properties with which executors use it."""
     return {
         "spark.archives": f"{path.absolute()}#{OWN}",
         "spark.executorEnv.PYTHONPATH": OWN,
@@ -51,14 +51,14 @@ def _root() -> Path:
 
 
 def _own_files() -> Iterator[Path]:
-    """The package itself, which may be a checkout."""
+    """Yield the files of the package itself, which may be a checkout."""
     for file in sorted(_root().rglob("*")):
         if file.suffix in OWN_SUFFIXES and "__pycache__" not in file.parts:
             yield file
 
 
 def _files(found: Distribution) -> Iterator[tuple[Path, str]]:
-    """A distribution's files, with their places below the folder that it is installed in."""
+    """Yield a distribution's files, with their places below the folder of its installation."""
     for file in found.files or ():
         is_ours = found.name == OWN and ".dist-info" not in file.parts[0]
         if ".." in file.parts or "__pycache__" in file.parts or is_ours:

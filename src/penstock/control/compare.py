@@ -1,10 +1,10 @@
 """Comparing tables of two servers, each read at one snapshot.
 
 First both sides are read whole, in parallel, and answer with checksums per bucket; then only the
-rows of buckets that differ are shipped, as hashes in key order, and merged. So the cost is that
-of reading both tables once, plus once more and the differences when there are any, wherever they
-are. Not here: reading a server (`ports.verify.VerifyReader`), and at which position the snapshots
-are (`verify.py`).
+rows of buckets that differ are sent, as hashes in key order, and merged. So the cost is that
+of reading both tables once, and if there are differences once more, plus these, wherever they
+are. Not here: reading a server (`ports.verify.VerifyReader`), and the position of the snapshots
+(`verify.py`).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ QUEUED_BATCHES_MAX = 4
 
 
 class ColumnGone(PenstockError):
-    """The target's table lacks a column that the source's has."""
+    """The target's table lacks a column of the source's."""
 
     code = "VF02"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePair:
-    """A source table and where it is in the target."""
+    """Source table and its table in the target."""
 
     source: TableDefinition
     target: TableName
 
     def without(self, names: Collection[str]) -> TablePair:
-        """The same without some columns of the source, which the target need not have."""
+        """Return the pair without some columns of the source, which the target need not have."""
         columns = tuple(one for one in self.source.columns if one.name not in names)
         identity = tuple(name for name in self.source.identity_columns if name not in names)
         source = replace(self.source, columns=columns, identity_columns=identity)
@@ -61,7 +61,7 @@ class TablePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One row that differs. key: its key as a record's text, cut; the row's for keyless tables.
+    """Row that differs. key: its key as a record's text, cut; the row's for keyless tables.
 
     missing: in the source only; surplus: in the target only; different: in both, not equal.
     """
@@ -72,7 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableResult:
-    """What comparing one table found. Counts are exact; `named` holds the first ones only."""
+    """Result of comparing one table. Counts are exact; `named` holds only the first ones."""
 
     table: TableName
     target: TableName
@@ -86,13 +86,13 @@ class TableResult:
 
     @property
     def equal(self) -> bool:
-        """Whether both sides hold the same rows."""
+        """True if both sides hold the same rows."""
         return not (self.missing or self.surplus or self.different)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareProgress:
-    """How far the reading has come, both sides together. table: the last one that moved on."""
+    """Progress of the reading, both sides together. table: the last one with progress."""
 
     table: TableName
     bytes_done: int
@@ -101,7 +101,7 @@ class CompareProgress:
 
 @dataclass(slots=True)
 class _Work:
-    """One table while it is compared: per side the parts, the SQL and the checksums."""
+    """Table while it is compared: per side the parts, the SQL and the checksums."""
 
     pair: TablePair
     images: tuple[Image, Image]
@@ -120,11 +120,19 @@ def compare_tables(
     hasher: Hasher | None = None,
     servers: ServerPair | None = None,
 ) -> list[TableResult]:
-    """Compare tables row by row; the results come in the order of the pairs.
+    """Compare tables row by row; return the results in the order of the pairs.
 
-    hasher: None takes what `hasher_for` says. servers: both; None: values pass between them
-    untranslated. Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed
-    errors of the servers.
+    Raises TableGone, ColumnGone, TableRewritten, ColumnIncomparable, and the typed errors of the
+    servers.
+
+    Args:
+        pairs: The tables.
+        source: Reader of the source.
+        target: Reader of the target.
+        named_max: The greatest number of named differences.
+        on_progress: Gets the progress.
+        hasher: None: the result of `hasher_for`.
+        servers: Both servers; None: values are copied between them untranslated.
     """
     return [
         work.result
@@ -142,11 +150,15 @@ def compare_tables(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A table that was compared, with what says which rows differ.
+    """Compared table, with the facts that say which rows differ.
 
-    images: of the source and the target. buckets: how many there are. keys: first hashes of the
-    keys that differ; None: too many to say. differing: the buckets that they are in. parts: of the
-    target. source_sums: of the source.
+    Attributes:
+        images: Those of the source and the target.
+        parts: Those of the target.
+        source_sums: Checksums of the source.
+        buckets: Number of buckets.
+        differing: The buckets with differing keys.
+        keys: First hashes of the keys that differ; None: too many to name.
     """
 
     pair: TablePair
@@ -170,7 +182,7 @@ def compare(
     servers: ServerPair | None = None,
     on_gone: Callable[[TableName, TableGone], None] | None = None,
 ) -> list[Compared]:
-    """As `compare_tables`, with what a repair needs to know.
+    """Compare as `compare_tables`, and return the facts that a repair needs.
 
     on_gone: called with a table that a side does not have, instead of raising; the rest is
     compared.
@@ -184,11 +196,11 @@ def compare(
                 raise
             on_gone(pair.source.name, error)
     _read_sums(works, (source, target), hasher, on_progress)
-    return [_compared(work, (source, target), hasher, named_max) for work in works]
+    return [_compare_one(work, (source, target), hasher, named_max) for work in works]
 
 
 def hasher_for(source: VerifyReader, target: VerifyReader) -> Hasher:
-    """What both servers compute alike, the fastest of it."""
+    """Return the fastest hash function that both servers compute alike."""
     theirs = target.hashers()
     return next(one for one, says in source.hashers().items() if theirs.get(one) == says)
 
@@ -264,7 +276,7 @@ def _sums(side: VerifyReader, query: str, doing: str) -> Sums:
     return {int(b): (int(count), int(one), int(two)) for b, count, one, two in rows}
 
 
-def _compared(
+def _compare_one(
     work: _Work, sides: tuple[VerifyReader, VerifyReader], hasher: Hasher, named_max: int
 ) -> Compared:
     source_rows, target_rows = (sum(s[0] for s in sums.values()) for sums in work.sums)
@@ -314,7 +326,7 @@ def _merge(
 def _names(
     work: _Work, sides: tuple[VerifyReader, VerifyReader], hasher: Hasher, tally: Tally
 ) -> tuple[Difference, ...]:
-    """The keys of the named differences as text, read from a side that has the row."""
+    """Return the keys of the named differences as text, read from a side that has the row."""
     named = tally.named or []
     texts: dict[tuple[int, int], str] = {}
     for which, side in enumerate(sides):

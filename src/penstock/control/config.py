@@ -1,7 +1,7 @@
 """A pipeline's configuration: every key, its type and its default.
 
-Parameters that document 000 names are spelled and defaulted as there. Not here: reading TOML and
-environment variables (`config_text.py`), and anything that asks a server (`doctor.py`).
+Parameters that document 000 names have its spelling and defaults. Not here: reading TOML and
+environment variables (`config_text.py`), and questions to a server (`doctor.py`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from penstock.ports.stage_config import (
     STAGE,
 )
 
-# What a file without [target] may not say: these sections, and these keys of [changeLoader].
+# Forbidden in a file without [target]: these sections, and these keys of [changeLoader].
 MASTER = re.compile(r"local(-cluster)?\[.+\]\Z|(local|yarn)\Z|(spark|k8s)://.")
 LOADING_SECTIONS = ("dataLoader", "schemaChanges", "spark")
 KEYS_WITHOUT_LOADING = (
@@ -90,9 +90,10 @@ POSITIVE = (
 def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Config:
     """Read, check and complete a pipeline file; nothing is changed.
 
-    The tables are those of the file, with what `penstock table` has added and removed since.
-    environment: where `${NAME}` is looked up; the process's own when None.
-    Raises one of the CF errors, each naming section, key and (where it has one) line.
+    The tables are those of the file, with those that `penstock table` has added and removed since.
+    Raises one of the CF errors, each naming section, key and (if it has one) line.
+
+    environment: the values for `${NAME}`; the process's own if None.
     """
     text = read_config_text(path.absolute(), os.environ if environment is None else environment)
     for name in text.values:
@@ -146,7 +147,7 @@ def load_config(path: Path, environment: Mapping[str, str] | None = None) -> Con
 
 
 def _join_urls(text: ConfigText) -> None:
-    """A list of nodes' URLs becomes one text, for the engine that takes one."""
+    """Make one text of a list of nodes' URLs, for an engine that accepts one."""
     source = text.values.get("source")
     urls = plain(source.get("url")) if isinstance(source, dict) else None
     if not isinstance(urls, list) or not isinstance(source, dict):
@@ -160,7 +161,7 @@ def _join_urls(text: ConfigText) -> None:
 
 
 def _consumers(text: ConfigText) -> dict[str, ConsumerSection]:
-    """The sections [consumers.NAME], by name."""
+    """Return the sections [consumers.NAME], by name."""
     given = text.values.get(CONSUMERS, {})
     if not isinstance(given, dict) or not all(isinstance(one, dict) for one in given.values()):
         raise ConfigValueInvalid(
@@ -189,7 +190,7 @@ def _with_flexcdc(text: ConfigText, config: Config) -> Config:
             if isinstance(one, dict) and name != "types"
         }
         given = {key: value for key, value in given.items() if key not in plugins}
-    if isinstance(given, dict):  # lists may be written as FlexCDC has them
+    if isinstance(given, dict):  # lists may be written as in FlexCDC
         given = {
             key: [part.strip() for part in value.split(",")]
             if isinstance(value, str) and key in LISTS
@@ -211,7 +212,7 @@ def _with_flexcdc(text: ConfigText, config: Config) -> Config:
 
 
 def _ini_text(value: Any) -> str:
-    """A value as consumer.ini has it."""
+    """Return a value as consumer.ini has it."""
     if isinstance(value, list):
         return ", ".join(map(_ini_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -242,13 +243,13 @@ def _section(
     hints = get_type_hints(kind)
     return kind(
         **{
-            known[key].name: _converted(text, name, key, value, hints[known[key].name])
+            known[key].name: _convert(text, name, key, value, hints[known[key].name])
             for key, value in given.items()
         }
     )
 
 
-def _converted(text: ConfigText, section: str, key: str, value: Any, kind: Any) -> Any:
+def _convert(text: ConfigText, section: str, key: str, value: Any, kind: Any) -> Any:
     strict = not isinstance(value, Substituted)
     try:
         return msgspec.convert(plain(value), type=kind, strict=strict)
@@ -261,7 +262,7 @@ def _converted(text: ConfigText, section: str, key: str, value: Any, kind: Any) 
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """The words that a value may be, where it is one of some words; else none."""
+    """Return the words that a value may be, if it is one of some words; else none."""
     for one in (kind, *get_args(kind)):
         if isinstance(one, type) and issubclass(one, StrEnum):
             return tuple(one)
@@ -269,7 +270,7 @@ def _words(kind: Any) -> tuple[str, ...]:
 
 
 def _nearest(key: str, value: Any, kind: Any) -> str:
-    """Which of the words was meant; empty where that is not clear."""
+    """Return the word that was probably meant; empty if that is not clear."""
     given = str(plain(value)).lower()
     close = difflib.get_close_matches(given, _words(kind), n=1, cutoff=0.5)
     return f'Did you mean {key} = "{close[0]}"?' if close else ""
@@ -312,7 +313,7 @@ def _unknown(
 
 
 def _refuse_other_engines(text: ConfigText) -> None:
-    """Starting positions and other engines' parameters (document 000) are refused by name."""
+    """Refuse starting positions and other engines' parameters (document 000) by name."""
     pipeline, source = text.values.get("pipeline"), text.values.get("source")
     mode = plain(pipeline.get("mode")) if isinstance(pipeline, dict) else None
     url = plain(source.get("url")) if isinstance(source, dict) else None
@@ -368,7 +369,7 @@ def _check_values(text: ConfigText, config: Config) -> None:
 
 
 def _check_ends(text: ConfigText, config: Config) -> None:
-    """Where changes come from and go to."""
+    """Check the source and the target of changes."""
     if config.has_target:
         check_url(text, "target", config.target.url)
     if config.staging is not None:
@@ -400,7 +401,7 @@ def _check_spark(text: ConfigText, spark: SparkSection) -> None:
 
 
 def _staging_sections(text: ConfigText) -> dict[str, Any]:
-    """[staging] and [stage], those of them that are there."""
+    """Return [staging] and [stage], if they exist."""
     return {
         name: _section(text, name, kind, text.values[name])
         for name, kind in STAGING_SECTIONS.items()
@@ -409,7 +410,7 @@ def _staging_sections(text: ConfigText) -> dict[str, Any]:
 
 
 def _serve_section(text: ConfigText) -> dict[str, Any]:
-    """[serve], if it is there; its keys are spelled as in the database's configuration."""
+    """Return [serve], if it exists; its keys are spelled as in the database's configuration."""
     given = text.values.get(SERVE)
     if given is None:
         return {}
@@ -447,7 +448,7 @@ def _check_direct(text: ConfigText, name: str) -> None:
 
 
 def _check_one_reader(text: ConfigText, config: Config) -> None:
-    """Refuse two readers of a node's directory: each removes what the other one has not read."""
+    """Refuse two readers of a node's directory: each removes what the other has not read."""
     direct = [name for name, one in config.consumers.items() if is_direct(config, one)]
     if not direct:
         return
@@ -481,7 +482,7 @@ def _check_consumer(text: ConfigText, section: str, consumer: ConsumerSection) -
 
 
 def need_merge(config: Config) -> None:
-    """Refuse a command that merges logs where there are none. Raises SourceMissing."""
+    """Refuse a command that merges logs if there are none. Raises SourceMissing."""
     if config.merge is None:
         raise SourceMissing(
             f"{config.path.name} has no [merge]: there are no logs to make one of",
@@ -490,9 +491,9 @@ def need_merge(config: Config) -> None:
 
 
 def need_target(config: Config, what: str, *, instead: str) -> None:
-    """Refuse a command that is about the target where there is none. Raises TargetMissing.
+    """Refuse a command that is about the target if there is none. Raises TargetMissing.
 
-    what: the command does. instead: the command that may be meant, in a clause.
+    what: the work of the command. instead: the command that may be meant, in a clause.
     """
     if not config.has_target:
         raise TargetMissing(
@@ -502,9 +503,9 @@ def need_target(config: Config, what: str, *, instead: str) -> None:
 
 
 def _with_base(text: ConfigText, config: Config) -> Config:
-    """The pipeline with what its mode means for the log's base, where no target is loaded by it.
+    """Return the pipeline with the base that its mode means, if no target is loaded.
 
-    Raises ConfigValueInvalid where the source's rows cannot be read for one.
+    Raises ConfigValueInvalid if the source's rows cannot be read for one.
     """
     only_base = not config.has_target or config.merge is not None
     if config.pipeline.mode is Mode.DATA_CHANGE and (only_base or config.serve is not None):
@@ -517,14 +518,14 @@ def _with_base(text: ConfigText, config: Config) -> Config:
             raise invalid(text, "pipeline", "mode", reason)
         config = replace(config, has_base=True)
     if only_base:
-        # What is loaded then is the base, at a point of its own behind the log's beginning; of a
-        # merge it comes with the log.
+        # The base is loaded then, at a point of its own after the log's beginning; a merge has it
+        # in its logs.
         config = replace(config, pipeline=replace(config.pipeline, mode=Mode.CHANGE))
     return config
 
 
 def _refuse_loading(text: ConfigText) -> None:
-    """Refuse, in a file without [target], what only a load would obey. Raises TargetMissing."""
+    """Refuse, in a file without [target], keys that only a load obeys. Raises TargetMissing."""
     section = text.values.get("pipeline")
     mode = plain(section.get("mode")) if isinstance(section, dict) else None
     has_base = mode == Mode.DATA_CHANGE

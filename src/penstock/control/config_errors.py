@@ -1,4 +1,4 @@
-"""What can be wrong with a pipeline file: one class for each condition, and where it is told."""
+"""Errors of a pipeline file: one class for each condition, and their places."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class ConfigKeyUnknown(PenstockError):
 
 
 class ConfigValueInvalid(PenstockError):
-    """A value of the wrong type, or outside what the key allows."""
+    """A value of the wrong type, or outside the permitted range."""
 
     code = "CF05"
 
 
 class ConfigKeyMissing(PenstockError):
-    """A key without default is not there."""
+    """A key without default is missing."""
 
     code = "CF06"
 
@@ -46,7 +46,7 @@ class ConfigOtherEngine(PenstockError):
 
 
 class ConfigStartRefused(PenstockError):
-    """A starting position where the handover finds it by itself (mode data+change)."""
+    """A starting position in mode data+change, where the handover finds it automatically."""
 
     code = "CF10"
 
@@ -64,7 +64,7 @@ class SourceMissing(PenstockError):
 
 
 def invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValueInvalid:
-    """The error for a value. reason: the rest of a sentence that begins with the key."""
+    """Return the error for a value. reason: the rest of a sentence that begins with the key."""
     return ConfigValueInvalid(
         f"{text.place(section, key)}: {key} {reason}",
         hint=f"See {key} in docs/configuration.md.",
@@ -73,7 +73,7 @@ def invalid(text: ConfigText, section: str, key: str, reason: str) -> ConfigValu
 
 
 def check_url(text: ConfigText, section: str, url: str, *, key: str = "url") -> None:
-    """Refuse what is no URL of a database. Raises ConfigUrlInvalid."""
+    """Refuse a text that is not the URL of a database. Raises ConfigUrlInvalid."""
     try:
         options: EngineOptions = part(url, "options")
         options.check_url(url)

@@ -1,4 +1,4 @@
-"""What [merge] of a pipeline file may say, and what it makes of the rest of it."""
+"""Rules of [merge] in a pipeline file, and its effect on the other sections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.ports.stage_config import STAGE, STAGING
 
 
 def check_merge_file(text: ConfigText) -> None:
-    """Which sections a file with [merge] cannot have. Raises ConfigValueInvalid."""
+    """Refuse sections that a file with [merge] cannot have. Raises ConfigValueInvalid."""
     for name in ("source", STAGE, STAGING):
         if name in text.values:
             raise ConfigValueInvalid(
@@ -35,9 +35,9 @@ def check_merge_file(text: ConfigText) -> None:
 
 
 def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config]) -> Config:
-    """The pipeline with its logs' own ones, and a URL that names the merge as its source.
+    """Return the pipeline with its logs' own ones, and a URL that names the merge as its source.
 
-    load: reads another pipeline file. Raises ConfigValueInvalid, and what load does.
+    load: reads another pipeline file. Raises ConfigValueInvalid, and the errors of load.
     """
     section = config.merge
     assert section is not None, "a file with [merge]"
@@ -80,7 +80,7 @@ def with_merge(text: ConfigText, config: Config, load: Callable[[Path], Config])
 
 
 def _check_inputs(text: ConfigText, config: Config, inputs: Sequence[Config]) -> None:
-    """Whether each has what this merge needs. Raises ConfigValueInvalid."""
+    """Check that each has what this merge needs. Raises ConfigValueInvalid."""
     for one in inputs:
         if one.merge is not None or one.stage is not None or not one.pipeline.mode.has_change:
             reason = f"must have a log of a source's changes, and {one.path.name} has none"
@@ -96,5 +96,5 @@ def _check_inputs(text: ConfigText, config: Config, inputs: Sequence[Config]) ->
 
 
 def _url_of(url: str) -> str:
-    """The first log's source, with a word in front of it."""
+    """Return the first log's source, with a word in front of it."""
     return f"{MERGED}-{Engine(types_at(url)).value}://{url.partition('://')[2]}"

@@ -6,16 +6,16 @@ from penstock.control.config_errors import SourceMissing
 from penstock.ports.config import Config
 
 STARTING = ("run", "extract", "load", "merge")
-"""Commands in whose place `penstock stage` is for a file with [stage]."""
+"""Commands that `penstock stage` replaces for a file with [stage]."""
 
 
 def need_source(config: Config, command: str, *, takes_merge: bool = False) -> None:
-    """Refuse a command that is about the source where there is none. Raises SourceMissing.
+    """Refuse a command that is about the source if there is none. Raises SourceMissing.
 
     Args:
-        config: of the pipeline file.
-        command: the command that was typed, after `penstock`: "table add FILE public.item".
-        takes_merge: whether a merge of logs will do.
+        config: The pipeline file.
+        command: The typed command, after `penstock`: "table add FILE public.item".
+        takes_merge: Whether a merge of logs is accepted.
     """
     if config.merge is not None and not takes_merge:
         files = ", ".join(one.path.name for one in config.inputs)

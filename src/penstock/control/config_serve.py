@@ -1,4 +1,4 @@
-"""What [serve] of a pipeline file may say."""
+"""Rules of [serve] in a pipeline file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME_MAX = 63
 
 
 def check_passwords(text: ConfigText) -> None:
-    """Refuse passwords that stand in the file itself. Raises ConfigValueInvalid."""
+    """Refuse passwords that the file itself contains. Raises ConfigValueInvalid."""
     given = text.values.get(SERVE, {})
     users: Any = given.get("users") if isinstance(given, dict) else None
     for name, password in users.items() if isinstance(users, dict) else ():
@@ -35,7 +35,7 @@ def check_passwords(text: ConfigText) -> None:
 
 
 def check_serve(text: ConfigText, config: Config) -> None:
-    """Refuse wrong values of [serve], if it is there. Raises CF errors."""
+    """Refuse wrong values of [serve], if it exists. Raises CF errors."""
     section = config.serve
     if section is None:
         return
@@ -82,8 +82,8 @@ def _check_address(text: ConfigText, section: ServeSection) -> None:
         raise invalid(text, SERVE, "listen", "must be host:port") from None
     if section.tls is None and not _is_loopback(host):
         raise ConfigValueInvalid(
-            f"{text.place(SERVE, 'listen')}: {host} can be reached from other machines, and there "
-            "is no tls",
+            f"{text.place(SERVE, 'listen')}: {host} can be reached from other machines, and "
+            "tls is missing",
             hint='Write tls = { certificate = "...", key = "..." }; or tls = "off" to let clients '
             "come without.",
             key=f"{SERVE}.listen",

@@ -1,4 +1,4 @@
-"""What [staging] and [stage] of a pipeline file may say, and what they make of the rest of it."""
+"""Rules of [staging] and [stage] in a pipeline file, and their effect on the other sections."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from penstock.ports.stage_config import (
 
 STAGE_TOKEN_LENGTH_MIN = 16
 CONSUMER = "penstock.control.staging_consumer"
-"""The module of the consumer that [staging] has in a pipeline with a source."""
+"""Module of the consumer that [staging] has in a pipeline with a source."""
 
 
 def check_stage_file(text: ConfigText) -> None:
-    """Which sections a file with [stage] needs, and which it cannot have."""
+    """Check which sections a file with [stage] needs, and which it cannot have."""
     if "source" in text.values:
         raise ConfigValueInvalid(
             f"{text.place('source')}: a file with [stage] has no [source]: changefeeds are posted",
@@ -56,7 +56,7 @@ def check_stage_file(text: ConfigText) -> None:
 
 
 def with_staging(text: ConfigText, config: Config) -> Config:
-    """The pipeline with the consumer that stages its changes, from the first one on."""
+    """Return the pipeline with the consumer that stages its changes, from the first one on."""
     if not config.has_target:
         raise TargetMissing(
             f"{text.place(STAGING)}: changes are staged until they are applied, and there is no "
@@ -83,7 +83,7 @@ def with_staging(text: ConfigText, config: Config) -> Config:
 
 
 def check_staging(text: ConfigText, config: Config) -> None:
-    """Refuse wrong values of [staging], which is there. Raises ConfigUrlInvalid and others."""
+    """Refuse wrong values of [staging], which exists. Raises ConfigUrlInvalid and others."""
     assert config.staging is not None, "asked before"
     _check_staging_url(text, config.staging.url)
     if config.stage is not None and "retireOffset" in text.values.get(STAGING, {}):
@@ -133,7 +133,7 @@ def _check_duration(text: ConfigText, section: str, key: str, value: Duration) -
 
 
 def _check_staging_url(text: ConfigText, url: str) -> None:
-    """A staging database may be of an engine that is neither source nor target."""
+    """Check the URL of a staging database, whose engine may be neither source nor target."""
     try:
         engine = engine_at(url)
     except UrlInvalid as error:

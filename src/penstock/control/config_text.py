@@ -20,7 +20,7 @@ _USER_INFO = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://([^/?#]*)@")
 
 
 class ConfigUnreadable(PenstockError):
-    """The pipeline file is not there or cannot be read."""
+    """The pipeline file does not exist or cannot be read."""
 
     code = "CF01"
 
@@ -39,18 +39,20 @@ class ConfigVariableMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Substituted:
-    """A value that came, whole or in part, from environment variables."""
+    """Value that came, whole or in part, from environment variables."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigText:
-    """A parsed pipeline file.
+    """Parsed pipeline file.
 
-    values: the TOML document with variables replaced; a text in which one was replaced is a
-    `Substituted`, so that `"${N}"` may be used where a number is wanted.
-    lines: `(section, key)` to line number, from 1; the section itself under key "".
+    Attributes:
+        path: The file.
+        values: The TOML document with variables replaced; a text in which one was replaced is a
+            `Substituted`, so that `"${N}"` may be used for a number.
+        lines: `(section, key)` to line number, from 1; the section itself under key "".
     """
 
     path: Path
@@ -58,7 +60,7 @@ class ConfigText:
     lines: Mapping[tuple[str, str], int]
 
     def place(self, section: str, key: str = "") -> str:
-        """`shop.toml line 12, [changeLoader]`: where a message should point."""
+        """Return the place for a message: `shop.toml line 12, [changeLoader]`."""
         line = self.lines.get((section, key)) or self.lines.get((section, ""))
         where = f"{self.path.name} line {line}" if line else self.path.name
         return f"{where}, [{section}]" if section else where
@@ -82,7 +84,7 @@ def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
     except tomllib.TOMLDecodeError as error:
         raise ConfigSyntax(
             f"{path.name} is not valid TOML: {error}",
-            hint="Mend the line it names; texts need quotes, true and false do not.",
+            hint="Fix the line that it names; texts need quotes, true and false do not.",
         ) from error
     lines = _lines(text)
     return ConfigText(
@@ -117,17 +119,17 @@ def _with_variables(
     if isinstance(value, list):
         return [_with_variables(item, keys, text, environment) for item in value]
     if isinstance(value, str) and "${" in value:
-        return _replaced(value, keys, text, environment)
+        return _replace_variables(value, keys, text, environment)
     return value
 
 
-def _replaced(
+def _replace_variables(
     value: str, keys: tuple[str, ...], text: ConfigText, environment: Mapping[str, str]
 ) -> str | Substituted:
     """Replace `${NAME}`; `$${` means a plain `${`.
 
     Inside the user:password part of a URL the variable's text is percent-encoded, so that a
-    password may hold `@` or `/` as it is.
+    password may hold `@` or `/` unchanged.
     """
     user_info = _USER_INFO.match(value)
     encoded = range(*user_info.span(1)) if user_info else range(0)
@@ -151,7 +153,7 @@ def _replaced(
 
 
 def plain(value: Any) -> Any:
-    """The value with every Substituted replaced by its text."""
+    """Return the value with every Substituted replaced by its text."""
     if isinstance(value, Substituted):
         return value.text
     if isinstance(value, dict):

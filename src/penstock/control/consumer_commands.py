@@ -1,4 +1,4 @@
-"""What `penstock consumers` changes: consumers are registered, removed, disabled, paused."""
+"""The work of `penstock consumers`: consumers are registered, removed, disabled, paused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.lost import Lost, delete_lost_links
 from penstock.consume.registration import register
-from penstock.control.consumers import configured, log_place, unknown
+from penstock.control.consumers import log_place, section_of, unknown
 from penstock.host.files import REAL_FILES, DirectoryLocked, FileMissing, remove_tree
 from penstock.log import links
 from penstock.model import PenstockError
@@ -16,22 +16,22 @@ from penstock.ports.config import Config
 
 
 class ConsumerRuns(PenstockError):
-    """A consumer that should be removed runs. fields: consumer, holder_pid."""
+    """A consumer that should be removed is running. fields: consumer, holder_pid."""
 
     code = "CN15"
     retry = "operator"
 
 
 class NoConsumers(PenstockError):
-    """The pipeline's directory has no consumer at all."""
+    """The pipeline's directory has no consumer."""
 
     code = "CN16"
     retry = "operator"
 
 
 def add(config: Config, name: str) -> bool:
-    """Make a consumer of the file known; False where it was. Raises ConsumerUnknown."""
-    section = configured(config, name)
+    """Register a consumer of the file; return False if it was. Raises ConsumerUnknown."""
+    section = section_of(config, name)
     return register(
         log_place(config), name, start=section.start, size_bytes_max=section.size_bytes_max
     )
@@ -39,7 +39,7 @@ def add(config: Config, name: str) -> bool:
 
 def remove(config: Config, name: str) -> None:
     """Remove a consumer with its links and its saved state. Raises ConsumerRuns."""
-    directory = config.layout.consumers / _known(config, name)
+    directory = config.layout.consumers / _check_known(config, name)
     try:
         lock = REAL_FILES.lock(directory, LOCK_FILE)
     except DirectoryLocked as error:
@@ -51,7 +51,7 @@ def remove(config: Config, name: str) -> None:
             holder_pid=pid,
         ) from error
     try:
-        # First its settings: a half that a crash leaves gets no links any more.
+        # Its settings are removed first: a half that a crash leaves gets no more links.
         REAL_FILES.unlink(directory / links.CONSUMER_FILE)
         REAL_FILES.fsync_directory(directory)
         remove_tree(directory)
@@ -65,12 +65,12 @@ def enable(config: Config, name: str) -> None:
 
 
 def disable(config: Config, name: str) -> None:
-    """Give a consumer no further links: changes are lost to it."""
+    """Give a consumer no further links: it misses the changes."""
     _change(config, name, enabled=False)
 
 
 def enable_all(config: Config) -> None:
-    """Take `disable_all` back; consumers that are disabled alone stay so."""
+    """Undo `disable_all`; consumers that are disabled one by one stay so."""
     links.enable_all(config.layout.consumers)
 
 
@@ -85,16 +85,16 @@ def pause(config: Config, name: str) -> None:
 
 
 def resume(config: Config, name: str) -> None:
-    """Let a paused consumer go on behind what it was given."""
+    """Let a paused consumer continue after the last event that it was given."""
     _change(config, name, paused=False)
 
 
 def delete_lost(config: Config, name: str | None) -> list[Lost]:
-    """Let one consumer, or all, go on behind the last hole. Raises NoConsumers, LostLinksLocked."""
+    """Let one or all consumers pass the last hole. Raises NoConsumers, LostLinksLocked."""
     place = log_place(config)
     known = links.registered_consumers(place.consumers)
     if name is not None:
-        known = [_known(config, name)]
+        known = [_check_known(config, name)]
     if not known:
         raise NoConsumers(
             f"pipeline {config.path.stem} has no consumer: no link can be lost",
@@ -104,7 +104,7 @@ def delete_lost(config: Config, name: str | None) -> list[Lost]:
     return [delete_lost_links(place, one) for one in known]
 
 
-def _known(config: Config, name: str) -> str:
+def _check_known(config: Config, name: str) -> str:
     known = links.registered_consumers(config.layout.consumers)
     if name not in known:
         error = unknown(config, name, tuple(known))
@@ -116,7 +116,7 @@ def _known(config: Config, name: str) -> str:
 
 
 def _change(config: Config, name: str, **fields: Any) -> None:
-    directory = config.layout.consumers / _known(config, name)
+    directory = config.layout.consumers / _check_known(config, name)
     found = links.load_consumer(directory)
     if found is None:
         raise FileMissing(f"{directory} was removed meanwhile")

@@ -1,6 +1,6 @@
-"""What a pipeline's consumers are at: read from their files, the log, and for the load the target.
+"""State of a pipeline's consumers: from their files, the log, and for the load the target.
 
-Nothing here asks a consumer's process: what it saved is true whether it runs or not.
+No consumer's process is asked: its saved state is true whether it runs or not.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ NAME = "penstock consumers"
 
 
 class ConsumerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer's process wrote of itself last; see `penstock.consume.report`."""
+    """Last report of a consumer's process; see `penstock.consume.report`."""
 
     state: str = ""
     mode: str = "active"
@@ -57,12 +57,21 @@ class ConsumerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLine:
-    """One consumer. state: reading, waiting, paused, stopped, failed, disabled, ...
+    """Line about a consumer.
 
-    pid: of its process, 0 without one. segment, saved: of the saved position, gsn; read: gsn of the
-    last event given out. lag_*: from the saved position to the end of the log; None: not known.
-    links, link_bytes: its segments; held_bytes: of those that nobody else has. error: what ended
-    it, with its next command in hint. is_configured: the pipeline file has it.
+    Attributes:
+        state: reading, waiting, paused, stopped, failed, disabled, ...
+        pid: Id of its process, 0 without one.
+        segment: Segment of the saved position.
+        saved: gsn of the saved position.
+        read: gsn of the last event given out.
+        lag_events: From the saved position to the end of the log; None: not known.
+        links: Number of its segments.
+        link_bytes: Their size.
+        held_bytes: Size of those that no other reader holds.
+        error: The error that ended it.
+        hint: The next command.
+        is_configured: The pipeline file has it.
     """
 
     name: str
@@ -85,7 +94,7 @@ class ConsumerLine:
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock consumers ls --json` prints it."""
+        """Return it as `penstock consumers ls --json` prints it."""
         return {
             "consumer": self.name,
             "state": self.state,
@@ -123,7 +132,7 @@ class ConsumerLine:
 
 
 def consumer_lines(config: Config, *, with_target: bool = True) -> tuple[ConsumerLine, ...]:
-    """Every consumer of the file or the directory, sorted; first the load, as `target`.
+    """Return every consumer of the file or the directory, sorted; first the load, as `target`.
 
     with_target: False asks no server, and leaves the load out.
     """
@@ -137,7 +146,7 @@ def consumer_lines(config: Config, *, with_target: bool = True) -> tuple[Consume
 
 
 def read_report(config: Config, name: str) -> ConsumerReport:
-    """What its process wrote last; empty where it never did."""
+    """Return the last report of its process; empty if there is none."""
     try:
         data = REAL_FILES.read_whole(status_path(config.layout.run, name))
         return msgspec.json.decode(data, type=ConsumerReport)
@@ -219,13 +228,13 @@ def _state(
 
 
 def _program(report: ConsumerReport) -> int:
-    """The process of somebody's program that runs the consumer; 0 when none does."""
+    """Return the process of a user's program that runs the consumer, or 0."""
     has_ended = report.state in ("", "stopped", "failed") or report.mode == "passive"
     return report.pid if not has_ended and process_alive(report.pid) else 0
 
 
 def _stat(path: Path) -> tuple[int, int]:
-    """Size, and how many names the file has; nothing for one that is gone."""
+    """Return a file's size and number of names; zeros if it does not exist."""
     with suppress(FileNotFoundError):
         found = path.stat()
         return found.st_size, found.st_nlink
@@ -233,7 +242,7 @@ def _stat(path: Path) -> tuple[int, int]:
 
 
 def _behind(config: Config, held: Sequence[SegmentFile], saved: Position) -> list[SegmentFile]:
-    """The segments with something behind a position: links, and the open one."""
+    """Return the segments with something after a position: links, and the open one."""
     opened = list_begun_segments(config.layout.log, log_place(config).extension)
     return sorted(file for file in (*held, *opened) if file.number >= saved.segment)
 
@@ -253,7 +262,7 @@ def _bytes_behind(config: Config, held: Sequence[SegmentFile], saved: Position) 
 def _seconds_behind(
     config: Config, held: Sequence[SegmentFile], saved: Position, end: LogEnd
 ) -> float | None:
-    """Since the commit of the first event behind the saved position; 0.0 when there is none."""
+    """Return the seconds since the commit of the first event after the saved position, or 0.0."""
     if end.end.gsn <= saved.gsn:
         return 0.0
     for file in _behind(config, held, saved):
@@ -267,11 +276,11 @@ def _seconds_behind(
                 for event in piece.events:
                     committed_s: float = event.commit_time.timestamp()
                     return max(0.0, round(REAL_CLOCK.now_us() / 1e6 - committed_s, 3))
-    return None  # a hole: what comes next is not there
+    return None  # a hole: the next event is missing
 
 
 def _target_line(config: Config, end: LogEnd) -> ConsumerLine:
-    """The load: the names in `log/` are its links, the target's progress is its saved state."""
+    """Return the load: its links are the names in `log/`, its state is the target's progress."""
     held = list_segments(config.layout.log, log_place(config).extension)
     sizes = [_stat(file.path) for file in held]
     pid = next((one.pid for one in processes(config) if one.name == "load"), 0)

@@ -24,10 +24,10 @@ from penstock.consume.report import Report
 from penstock.control.config import load_config
 from penstock.control.consumer_snapshot import ensure_snapshot
 from penstock.control.consumers import (
-    configured,
-    consumed,
     log_place,
     register_configured,
+    section_of,
+    select_log,
 )
 from penstock.control.diagnostics import diagnostics_to
 from penstock.control.direct import is_direct
@@ -54,18 +54,18 @@ class NothingToConsume(PenstockError):
 
 
 def consume(config: Config, name: str, *, standby: bool = False, checked: bool = False) -> None:
-    """Run one consumer of the file until a signal comes, or it is not alive any more.
+    """Run one consumer of the file until a signal arrives, or it is no longer alive.
 
     standby: wait until no other process runs it. checked: `penstock run` gathers the messages.
-    Raises ConsumerUnknown, NothingToConsume, and all that ends a consumer.
+    Raises ConsumerUnknown, NothingToConsume, and all errors that end a consumer.
     """
     stop = StopRequest()
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
-        section = configured(config, name)
+        section = section_of(config, name)
         REAL_FILES.make_directory(config.layout.run)
         if checked:
-            sys.stdout = sys.stderr  # what the class prints goes where its messages go
+            sys.stdout = sys.stderr  # the class's prints are sent where its messages are
         else:
             path = config.layout.run / f"consume-{name}.log"
             stack.enter_context(diagnostics_to(path, verbose=True))
@@ -81,16 +81,21 @@ def run(
     standby: bool = False,
     group: str = "",
 ) -> None:
-    """Run one consumer of a pipeline inside this program; returns when stop() says so.
+    """Run one consumer of a pipeline inside this program; return when stop() returns true.
 
-    file: the pipeline file; name: of its section [consumers.NAME]. consumer: given in place of
-    the class that the section names. stop: called again and again, from this thread; no signal
-    handler is set. standby: wait until no other process runs it. group: of a file with [stage] the
-    target schema, where there are several. Raises PenstockError.
+    Raises PenstockError.
+
+    Args:
+        file: The pipeline file.
+        name: The name of its section [consumers.NAME].
+        consumer: Used in place of the class that the section names.
+        stop: Called repeatedly, from this thread; no signal handler is set.
+        standby: Wait until no other process runs it.
+        group: For a file with [stage]: the target schema, if there are several.
     """
-    config = consumed(load_config(Path(file)), group)
+    config = select_log(load_config(Path(file)), group)
     REAL_FILES.make_directory(config.layout.run)
-    _run(config, name, configured(config, name), consumer, stop, standby=standby)
+    _run(config, name, section_of(config, name), consumer, stop, standby=standby)
 
 
 def _run(
@@ -128,9 +133,9 @@ def _run(
             lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
         )
     except PenstockError as error:
-        _named(error, name)
-        if not holder_of(directory / LOCK_FILE):  # else another process tells of itself
-            report.note_refused(_shown(error, config.path))
+        _with_name(error, name)
+        if not holder_of(directory / LOCK_FILE):  # else another process reports about itself
+            report.note_refused(_as_shown(error, config.path))
         raise
     application = Application(
         consumer,
@@ -144,8 +149,8 @@ def _run(
         application.run()
     except BaseException as error:
         if isinstance(error, PenstockError):
-            _named(error, name)
-        report.note_end(_shown(error, config.path))
+            _with_name(error, name)
+        report.note_end(_as_shown(error, config.path))
         raise
     report.note_end()
 
@@ -188,9 +193,9 @@ def _run_direct(
         ).run()
     except BaseException as error:
         if isinstance(error, PenstockError):
-            _named(error, name)
+            _with_name(error, name)
         if report is not None:
-            report.note_end(_shown(error, config.path))
+            report.note_end(_as_shown(error, config.path))
         raise
     report.note_end()
 
@@ -202,7 +207,7 @@ def _excludes(patterns: tuple[str, ...]) -> bool:
 def options_of(
     config: Config, name: str, section: ConsumerSection, *, standby: bool = False
 ) -> ApplicationOptions:
-    """The application's options from the configuration."""
+    """Return the application's options from the configuration."""
     directory = config.layout.consumers / name
     selection = Selection.parse(section.tables) if section.tables else None
 
@@ -227,14 +232,14 @@ def options_of(
     )
 
 
-def _named(error: PenstockError, name: str) -> PenstockError:
-    """The error, its hint for this consumer."""
+def _with_name(error: PenstockError, name: str) -> PenstockError:
+    """Return the error, with its hint for this consumer."""
     error.hint = error.hint.replace("FILE NAME", f"FILE {name}")
     return error
 
 
-def _shown(error: BaseException, path: Path) -> dict[str, Any]:
-    """As the status file has it: whoever shows it has another command line than ours."""
+def _as_shown(error: BaseException, path: Path) -> dict[str, Any]:
+    """Return an error for the status file: its reader has another command line than ours."""
     if isinstance(error, PenstockError):
         return {**error.as_dict(), "hint": re.sub(r"\bFILE\b", lambda _: str(path), error.hint)}
     return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}

@@ -1,8 +1,8 @@
-"""Reads the rows that a consumer of `start = "snapshot"` begins with, at one consistent point.
+"""The first rows of a consumer of `start = "snapshot"`, read at one consistent point.
 
-With the planners and readers of the bulk load, into a small log in the consumer's directory
-(`consume/snapshot.py`). It begins anew when a table is rewritten meanwhile or the process dies;
-once all rows are there it only waits for the pipeline's log to be as far as the point.
+They are read with the planners and readers of the bulk load, into a small log in the consumer's
+directory (`consume/snapshot.py`). Reading begins again if a table is rewritten meanwhile or the
+process dies; once all rows are read it only waits until the pipeline's log has reached the point.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ROWS_PER_TRANSACTION = 20_000
 
 
 class SnapshotUnread(PenstockError):
-    """The rows that a consumer begins with could not be read at one point, again and again."""
+    """The first rows of a consumer could not be read at one point, in several tries."""
 
     code = "CN30"
     retry = "backoff"
@@ -73,9 +73,9 @@ def ensure_snapshot(
     lock_timeout_s: float | None,
     clock: Clock = REAL_CLOCK,
 ) -> None:
-    """Make the rows of a new consumer ready, where it begins with them; returns when it may begin.
+    """Prepare the rows of a new consumer, if it begins with them; return when it may begin.
 
-    Also when asked to stop. Raises ConsumerLocked, SnapshotUnread, and what reading raises.
+    Returns also when asked to stop. Raises ConsumerLocked, SnapshotUnread, and errors of reading.
     """
     directory = place.consumers / name
     snapshot = Snapshot(directory, place.files)
@@ -85,7 +85,7 @@ def ensure_snapshot(
     if lock is None:
         return
     try:
-        if snapshot.is_wanted:  # not made by another process meanwhile
+        if snapshot.is_wanted:  # another process has not made it meanwhile
             _make_ready(config, place, directory, takes, stop, clock)
     finally:
         lock.release()
@@ -101,7 +101,7 @@ def _make_ready(
 ) -> None:
     snapshot = Snapshot(directory, place.files)
     after = ConsumerState(directory, place.files).load()
-    if after is None:  # dropped with lost links: rows in front of those that are left are no use
+    if after is None:  # dropped with lost links: rows before the remaining links are of no use
         snapshot.clear()
     made = snapshot.load_made()
     if made is None:
@@ -127,7 +127,7 @@ def _make_ready(
 
 
 def _first_left(place: LogPlace, directory: Path) -> Position:
-    """In front of the oldest link, or of the segment that is open."""
+    """Return the place before the oldest link, or before the open segment."""
     links = list_segments(directory, place.extension, place.files)
     state = load_state(place.log, place.files)
     assert state is not None  # the log has begun
@@ -135,7 +135,7 @@ def _first_left(place: LogPlace, directory: Path) -> Position:
 
 
 def _begun_log(place: LogPlace, stop: Callable[[], bool], clock: Clock) -> LogState | None:
-    """The log, once it has a position: changes before that would be missing. None: stopped."""
+    """Return the log, once it has a position: earlier changes would be missing. None: stopped."""
     told = False
     while not stop():
         state, durable = load_state(place.log, place.files), read_durable(place.log, place.files)
@@ -157,7 +157,7 @@ def _of_base(
     stop: Callable[[], bool],
     clock: Clock,
 ) -> Made | None:
-    """All rows from the log's base, at its end now; None: it has no base yet, or stopped."""
+    """Read all rows from the log's base, at its present end; None: there is no base, or stopped."""
     if not config.has_base:
         return None
     holder = base_holder(config, f"consume-{snapshot.folder.parent.name}")
@@ -204,7 +204,7 @@ def _of_base(
 
 
 def _behind(held: HeldState, number: int, extension: str) -> Position:
-    """The place behind a held state."""
+    """Return the place after a held state."""
     end, done = held.end, 0
     if held.segments and held.segments[-1].name.startswith(f"{number}."):
         with open_segment(held.segments[-1], extension=extension) as segment:
@@ -223,7 +223,7 @@ def _read(
     stop: Callable[[], bool],
     clock: Clock,
 ) -> Made | None:
-    """All rows at one point; at a later one where a table was rewritten. None: stopped."""
+    """Read all rows at one point; at a later one if a table was rewritten. None: stopped."""
     for _ in range(ATTEMPTS_MAX):
         snapshot.clear()
         tables = [one for one in source_tables(config) if takes(one.name)]
@@ -235,7 +235,7 @@ def _read(
     raise SnapshotUnread(
         f"tables were rewritten {ATTEMPTS_MAX} times while they were read for "
         f"{snapshot.folder.parent.name}",
-        hint="Start the consumer again when nobody truncates or alters tables.",
+        hint="Start the consumer again while no client truncates or alters tables.",
     )
 
 
@@ -250,7 +250,7 @@ def _read_at(
 ) -> Made | None:
     at = planner.fresh_point()
     source = {**log.source, SNAPSHOT_KEY: str(at.position)}
-    # As the pipeline's log counts positions, which may have gone on behind another server's.
+    # As the pipeline's log counts positions, which may have continued after another server's.
     ordinal = at.position.ordinal + tables_at(config.source.url).shift(config)
     with Writer.open(snapshot.folder, log_id=None, source=source) as writer:
         rows = _RowWriter(writer, ordinal, clock)
@@ -269,7 +269,7 @@ def _read_at(
 
 
 class _RowWriter:
-    """Rows into the small log: each block is a transaction of its own."""
+    """Writer of rows into the small log: each block is a transaction of its own."""
 
     def __init__(self, writer: Writer, position: int, clock: Clock) -> None:
         self._writer = writer
@@ -278,7 +278,7 @@ class _RowWriter:
         self.gsn = self._trx = 0
 
     def write(self, relation: Relation, block: bytes, dialect: LineDialect) -> Relation:
-        """Whole lines of a table; the relation that its further rows have."""
+        """Write whole lines of a table; return the relation of its further rows."""
         columns = cells_of(block, len(relation.columns))
         count = len(columns[0]) if columns else block.count(b"\n")
         if not count:
@@ -289,7 +289,7 @@ class _RowWriter:
         return rows.relation
 
     def add(self, piece: Piece) -> None:
-        """Rows of a table as they are."""
+        """Add rows of a table as they are."""
         count = piece.rows.num_rows
         for at in range(0, count, ROWS_PER_TRANSACTION):
             self._trx += 1
@@ -311,7 +311,7 @@ class _RowWriter:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """One table at the point."""
+    """Reading of one table at the point."""
 
     url: str
     at: Point
@@ -320,7 +320,7 @@ class Reading:
     dialect: LineDialect
 
     def blocks(self) -> Iterator[bytes]:
-        """Whole lines. Raises PointUnfit where the point does not have the rows."""
+        """Yield whole lines. Raises PointUnfit if the point does not have the rows."""
         for task in self.tasks:
             reader = bulk_source(self.url).open_reader(
                 self.url, self.at.snapshot_id, self.at.snapshot_text
@@ -351,7 +351,7 @@ def _unfit(table: TableName, why: str) -> PointUnfit:
 
 
 def reading_of(config: Config, planner: Planner, at: Point, definition: TableDefinition) -> Reading:
-    """How a table is read at a point, in the shape and types of the log. Raises PointUnfit."""
+    """Return how a table is read at a point, in the log's shape and types. Raises PointUnfit."""
     url = config.source.url
     relation: Relation = part(url, "relation_of")(definition)
     columns = tuple(column.name for column in relation.columns)
@@ -379,6 +379,6 @@ def reading_of(config: Config, planner: Planner, at: Point, definition: TableDef
         )
         for chunk in chunks
     ]
-    # A COPY of the source's own, or lines that hold every character, the zero as well.
+    # A COPY of the source's own, or lines that hold every character, also the zero.
     dialect = LineDialect.COPY if read_plan is None else LineDialect.LOAD_DATA
     return Reading(url=url, at=at, tasks=tasks, relation=relation, dialect=dialect)

@@ -1,4 +1,4 @@
-"""A pipeline's consumers: those of its file, made known; and those that its directory has."""
+"""A pipeline's consumers: those of its file, registered; and those of its directory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class ConsumerUnknown(PenstockError):
 
 
 class FeedUnknown(PenstockError):
-    """It is not clear of which target schema a consumer is meant. fields: groups."""
+    """The command does not say which target schema's consumer is meant. fields: groups."""
 
     code = "CN17"
     retry = "operator"
 
 
-def consumed(config: Config, group: str = "") -> Config:
-    """The pipeline whose log consumers read: the file's, or with [stage] that of a target schema.
+def select_log(config: Config, group: str = "") -> Config:
+    """Return the pipeline whose log consumers read: with [stage] that of a target schema.
 
-    group: the name of the schema, such as `shop.public`; needed where there are several. Raises
+    group: the name of the schema, such as `shop.public`; needed if there are several. Raises
     FeedUnknown.
     """
     if config.stage is None and not group:
@@ -53,7 +53,7 @@ def consumed(config: Config, group: str = "") -> Config:
 
 
 def log_place(config: Config) -> LogPlace:
-    """Where the pipeline's log and its consumers are."""
+    """Return the place of the pipeline's log and its consumers."""
     return LogPlace(
         log=config.layout.log,
         consumers=config.layout.consumers,
@@ -61,8 +61,8 @@ def log_place(config: Config) -> LogPlace:
     )
 
 
-def configured(config: Config, name: str) -> ConsumerSection:
-    """The consumer's section in the file. Raises ConsumerUnknown."""
+def section_of(config: Config, name: str) -> ConsumerSection:
+    """Return the consumer's section in the file. Raises ConsumerUnknown."""
     section = config.consumers.get(name)
     if section is None:
         raise unknown(config, name, tuple(config.consumers))
@@ -70,7 +70,7 @@ def configured(config: Config, name: str) -> ConsumerSection:
 
 
 def unknown(config: Config, name: str, known: tuple[str, ...]) -> ConsumerUnknown:
-    """The error for a name that is none of these."""
+    """Return the error for a name that is none of these."""
     close = difflib.get_close_matches(name, known, n=1)
     there = ", ".join(sorted(known)) or "none"
     return ConsumerUnknown(
@@ -83,9 +83,9 @@ def unknown(config: Config, name: str, known: tuple[str, ...]) -> ConsumerUnknow
 
 
 def register_configured(config: Config) -> list[str]:
-    """Make all consumers of the file known; the names of new ones.
+    """Register all consumers of the file; return the names of new ones.
 
-    Raises what registering raises. Needs no server.
+    Raises the errors of registering. Needs no server.
     """
     place = log_place(config)
     return [
@@ -96,9 +96,9 @@ def register_configured(config: Config) -> list[str]:
 
 
 def register_merge(config: Config) -> None:
-    """Make a merge known to its logs as a consumer of each, from the oldest change that is there.
+    """Register a merge with its logs as a consumer of each, from the oldest existing change.
 
-    Raises what registering raises.
+    Raises the errors of registering.
     """
     for one in config.inputs:
         register(log_place(one), consumer_name(config), start=Start.BEGINNING)

@@ -1,6 +1,6 @@
-"""What the load process tells of the copies of single tables that it makes; for displays only.
+"""Reports of the load process about the copies of single tables; for displays only.
 
-Not here: making them (`table_copy.py`), which needs Spark.
+Not here: making the copies (`table_copy.py`), which needs Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NOTES_NAME = "copies.json"
 
 
 class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a copy. code, error, hint: why it is stopped; empty when it is not."""
+    """Report about a copy. code, error, hint: why it is stopped; empty if it is not."""
 
     table: TableName
     copy_id: int
@@ -26,7 +26,7 @@ class CopyNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
-    """What was said last. Empty where no load process has run."""
+    """Return the last reports. Empty if no load process has run."""
     path = config.layout.run / NOTES_NAME
     if not files.exists(path):
         return []
@@ -34,6 +34,6 @@ def read_notes(config: Config, files: Files = REAL_FILES) -> list[CopyNote]:
 
 
 def write_notes(config: Config, notes: list[CopyNote]) -> None:
-    """Replace what was said."""
+    """Replace the reports."""
     REAL_FILES.make_directory(config.layout.run)
     REAL_FILES.replace(config.layout.run / NOTES_NAME, msgspec.json.encode(notes))

@@ -1,6 +1,6 @@
-"""Makes the deferred unique keys, for the load process: the `KeyMaker` of a pipeline.
+"""The maker of the deferred unique keys, for the load process: the `KeyMaker` of a pipeline.
 
-Not here: when (`penstock.load.loader`), and the statements (`deferred_keys.py` of each target).
+Not here: the time (`penstock.load.loader`), and the statements (`deferred_keys.py` of each target).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DeferredKeyMaker:
     """See `KeyMaker`. A table is removed from the file when it has all of its keys."""
 
     def __init__(self, config: Config) -> None:
-        """Nothing happens yet."""
+        """Keep the configuration."""
         self._config = config
 
     def make(self, tables: Sequence[DeferredTable]) -> None:
@@ -46,8 +46,8 @@ class DeferredKeyMaker:
             put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
 
     def _foreign_keys(self, table: DeferredTable) -> list[str]:
-        """Those of a table from a table sync; they may have to wait for other rows."""
-        config = narrowed(self._config, table.source)
+        """Add the foreign keys of a table from a table sync; they may have to wait for rows."""
+        config = narrow(self._config, table.source)
         try:
             definitions = source_tables(config)
             with closing(bulk_options(config).open_target()) as target:
@@ -56,13 +56,13 @@ class DeferredKeyMaker:
             return [f"foreign keys of {table.source} are not made: {error.message}"]
 
 
-def narrowed(config: Config, table: TableName) -> Config:
-    """The same pipeline, for this table alone."""
+def narrow(config: Config, table: TableName) -> Config:
+    """Return the same pipeline, for this table alone."""
     return replace(config, source=replace(config.source, tables=(as_pattern(table),)))
 
 
 def unique_keys_wait(config: Config) -> bool:
-    """Whether a table of the bulk load still has unique keys to be made."""
+    """Return whether a table of the bulk load still waits for unique keys."""
     requests = read_requests(config)
     return any(
         not table.with_foreign_keys and requests.of(table.source).capture is not Capture.REMOVED

@@ -2,7 +2,7 @@
 
 A shop is filled on one server of our own and customers keep it busy while a pipeline copies it
 to the other, takes over at the exact position and follows; when the customers have gone home,
-both sides are compared. Everything lives in temporary folders and is gone afterwards.
+both sides are compared. Everything is in temporary folders, which are removed at the end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DemoNeedsJava(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOutcome:
-    """How the demo ended. rows_changed: by the customers, without cascaded changes."""
+    """Outcome of the demo. rows_changed: by the customers, without cascaded changes."""
 
     transactions: int
     rows_changed: int
@@ -64,7 +64,7 @@ class DemoOutcome:
     compared: VerifyResult
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock demo --json` prints it last."""
+        """Return it as `penstock demo --json` prints it at the end."""
         return {
             "equal": self.compared.equal,
             "transactions": self.transactions,
@@ -83,8 +83,8 @@ def run_demo(
 ) -> DemoOutcome:
     """Run the whole demo. make_view: shows the pipeline's run; say: takes a line of narration.
 
-    Ctrl-C and SIGTERM end it in order at any moment: raises KeyboardInterrupt with servers,
-    processes and folders gone. Raises what pipeline, workload or comparison fail with.
+    Ctrl-C and SIGTERM end it in order at any moment: raises KeyboardInterrupt after servers,
+    processes and folders are removed. Raises the errors of pipeline, workload and comparison.
     """
     require_java()
     began_s = REAL_CLOCK.monotonic_s()
@@ -122,7 +122,7 @@ def run_demo(
 
 
 def closing_lines(outcome: DemoOutcome) -> list[str]:
-    """The end in plain words; the last line is the verdict."""
+    """Return the result in plain words; the last line is the verdict."""
     result = outcome.compared
     rows = sum(table.source_rows for table in result.tables)
     lines = [
@@ -148,7 +148,7 @@ def closing_lines(outcome: DemoOutcome) -> list[str]:
 
 
 def require_java() -> None:
-    """Raises DemoNeedsJava, before anything was started."""
+    """Raise DemoNeedsJava, before anything was started."""
     found = java_version()
     if found not in JAVA_VERSIONS:
         raise DemoNeedsJava(
@@ -169,7 +169,7 @@ def write_pipeline(folder: Path, source_url: str, target_url: str) -> Config:
 
 @contextmanager
 def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM unwind like Ctrl-C, so that every `with` block gets to clean up."""
+    """Let SIGTERM unwind like Ctrl-C, so that every `with` block cleans up."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

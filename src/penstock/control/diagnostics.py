@@ -1,6 +1,6 @@
-"""Diagnostics: where `logger` writes. One line per state change, never values of rows.
+"""Diagnostics: the output of `logger`. One line per state change, never values of rows.
 
-Not here: what a user is shown (`display.py`) and the change log (`penstock.log`).
+Not here: messages to users (`display.py`) and the change log (`penstock.log`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE_BYTES_MAX = 16 * 2**20
 
 
 def open_diagnostics(path: Path) -> IO[str]:
-    """Open a diagnostics file for appending; one that has grown large is put aside first."""
+    """Open a diagnostics file for appending; a large one is put aside first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > FILE_BYTES_MAX:
         path.replace(path.with_suffix(path.suffix + ".1"))
@@ -26,9 +26,9 @@ def open_diagnostics(path: Path) -> IO[str]:
 
 
 class _Tee:
-    """Writes each line to every stream that wants it, and that somebody reads.
+    """Writer of each line to every stream that wants it and has a reader.
 
-    A child of `penstock run` writes into a pipe. After kill -9 of the parent nobody reads it: the
+    A child of `penstock run` writes into a pipe. After kill -9 of the parent it has no reader: the
     work then ends in order, on a signal, and never because of a line that it could not write.
     """
 
@@ -77,7 +77,7 @@ def configure_diagnostics(*, verbose: bool, file: IO[str] | None = None) -> None
 
 @contextmanager
 def diagnostics_to(path: Path, *, verbose: bool) -> Iterator[None]:
-    """Send diagnostics to a file for a while, then again where they went before."""
+    """Send diagnostics to a file during the block, then to the previous place again."""
     before = structlog.get_config()
     with open_diagnostics(path) as file:
         configure_diagnostics(verbose=verbose, file=file)

@@ -1,4 +1,4 @@
-"""Consumers that read the directory where the source leaves its log; no change log is between."""
+"""Consumers that read the directory of the source's log directly, without a change log."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from penstock.ports.registry import Descriptor, engine_at, is_list
 
 
 def engine_of(url: object) -> Descriptor | None:
-    """The engine of a URL as written in the file; None where it is not known yet."""
+    """Return the engine of a URL as written in the file; None if it is not known yet."""
     try:
         return engine_at(url) if isinstance(url, str) else None
-    except UrlInvalid:  # reported when values are checked, with its place
+    except UrlInvalid:  # reported with its place when values are checked
         return None
 
 
 def has_directory(config: Config) -> bool:
-    """Whether the source's log can be read from a directory."""
+    """Return whether the source's log can be read from a directory."""
     engine = engine_of(config.source.url)
     return engine is not None and "direct" in engine.parts
 
 
 def is_direct(config: Config, consumer: ConsumerSection) -> bool:
-    """Whether a consumer reads the directory of the source's node, and no change log."""
+    """Return whether a consumer reads the directory of the source's node, and no change log."""
     if consumer.direct is None:
         has_log = config.has_target or config.stage is not None or is_list(config.source.url)
         return not has_log and has_directory(config)
@@ -34,7 +34,7 @@ def is_direct(config: Config, consumer: ConsumerSection) -> bool:
 
 
 def with_whole_patterns(config: Config) -> Config:
-    """Where tables have a name and no schema: `person` in the file is the pattern `*.person`."""
+    """Complete patterns if tables have a name and no schema: `person` becomes `*.person`."""
     engine = engine_of(config.source.url)
     if engine is None or not engine.names_alone:
         return config

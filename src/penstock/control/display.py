@@ -1,4 +1,4 @@
-"""How numbers and tables look to a person; plain text where there is no terminal."""
+"""Numbers and tables as people see them; plain text without a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLAIN_WIDTH = 200
 
 
 def console(file: IO[str] | None = None) -> Console:
-    """A console for standard output (or `file`): colours and width of the terminal, or plain."""
+    """Return a console for standard output (or `file`), with the terminal's colours and width."""
     made = Console(file=file, highlight=False, soft_wrap=True)
     if not made.is_terminal:
         made.width = PLAIN_WIDTH
@@ -20,15 +20,15 @@ def console(file: IO[str] | None = None) -> Console:
 
 
 def screen() -> Console:
-    """A console for what is drawn in place: its lines end at the terminal's edge.
+    """Return a console for output that is drawn in place: its lines end at the terminal's edge.
 
-    A line that the terminal itself breaks is not counted, and a piece of it would stay behind.
+    A line that the terminal itself breaks is not counted, and a piece of it would remain.
     """
     return Console(highlight=False)
 
 
 def human_bytes(count: float) -> str:
-    """`1.5 GiB`; whole bytes below 1 KiB."""
+    """Return `1.5 GiB`; whole bytes below 1 KiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -37,12 +37,12 @@ def human_bytes(count: float) -> str:
 
 
 def human_count(count: float) -> str:
-    """`1 234 567`, with narrow groups, for rows and rates."""
+    """Return `1 234 567`, with narrow groups, for rows and rates."""
     return f"{count:,.0f}".replace(",", " ")
 
 
 def human_seconds(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
+    """Return `0.4 s`, `12 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -55,7 +55,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def grid(rows: list[tuple[str, str]]) -> Table:
-    """As `pairs`, for a screen: what does not fit goes on below, in its own column."""
+    """Return `pairs` for a screen: a long value continues on the next line, in its own column."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
@@ -65,7 +65,7 @@ def grid(rows: list[tuple[str, str]]) -> Table:
 
 
 def pairs(rows: list[tuple[str, str]]) -> Text:
-    """Labels and values in two columns, without lines."""
+    """Return labels and values in two columns, without lines."""
     width = max((len(label) for label, _ in rows), default=0) + 2
     text = Text()
     for number, (label, value) in enumerate(rows):

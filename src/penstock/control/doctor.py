@@ -1,8 +1,8 @@
 """Doctor: everything that can be known to go wrong before the first byte moves.
 
-Runs the checks of this machine, of both servers' engines and of the load, and gathers what they
-find; it changes nothing. Not here: the checks (`doctor_*.py`, the engines' `checks`), and how
-findings are printed (`display.py`).
+Runs the checks of this machine, of both servers' engines and of the load, and gathers their
+findings; it changes nothing. Not here: the checks (`doctor_*.py`, the engines' `checks`), and
+printing of findings (`display.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PreflightFailed(PenstockError):
     retry = "operator"
 
     def as_dict(self) -> dict[str, Any]:
-        """The error under the code of its first finding."""
+        """Return the error under the code of its first finding."""
         shown = PenstockError.as_dict(self)
         shown["code"] = self.fields["findings"][0]["code"]
         return shown
@@ -57,7 +57,7 @@ class PreflightFailed(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What doctor found. checks_done: how many ran; checks_skipped: no way to ask the server."""
+    """Findings of doctor. checks_done: checks that ran; checks_skipped: the server was away."""
 
     findings: tuple[Finding, ...]
     checks_done: int
@@ -65,11 +65,11 @@ class Report:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """The findings that stop a run."""
+        """Findings that stop a run."""
         return tuple(f for f in self.findings if f.severity is Severity.ERROR)
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as `penstock doctor --json` prints it."""
+        """Return the report as `penstock doctor --json` prints it."""
         return {
             "ok": not self.errors,
             "checks_done": self.checks_done,
@@ -78,14 +78,14 @@ class Report:
         }
 
     def require(self) -> None:
-        """Raise PreflightFailed when there is an error."""
+        """Raise PreflightFailed if there is an error."""
         if not self.errors:
             return
         first, *others = self.errors
         more = f" ({len(others)} more: {', '.join(f.code for f in others)})" if others else ""
         raise PreflightFailed(
             f"{first.what}: {first.why}{more}",
-            hint=f"Mend it: {first.command}" if first.command else "Run `penstock doctor`.",
+            hint=f"Fix it: {first.command}" if first.command else "Run `penstock doctor`.",
             findings=[finding.as_dict() for finding in self.errors],
         )
 
@@ -100,11 +100,16 @@ def examine(
 ) -> Report:
     """Run every check that concerns this pipeline, or only those with these codes or sides.
 
-    executors: those of a cluster, too, by starting Spark: for a look that no load follows.
-    on_finding: called with each finding as soon as it is there; the report has them in order of
-    severity. Changes nothing anywhere. A server that cannot be reached is one finding with the code
-    of the connection's error; its checks are counted as skipped, and so are those of the target
-    that need the source, when that is the one.
+    Changes nothing anywhere. A server that cannot be reached is one finding with the code
+    of the connection's error; its checks are counted as skipped, and if it is the source, also the
+    target's checks that need it.
+
+    Args:
+        config: The pipeline.
+        only: Codes of the checks; empty for all.
+        sides: Sides of the checks.
+        executors: Check those of a cluster, too, by starting Spark: if no load follows.
+        on_finding: Called with each finding at once; the report has them in order of severity.
     """
     findings = _Reported(on_finding)
     looked = Looked(
@@ -114,7 +119,7 @@ def examine(
         only=only,
     )
     looked.look(EXTRA_CHECKS, config)
-    if findings:  # without its drivers nothing else can be looked at
+    if findings:  # without its drivers the rest cannot be examined
         return _report(findings, looked)
     if config.staging is not None and Side.TARGET in sides:
         findings.extend(_of_staging(config, config.staging.url))
@@ -135,18 +140,18 @@ def examine(
         if reached and source.tables is not None:
 
             @contextmanager
-            def typed(doing: str) -> Iterator[None]:
+            def convert_errors(doing: str) -> Iterator[None]:
                 with at_source.server_errors(doing), at_target.server_errors(doing):
                     yield
 
-            looked.look(LOAD_CHECKS, LoadSubject(config, source.tables), typed=typed)
+            looked.look(LOAD_CHECKS, LoadSubject(config, source.tables), typed=convert_errors)
         else:
             looked.skip(LOAD_CHECKS)
     return _report(findings, looked)
 
 
 def _of_staging(config: Config, url: str) -> Iterator[Finding]:
-    """What is wrong with the staging database. Only changefeeds cannot go on without it."""
+    """Yield the findings about the staging database. Only changefeeds cannot run without it."""
     for one in staging_at(url).examine():
         is_error = one.severity is Severity.ERROR and config.stage is None
         yield replace(one, severity=Severity.WARNING) if is_error else one
@@ -159,7 +164,7 @@ def _report(findings: list[Finding], looked: Looked) -> Report:
 
 
 def examined_of(config: Config) -> Examined:
-    """What the engines' checks may know of a pipeline."""
+    """Return the facts of a pipeline for the engines' checks."""
 
     def log_id() -> str:
         state = load_state(config.layout.log)
@@ -194,9 +199,9 @@ class _Reported(list[Finding]):
             self.append(finding)
 
 
-# -- what a start is refused for ---------------------------------------------------------------
+# -- reasons to refuse a start ------------------------------------------------------------------
 # One list in parts, ours here and each engine's in its `checks`. A test walks all error classes: an
-# error that somebody has to fix something for is listed, under its checks or under the reason why
+# error that needs operator action is listed, under its checks or under the reason why
 # no check finds it.
 
 _CHECKS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -250,7 +255,7 @@ _NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
 
 
 def checks_of_errors() -> dict[str, tuple[str, ...]]:
-    """Code of an error to the codes of the checks that find it, at any engine."""
+    """Return the codes of the checks that find each error's code, at any engine."""
     joined = dict(_CHECKS_OF)
     for part in _parts():
         for code, checks in part.CHECKS_OF.items():
@@ -259,7 +264,7 @@ def checks_of_errors() -> dict[str, tuple[str, ...]]:
 
 
 def not_found_before() -> dict[str, str]:
-    """Codes, or what codes begin with, to the reason why no check of doctor finds the error."""
+    """Return why no check of doctor finds an error, by its code or a prefix of codes."""
     joined = dict(_NOT_FOUND_BEFORE)
     for part in _parts():
         joined |= part.NOT_FOUND_BEFORE

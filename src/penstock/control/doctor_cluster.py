@@ -1,7 +1,7 @@
 """Doctor's check of a Spark cluster (PK24): its executors look around, as at the start of a load.
 
-Only `penstock doctor` does it: what starts a load has its executors look around in the session that
-the load works in. Not here: what they look at (`cluster.py`).
+Only `penstock doctor` does it: a starting load lets its executors look around in its own session.
+Not here: the points that they check (`cluster.py`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def executors(config: Config) -> Iterator[Finding]:
         return
 
     def of(lack: Lack) -> Finding:
-        return _found(Severity.ERROR, lack.what, WHY, lack.hint)
+        return _report(Severity.ERROR, lack.what, WHY, lack.hint)
 
     yield from map(of, lacks_of_urls(config))
     if any(one.name == "load" and one.pid for one in processes(config)):
-        yield _found(
+        yield _report(
             Severity.INFO,
             "the executors are not looked at: the load runs, and has them",
             "they were looked at when it began",
@@ -48,16 +48,16 @@ def executors(config: Config) -> Iterator[Finding]:
             with start_session(options) as session:
                 found = look_around(config, session)
         except PenstockError as error:
-            yield _found(Severity.ERROR, f"{error.code}: {error.message}", WHY, fix_of(error))
+            yield _report(Severity.ERROR, f"{error.code}: {error.message}", WHY, fix_of(error))
             return
     yield from map(of, lacks_of(found))
     for one in found:
         versions = ", ".join(f"{name} {version}" for name, version in one.versions.items())
         state = "lacks something" if one.lacks else "has all that it needs"
-        yield _found(Severity.INFO, f"an executor on {one.host} {state}", f"it has {versions}")
+        yield _report(Severity.INFO, f"an executor on {one.host} {state}", f"it has {versions}")
 
 
-def _found(severity: Severity, what: str, why: str, command: str = "") -> Finding:
+def _report(severity: Severity, what: str, why: str, command: str = "") -> Finding:
     return Finding(
         code=CODE, severity=severity, side=Side.HOST, what=what, why=why, command=command
     )

@@ -1,6 +1,6 @@
 """Doctor's checks of the user's Python: consumers' classes, FlexCDC's plugins (PK22, PK23).
 
-What is found is a warning: the load, and other consumers, run without them.
+Their findings are warnings: the load, and other consumers, run without them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.ports.config import Config
 CONSUMER_CHECKS = Checks(Side.HOST)
 
 
-def _found(config: Config, code: str, error: PenstockError, why: str, name: str = "") -> Finding:
+def _report(config: Config, code: str, error: PenstockError, why: str, name: str = "") -> Finding:
     return Finding(
         code=code,
         severity=Severity.WARNING,
@@ -31,18 +31,18 @@ def _found(config: Config, code: str, error: PenstockError, why: str, name: str 
 
 @CONSUMER_CHECKS.check("PK22", "classes of consumers", change_only=True)
 def consumer_classes(config: Config) -> Iterator[Finding]:
-    """Each class can be imported, is a consumer, and takes its options; none is made."""
+    """Each class can be imported, is a consumer, and accepts its options; none is instantiated."""
     for name, section in config.consumers.items():
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # what a module prints is no finding
+            with contextlib.redirect_stdout(sys.stderr):  # a module's prints are not findings
                 check_class(section.class_, section.options, beside=config.path.parent)
         except PenstockError as error:
-            yield _found(config, "PK22", error, f"consumer {name} would end at its start", name)
+            yield _report(config, "PK22", error, f"consumer {name} would end at its start", name)
 
 
 @CONSUMER_CHECKS.check("PK23", "plugins of FlexCDC", change_only=True)
 def flexcdc_plugins(config: Config) -> Iterator[Finding]:
-    """Each plugin can be imported and made, and has all nine callbacks."""
+    """Each plugin can be imported and instantiated, and has all nine callbacks."""
     settings = config.flexcdc
     if settings is None or not settings.plugin:
         return
@@ -50,4 +50,4 @@ def flexcdc_plugins(config: Config) -> Iterator[Finding]:
         with contextlib.redirect_stdout(sys.stderr):
             load_plugins(settings.plugin, settings.plugin_order, config.path.parent)
     except PenstockError as error:
-        yield _found(config, "PK23", error, "`penstock flexcdc run` would end at its start")
+        yield _report(config, "PK23", error, "`penstock flexcdc run` would end at its start")

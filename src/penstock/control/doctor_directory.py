@@ -1,4 +1,4 @@
-"""Doctor's checks of what the pipeline's directory holds, asking no server (PK19, PK21, PK26)."""
+"""Doctor's checks of the pipeline's directory, asking no server (PK19, PK21, PK26)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIRECTORY_CHECKS = Checks(Side.HOST)
 
 @DIRECTORY_CHECKS.check("PK19", "change log begun with a bulk load", change_only=True)
 def begun_with(config: Config) -> Iterator[Finding]:
-    """In mode data+change a log must have been begun with a bulk load, at one position."""
+    """A log in mode data+change must have begun with a bulk load, at one position."""
     if config.pipeline.mode is not Mode.DATA_CHANGE:
         return
     begun = extraction_of(config).has_begun(pipeline_of(config))

@@ -23,7 +23,7 @@ DISK_FREE_BYTES_ERROR = 100 * 2**20
 DISK_FREE_BYTES_WARNING = 5 * 2**30
 
 
-def _found(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
+def _report(code: str, severity: Severity, what: str, why: str, command: str = "") -> Finding:
     return Finding(
         code=code, severity=severity, side=Side.HOST, what=what, why=why, command=command
     )
@@ -33,7 +33,7 @@ def _found(code: str, severity: Severity, what: str, why: str, command: str = ""
 def kernel(_config: Config) -> Iterator[Finding]:
     """Without the compiled kernel the plain decoder runs: the same result, slower."""
     if not all_compiled():
-        yield _found(
+        yield _report(
             "PK01",
             Severity.WARNING,
             "the compiled decoder is not in use; the plain Python one runs",
@@ -46,9 +46,9 @@ def kernel(_config: Config) -> Iterator[Finding]:
 
 @EXTRA_CHECKS.check("PK25", "Python packages")
 def packages(config: Config) -> Iterator[Finding]:
-    """The packages of every feature that the file uses are installed."""
+    """The packages of every feature that the file uses must be installed."""
     for extra, names in missing_extras(config).items():
-        yield _found(
+        yield _report(
             "PK25",
             Severity.ERROR,
             f"the file uses {extra}, and {', '.join(names)} is not installed",
@@ -63,7 +63,7 @@ def java(_config: Config) -> Iterator[Finding]:
     version = java_version()
     if version not in JAVA_VERSIONS:
         have = "no Java is found" if version is None else f"Java {version} is found"
-        yield _found(
+        yield _report(
             "PK02",
             Severity.ERROR,
             f"{have}; Spark needs {' or '.join(map(str, JAVA_VERSIONS))}",
@@ -81,7 +81,7 @@ def disk(config: Config) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     if free < DISK_FREE_BYTES_WARNING:
         severity = Severity.ERROR if free < DISK_FREE_BYTES_ERROR else Severity.WARNING
-        yield _found(
+        yield _report(
             "PK03",
             severity,
             f"{free / 2**30:.1f} GiB are free on the disk of {config.directory}",
@@ -102,7 +102,7 @@ def spark_master(config: Config) -> Iterator[Finding]:
         except OSError as error:
             said.append(f"{host}:{port}: {error.strerror or error}")
     if places:
-        yield _found(
+        yield _report(
             "PK04",
             Severity.ERROR,
             f"Spark's master {config.spark.master} does not answer ({'; '.join(said)})",
@@ -112,7 +112,7 @@ def spark_master(config: Config) -> Iterator[Finding]:
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """Host and port of each master that a spark:// URL names; none of other masters."""
+    """Return host and port of each master that a spark:// URL names, of other masters none."""
     if not master.startswith("spark://"):
         return []
     parts = (text.rpartition(":") for text in master.removeprefix("spark://").split(","))

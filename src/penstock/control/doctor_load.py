@@ -1,7 +1,7 @@
-"""Doctor's checks of what the load process would refuse, at a target of any engine (PK15...).
+"""Doctor's checks for refusals of the load process, at a target of any engine (PK15...).
 
-They ask what the load itself asks before its first row: the same ledger, progress and plan. Not
-here: what one engine alone has (its `checks`).
+They check what the load itself checks before its first row: the same ledger, progress and plan. Not
+here: checks of one engine alone (its `checks`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ LOAD_CHECKS = Checks(Side.TARGET)
 
 @dataclass(frozen=True, slots=True)
 class LoadSubject:
-    """What the load process is to do. tables: the captured ones, as the source has them."""
+    """Work of the load process. tables: the captured ones, as the source has them."""
 
     config: Config
     tables: tuple[TableDefinition, ...]
 
 
-def _found(code: str, what: str, why: str, command: str = "") -> Finding:
+def _report(code: str, what: str, why: str, command: str = "") -> Finding:
     return Finding(
         code=code, severity=Severity.ERROR, side=Side.TARGET, what=what, why=why, command=command
     )
@@ -42,16 +42,14 @@ def _found(code: str, what: str, why: str, command: str = "") -> Finding:
 
 @LOAD_CHECKS.check("PK15", "rows already in the target")
 def rows_there(loading: LoadSubject) -> Iterator[Finding]:
-    """The bulk load fills empty tables, or goes on with those that it began; all the others are
-    reported.
-    """
+    """The bulk load fills empty tables, or continues those that it began; others are reported."""
     config = loading.config
     if not config.pipeline.mode.has_data:
         return
     try:
         check_names(loading.tables, config.target.map)
     except NamesCollide as error:
-        yield _found("PK15", error.message, "rows of both would be mixed", fix_of(error))
+        yield _report("PK15", error.message, "rows of both would be mixed", fix_of(error))
         return
     copied = read_requests(config).list_copied()
     targets = {
@@ -76,7 +74,7 @@ def rows_there(loading: LoadSubject) -> Iterator[Finding]:
         if step is not Step.REFUSE:
             why = found.refusals.get(there) if step is not Step.DONE else None
         if why is not None:
-            yield _found("PK15", why.message, "the bulk load refuses to begin", fix_of(why))
+            yield _report("PK15", why.message, "the bulk load refuses to begin", fix_of(why))
 
 
 @LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)
@@ -94,7 +92,7 @@ def bound_log(loading: LoadSubject) -> Iterator[Finding]:
     if theirs in ("", ours):
         return
     drop = checks_of(config.target.url).DROP_PROGRESS
-    yield _found(
+    yield _report(
         "PK16",
         f"the target follows the change log {theirs} of another pipeline or directory"
         + (f", not {ours}" if ours else "; this pipeline has none yet"),
@@ -104,15 +102,15 @@ def bound_log(loading: LoadSubject) -> Iterator[Finding]:
 
 
 @LOAD_CHECKS.check("PK17", "columns that the target can hold")
-def planned(loading: LoadSubject) -> Iterator[Finding]:
-    """Between engines: each loss needs a choice, and each column a way into the target."""
+def plan_choices(loading: LoadSubject) -> Iterator[Finding]:
+    """Between engines, each loss needs a choice, and each column a form in the target."""
     config = loading.config
     if not is_planned(config):
         return
     plan = make_plan(config)
     why = "`penstock run` refuses to begin"
     for reason in (*plan.problems, *plan.refusals):
-        yield _found("PK17", reason, why, "penstock plan FILE  # shows every column")
+        yield _report("PK17", reason, why, "penstock plan FILE  # shows every column")
     for name, loss in plan.missing.items():
         places = [
             f"{table.source}.{column.name}"
@@ -121,9 +119,9 @@ def planned(loading: LoadSubject) -> Iterator[Finding]:
         ]
         more = f" and {len(places) - 1} more columns" if places[1:] else ""
         choices = " or ".join(f'"{name}" = "{choice}"' for choice in loss.choices)
-        yield _found(
+        yield _report(
             "PK17",
-            f"nobody has chosen what becomes of {name} in {places[0]}{more}",
+            f"no choice is made about {name} in {places[0]}{more}",
             why,
             f"below [target.types]: {choices}",
         )

@@ -39,14 +39,14 @@ APPLICATION_NAME = "penstock extract"
 
 
 class NothingToExtract(PenstockError):
-    """`penstock extract` on a pipeline of mode data."""
+    """`penstock extract` was run on a pipeline of mode data."""
 
     code = "CT20"
     retry = "never"
 
 
 def extract_options(config: Config) -> ExtractOptions:
-    """The extractor's options from the configuration."""
+    """Return the extractor's options from the configuration."""
     section = config.change_extractor
     return ExtractOptions(
         slot=section.replication_slot,
@@ -67,7 +67,10 @@ def extract_options(config: Config) -> ExtractOptions:
 
 
 def forced_rotations_s(config: Config) -> list[float]:
-    """After how long consumers want a segment closed that has changes: walForceArchiveTimeout."""
+    """Return the ages in seconds at which consumers want changed segments closed.
+
+    They are the values of walForceArchiveTimeout.
+    """
     wanted = (one.wal_force_archive_timeout for one in config.consumers.values())
     return [math.inf, *(timeout / 1000 for timeout in wanted if timeout > 0)]
 
@@ -77,9 +80,15 @@ def extract_changes(
 ) -> Outcome:
     """Extract until idle (exitWhenIdle), or until a signal or the action stops it.
 
-    checked: `penstock run` has done the preflight. begins_only: end once the log has a position,
-    from which on the next extraction gets every change. Raises PreflightFailed or AlreadyRunning
-    with nothing changed, NewTable, and what ends an extraction.
+    Raises PreflightFailed or AlreadyRunning with nothing changed, NewTable, and the errors that end
+    an extraction.
+
+    Args:
+        config: The pipeline.
+        verbose: Print diagnostics.
+        checked: `penstock run` has done the preflight.
+        begins_only: End once the log has a position, from which on the next extraction gets every
+            change.
     """
     if not config.pipeline.mode.has_change:
         raise NothingToExtract(
@@ -94,7 +103,7 @@ def extract_changes(
         config = settle_file_edits(config)
         if not checked:
             config = settle_new_tables(config)
-            # Only progress is written to the target, and extraction goes on without it.
+            # Only progress is written to the target, and extraction continues without it.
             examine(config, sides=(Side.HOST, Side.SOURCE)).require()
         check_source(config)
         keep_first_settings(given)
@@ -115,7 +124,7 @@ def extract_changes(
             )
         )
         if stop():
-            raise SystemExit(0)  # perhaps before publication and slot were made
+            raise SystemExit(0)  # perhaps before publication and slot were created
         recorder = stack.enter_context(_recorder(config))
         gate = ActionWatch(config.target.url, name=f"{APPLICATION_NAME} action", interval_s=0.0)
         stack.callback(gate.close)
@@ -145,10 +154,10 @@ def check_source(config: Config) -> None:
 
 @contextmanager
 def _recorder(config: Config) -> Iterator[CeRecorder]:
-    """The recorder, its rows mended if the target is there; extraction does without it."""
+    """Yield the recorder, its rows fixed if the target is up; extraction works without it."""
     recorder = CeRecorder(config)
     try:
-        recorder.mend()
+        recorder.add_missing()
     except ConnectFailed as error:
         logger.warning("target not reachable: progress is recorded later", error=error.message)
     try:

@@ -98,10 +98,10 @@ def _place_of(url: str) -> str:
 def settle_file_edits(
     config: Config, tell: Callable[[str], None] = lambda text: logger.warning(text)
 ) -> Config:
-    """Carry out or refuse what was edited since the last start; return the configuration after it.
+    """Carry out or refuse the edits since the last start; return the configuration after them.
 
-    tell: is given a sentence for each edit that has an effect. Raises EditRefused, and what asking
-    the source or the target does.
+    tell: gets a sentence for each edit that has an effect. Raises EditRefused, and the errors of
+    asking the source or the target.
     """
     if config.stage is not None:
         return config
@@ -129,7 +129,7 @@ def settle_file_edits(
 def keep_first_settings(config: Config) -> None:
     """Keep the settings of a pipeline's first start, once it has passed all checks.
 
-    Before, a start that is refused leaves nothing. config: as it was read from the file.
+    A start that is refused earlier leaves nothing. config: as it was read from the file.
     """
     if config.stage is None and load_settings(config) is None:
         REAL_FILES.make_directory(config.layout.state)
@@ -141,7 +141,7 @@ def _has_begun(config: Config) -> bool:
     return load_state(config.layout.log) is not None or bool(read_ledger(config.layout.state).plans)
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
 def find_refusal(config: Config) -> EditRefused | None:
@@ -258,7 +258,7 @@ def _settle_tables(config: Config, last: FileSettings | None, tell: Callable[[st
         )
     present = _present(config, [*left, *back], known)
     for table in left:
-        # A table of another name by now is followed under that name.
+        # A table that has another name by now is followed under that name.
         if table in present:
             error = make_left_error(config, table)
             _remove(config, table, error)
@@ -288,7 +288,7 @@ def find_edited(
     def is_left(request: TableRequest) -> bool:
         if takes(request.table):
             return False
-        if request.capture is Capture.ADDED:  # by a command, where the file never named it
+        if request.capture is Capture.ADDED:  # by a command, if the file never named it
             return took is not None and took(request.table)
         if request.capture is Capture.REMOVED:
             return request.code != TableLeftByFile.code

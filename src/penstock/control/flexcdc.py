@@ -58,22 +58,25 @@ class FlexCdcMissing(PenstockError):
 
 
 class TableNotCaptured(PenstockError):
-    """A table shall be dropped that is not captured."""
+    """A table to be dropped is not captured."""
 
     code = "FX56"
 
 
 class TableNotInPipeline(PenstockError):
-    """A table shall be captured that [source] tables of the pipeline file does not take in."""
+    """A table to be captured does not match [source] tables of the pipeline file."""
 
     code = "FX54"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What a command works on. file: as given. ini: set for consumer.ini.
+    """Files and settings of a command.
 
-    pipeline: the pipeline file, which of consumer.ini is there once `setup` was run.
+    Attributes:
+        file: The given file.
+        pipeline: The pipeline file; with consumer.ini it exists once `setup` was run.
+        ini: Set for consumer.ini.
     """
 
     file: Path
@@ -85,22 +88,22 @@ class Opened:
 
     @property
     def config(self) -> Config:
-        """The pipeline's configuration."""
+        """Configuration of the pipeline."""
         return load_config(self.pipeline)
 
     @property
     def directory(self) -> Path:
-        """The pipeline's directory."""
+        """Directory of the pipeline."""
         return self.pipeline.parent if self.ini is not None else self.config.directory
 
     @property
     def log(self) -> Path:
-        """The change log's directory."""
+        """Directory of the change log."""
         return self.directory / "log"
 
 
 def open_flexcdc(file: Path) -> Opened:
-    """Read consumer.ini, or a pipeline file, by its ending. Raises what reading them does."""
+    """Read consumer.ini, or a pipeline file, by its ending. Raises the errors of reading them."""
     if file.suffix == ".toml":
         config = load_config(file)
         if config.flexcdc is None:
@@ -132,7 +135,7 @@ def open_flexcdc(file: Path) -> Opened:
 
 
 def _texts(settings: FlexCdcSettings) -> dict[str, str]:
-    """The keys of [flexcdc] as consumer.ini has them, for plugins."""
+    """Return the keys of [flexcdc] as consumer.ini has them, for plugins."""
     texts = {}
     for item in fields(settings):
         value = getattr(settings, item.name)
@@ -144,14 +147,14 @@ def _texts(settings: FlexCdcSettings) -> dict[str, str]:
 
 
 def links_of(directory: Path) -> Path:
-    """Our own names of segments, below a pipeline's directory: we are one consumer of many."""
+    """Return the folder of our names of segments: we are one of the pipeline's consumers."""
     return PipelineLayout(root=directory).consumers / CONSUMER
 
 
 def flexcdc_of(
     opened: Opened, *, warn: Callable[[str], None] = lambda _: None, plugins: bool = False
 ) -> FlexCdc:
-    """A FlexCDC, not connected yet. plugins: load those that the settings name."""
+    """Return a FlexCDC, not connected yet. plugins: load those that the settings name."""
 
     def position_text(position: int) -> str:
         return positions_of(opened.config).text(position)
@@ -177,7 +180,7 @@ def flexcdc_of(
 
 
 @contextmanager
-def _connected(opened: Opened) -> Iterator[tuple[State, Changelogs]]:
+def _connect(opened: Opened) -> Iterator[tuple[State, Changelogs]]:
     with flexcdc_of(opened).connect() as (state, changelogs):
         state.require()
         changelogs.refresh()
@@ -188,11 +191,11 @@ def _connected(opened: Opened) -> Iterator[tuple[State, Changelogs]]:
 
 
 def setup(file: Path, *, force: bool) -> str:
-    """Make the state tables; changes are captured from here on. Returns the position.
+    """Create the state tables; changes are captured from here on. Returns the position.
 
-    It is empty for a pipeline file whose change log begins with its bulk load: then they are from
-    there on. force: begin anew where there are some already; with consumer.ini the change log, too.
-    Raises StateExists, AlreadyRunning, and what beginning the change log does.
+    It is empty for a pipeline file whose change log begins with its bulk load: changes are captured
+    from its position on. force: replace existing tables; with consumer.ini the change log, too.
+    Raises StateExists, AlreadyRunning, and the errors of beginning the change log.
     """
     opened = open_flexcdc(file)
     facts = changelog_source(opened.source)
@@ -201,7 +204,7 @@ def setup(file: Path, *, force: bool) -> str:
     with flexcdc_of(opened).connect() as (state, _):
         state.check_new(force=force)
         if opened.ini is None:
-            enable(links_of(opened.directory))  # first: what is closed from now on gets a link
+            enable(links_of(opened.directory))  # first: each segment closed from now on gets a link
             _begin_log(opened.config)
         state.create(force=force)
         if opened.ini is None:
@@ -225,14 +228,14 @@ def setup(file: Path, *, force: bool) -> str:
 
 
 def _begin_log(config: Config) -> None:
-    """Have the log begin now, so that it gets what is committed before the first `run`."""
+    """Begin the log now, so that it gets the changes committed before the first `run`."""
     has_begun = extraction_of(config).has_begun(pipeline_of(config))
     if not config.pipeline.mode.has_data and not has_begun and not is_extracting(config):
         extract_changes(config, begins_only=True)
 
 
 def _end_of_log(opened: Opened) -> Place:
-    """Where the pipeline's log ends now, as far as it is durable; an empty place without a log."""
+    """Return the durable end of the pipeline's log; an empty place without a log."""
     log = load_state(opened.log)
     if log is None:
         return Place()
@@ -249,18 +252,18 @@ def _end_of_log(opened: Opened) -> Place:
 
 
 def add_table(file: Path, table: TableName) -> str:
-    """Capture a table; the name of its changelog, which is made anew.
+    """Capture a table; return the name of its changelog, which is recreated.
 
-    Raises TableNotInPipeline, and what making it raises.
+    Raises TableNotInPipeline, and the errors of creating it.
     """
     opened = open_flexcdc(file)
     if opened.ini is None and not Selection.parse(opened.config.source.tables).takes(table):
         raise TableNotInPipeline(
-            f"{table} is not captured by {file.name}: its [source] tables do not take it in",
+            f"{table} is not captured by {file.name}: its [source] tables do not match it",
             hint=f"Run `penstock table add FILE {table}` first.",
             table=str(table),
         )
-    with _connected(opened) as (_, changelogs):
+    with _connect(opened) as (_, changelogs):
         name = changelogs.add(table)
         if opened.ini is not None:
             settle_capture(opened, changelogs.by_table)
@@ -268,9 +271,9 @@ def add_table(file: Path, table: TableName) -> str:
 
 
 def drop_table(file: Path, table: TableName) -> None:
-    """Capture a table no more and drop its changelog. Raises TableNotCaptured."""
+    """Stop capturing a table and drop its changelog. Raises TableNotCaptured."""
     opened = open_flexcdc(file)
-    with _connected(opened) as (_, changelogs):
+    with _connect(opened) as (_, changelogs):
         known = ", ".join(str(one) for one in changelogs.by_table)
         if not changelogs.remove(table):
             raise TableNotCaptured(
@@ -286,11 +289,11 @@ def drop_table(file: Path, table: TableName) -> None:
 
 
 def cleanup(file: Path) -> Cleaned:
-    """Remove what is older than log_retention_interval."""
+    """Remove changes older than log_retention_interval."""
     opened = open_flexcdc(file)
     now = datetime.now(UTC).replace(tzinfo=None)
     before = interval_before(now, opened.settings.log_retention_interval)
-    with _connected(opened) as (state, _):
+    with _connect(opened) as (state, _):
         return clean(state, before)
 
 
@@ -298,7 +301,7 @@ def cleanup(file: Path) -> Cleaned:
 
 
 def _begin_pipeline(opened: Opened, position: str) -> None:
-    """A new pipeline that begins at a position: what was there of another one goes."""
+    """Begin a new pipeline at a position; files of an earlier one are removed."""
     for name in ("log", "state", "run", "spill", "cdc"):
         shutil.rmtree(opened.directory / name, ignore_errors=True)
     REAL_FILES.make_directory(opened.directory)
@@ -313,16 +316,16 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
     lines = [
         f"# Made by `penstock flexcdc --ini {opened.file.name}`, which replaces it.",
         "[pipeline]",
-        f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]', '_', 'flexcdc-' + opened.settings.database))}",
+        f"name = {_quote(re.sub(r'[^A-Za-z0-9_.-]', '_', 'flexcdc-' + opened.settings.database))}",
         'directory = "."',
         "",
         "[source]",
-        f"url = {_quoted(opened.source.replace('${', '$${'))}",
-        f"tables = [{', '.join(map(_quoted, patterns))}]",
+        f"url = {_quote(opened.source.replace('${', '$${'))}",
+        f"tables = [{', '.join(map(_quote, patterns))}]",
         "",
         "[changeExtractor]",
         "fullBeforeImages = true",
-        f"binlogFile = {_quoted(file)}",
+        f"binlogFile = {_quote(file)}",
         f"binlogPosition = {offset}",
     ]
     text = "\n".join(lines) + "\n"
@@ -330,9 +333,9 @@ def write_pipeline(opened: Opened, file: str, offset: int, tables: Iterable[Tabl
 
 
 def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[str]:
-    """What to capture: whole databases with auto_changelog; otherwise these tables.
+    """Return the captured patterns: whole databases with auto_changelog; otherwise these tables.
 
-    A pipeline captures something: one that waits for its first table names its own state table.
+    A pipeline must capture something: one that waits for its first table names its own state table.
     """
 
     def whole(database: str) -> str:
@@ -345,15 +348,15 @@ def patterns_of(settings: FlexCdcSettings, tables: Iterable[TableName]) -> list[
     return [*wanted, f"!{whole(settings.database)}"]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
 def settle_capture(opened: Opened, tables: Collection[TableName]) -> None:
-    """Have these tables captured by the pipeline of consumer.ini, and no others by name.
+    """Let the pipeline of consumer.ini capture these tables, and no others by name.
 
-    Before its log has begun they are in its file; then the extraction is asked, and begins or ends
-    a capture within a second, or when it is next started.
+    Before its log has begun, they are written to its file; later, the extraction is asked, and
+    begins or ends a capture within a second, or at its next start.
     """
     config = opened.config
     if not opened.log.exists():
@@ -367,12 +370,12 @@ def settle_capture(opened: Opened, tables: Collection[TableName]) -> None:
 
 
 def _ask(config: Config, table: TableName, capture: Capture) -> None:
-    def changed(request: TableRequest, number: int) -> TableRequest:
+    def change(request: TableRequest, number: int) -> TableRequest:
         return replace(request, capture=capture, capture_id=number)
 
-    put_request(config, table, changed)
+    put_request(config, table, change)
 
 
 def is_extracting(config: Config) -> bool:
-    """Whether another process extracts already."""
+    """Return whether another process extracts already."""
     return any(one.pid for one in processes(config) if one.name == "extract")

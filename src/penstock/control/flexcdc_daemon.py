@@ -1,4 +1,4 @@
-"""What FlexCDC does around its work: pid file, background, error file, starting again."""
+"""FlexCDC's services around its work: pid file, background, error file, restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.model import PenstockError
 
 
 class FlexCdcRunning(PenstockError):
-    """The pid file names a process of ours that runs."""
+    """The pid file names a running process of ours."""
 
     code = "FX55"
 
@@ -47,7 +47,7 @@ def _open_named(path: Path, key: str, mode: str) -> IO[str]:
 
 @contextmanager
 def pid_file(path: Path | None, say: Callable[[str], object]) -> Iterator[None]:
-    """Keep our process id in a file for a while; None: nowhere. Raises FlexCdcRunning."""
+    """Keep our process id in a file during the block; None: nowhere. Raises FlexCdcRunning."""
     if path is None:
         yield
         return
@@ -70,7 +70,7 @@ def pid_file(path: Path | None, say: Callable[[str], object]) -> Iterator[None]:
 
 
 def as_daemon(pid: Path | None) -> None:
-    """Go on in the background: the process that was started ends with 0."""
+    """Continue in the background: the process that was started ends with 0."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -85,7 +85,7 @@ def as_daemon(pid: Path | None) -> None:
 
 @contextmanager
 def error_log(file: Path) -> Iterator[None]:
-    """Write the error that ends the block into the file that `error_log` names, opened anew."""
+    """Write the error that ends the block into the file that `error_log` names, emptied first."""
     opened = open_flexcdc(file)
     path = opened.file.absolute().parent / opened.settings.error_log
     with _open_named(path, "error_log", "w") as errors:
@@ -105,7 +105,7 @@ POLL_S = 0.2
 def run_safely(file: Path, options: Sequence[str]) -> None:
     """Run `penstock flexcdc run` with these options until it ends with 0, as consumer_safe.sh does.
 
-    Each failure is noted in failure_log_file and mailed to failure_email_address, where there is a
+    Each failure is noted in failure_log_file and mailed to failure_email_address, if there is a
     program sendmail; the next start is failure_sleep_time seconds later.
     """
     settings = open_flexcdc(file).settings

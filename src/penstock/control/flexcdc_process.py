@@ -1,6 +1,6 @@
 """`penstock flexcdc run`: follows the log here, and extracts in a child process beside it.
 
-Where `penstock run` or `penstock extract` is at work on the pipeline already, it only follows.
+If `penstock run` or `penstock extract` is at work on the pipeline already, it only follows.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Extraction:
         self._lines: deque[str] = deque(maxlen=LAST_LINES_KEPT)
         self._restarts = 0
         self._restart_at_s: float | None = None
-        self._child = self._started()
+        self._child = self._start()
 
-    def _started(self) -> Child:
+    def _start(self) -> Child:
         return Child(self._arguments, on_line=self._on_line)
 
     def _on_line(self, line: str) -> None:
@@ -57,11 +57,11 @@ class Extraction:
         self._diagnostics.write(line + "\n")
 
     def check(self) -> bool:
-        """Whether it has ended well. Raises HalfFailed, HalfKilled."""
+        """Return whether it has ended well. Raises HalfFailed, HalfKilled."""
         if self._restart_at_s is not None:
             if REAL_CLOCK.monotonic_s() >= self._restart_at_s:
                 self._restart_at_s = None
-                self._child = self._started()
+                self._child = self._start()
             return False
         code = self._child.poll()
         if code is None or code == 0:
@@ -99,7 +99,7 @@ class Extraction:
         )
 
     def end(self) -> None:
-        """End it in order; by force when that takes too long."""
+        """End it in order; by force if that takes too long."""
         self._child.signal(signal.SIGTERM)
         if self._child.wait(END_TIMEOUT_S) is None:
             self._child.kill_group()
@@ -115,8 +115,8 @@ def run_flexcdc(
 ) -> None:
     """Run until SIGTERM, SIGINT or SIGHUP. say: prints a line. warn: prints a warning.
 
-    follows_only: `penstock run` extracts. Raises what ends it: everything that is not committed in
-    the destination is undone, and the next run goes on behind it.
+    Raises the error that ends it: uncommitted work in the destination is undone, and the next run
+    continues after the committed work. follows_only: `penstock run` extracts.
     """
     stop = StopRequest()
     with ExitStack() as stack:
@@ -136,8 +136,8 @@ def run_flexcdc(
         config = opened.config
         own: list[Extraction] = []
 
-        def ended() -> bool:
-            """Whether to end. Extracts where nobody does: the child of a killed run ends late."""
+        def is_over() -> bool:
+            """Return whether to end; extract if no process does: a killed run's child ends late."""
             if stop():
                 return True
             if own:
@@ -154,7 +154,7 @@ def run_flexcdc(
                 shown[:] = [place]
                 logger.info("changes are in the destination", position=place.position)
 
-        flexcdc.run(ended, on_place=on_place)
+        flexcdc.run(is_over, on_place=on_place)
 
 
 def _require_state(opened: Opened) -> None:
@@ -163,7 +163,7 @@ def _require_state(opened: Opened) -> None:
 
 
 def _await_table(opened: Opened, stop: StopRequest, say: Callable[[str], None]) -> None:
-    """Wait until there is a table to capture, and have the pipeline capture what is wanted."""
+    """Wait until there is a table to capture, and let the pipeline capture the wanted tables."""
     if opened.ini is None:
         return
     told = False

@@ -1,4 +1,4 @@
-"""Which tables a pipeline has followed so far, dropped ones too."""
+"""The tables that a pipeline has followed so far, dropped ones too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.ports.tables import Followed, tables_at
 
 
 def followed_tables(config: Config) -> Followed | None:
-    """The tables that the change log follows; None before changes were extracted.
+    """Return the tables that the change log follows; None before changes were extracted.
 
     Raises CheckpointCorrupt.
     """
@@ -24,13 +24,13 @@ def followed_tables(config: Config) -> Followed | None:
 
 
 def is_followed(config: Config, table: TableName) -> bool:
-    """Whether a table that the configuration takes is followed; before a first run all are."""
+    """Return whether a table of the configuration is followed; before a first run all are."""
     state = followed_tables(config)
     return state is None or state.has(table)
 
 
 def followed_names(config: Config) -> frozenset[TableName]:
-    """The tables that the change log follows, or did until they were dropped at the source.
+    """Return the tables that the change log follows, or did until they were dropped at the source.
 
     Empty before changes were extracted. Raises CheckpointCorrupt.
     """

@@ -1,7 +1,7 @@
 """The handover, as the load process sees it: it waits for the position and reads at its point.
 
-Document 000's four steps are taken by the extract process, in its engine's way, and kept in
-state/handover.json. Not here: making them (`handover` of each engine), the file
+The extract process takes document 000's four steps, in its engine's way, and keeps them in
+state/handover.json. Not here: these steps (`handover` of each engine), the file
 (`penstock.ports.handover`), and the bulk load itself (`bulk_load.py`).
 """
 
@@ -23,7 +23,7 @@ POLL_INTERVAL_S = 0.2
 
 
 class HandoverFailed(PenstockError):
-    """The extract process reports that the handover cannot be made."""
+    """The extract process reports that the handover failed."""
 
     code = "CT34"
 
@@ -31,7 +31,7 @@ class HandoverFailed(PenstockError):
 def wait_for_point(
     config: Config, *, stop: Callable[[], bool] = lambda: False, timeout_s: float = float("inf")
 ) -> Handover | None:
-    """In the load process: wait until the position is captured; None when stopped before.
+    """Wait, in the load process, until the position is captured; return None if stopped before.
 
     Raises HandoverFailed after timeout_s.
     """
@@ -50,7 +50,7 @@ def wait_for_point(
 
 
 def bulk_planner(config: Config) -> Planning:
-    """The planner of the bulk load in mode data+change: at the handover's point while it lives."""
+    """Return the planner of the bulk load in mode data+change, with the handover's point."""
 
     def first() -> Point | None:
         state = read_handover(config)

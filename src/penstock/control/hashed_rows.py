@@ -1,7 +1,7 @@
 """Merges rows of two servers, each row as four hashes: numbers only, whole arrays at a time.
 
-When everything differs, every row of both sides passes here, so nothing is done row by row. Not
-here: the queries (`ports.verify.Dialect`) and who reads which side (`compare.py`).
+If everything differs, every row of both sides passes here, so no work is done row by row. Not
+here: the queries (`ports.verify.Dialect`) and the readers of the sides (`compare.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _EMPTY: Hashes = np.empty((0, 4), dtype=np.int64)
 
 @dataclass(slots=True)
 class Tally:
-    """What a merge counted. named: the first differences, as `(kind, key hash 1, key hash 2)`.
+    """Counts of a merge. named: the first differences, as `(kind, key hash 1, key hash 2)`.
 
-    keys: the first hashes of all keys that differ; None when there are more than KEYS_MAX.
+    keys: the first hashes of all keys that differ; None if there are more than KEYS_MAX.
     """
 
     named_max: int
@@ -35,7 +35,7 @@ class Tally:
     named: list[tuple[Kind, int, int]] | None = None
 
     def add(self, kind: Kind, keys: Hashes, counts: Hashes) -> None:
-        """Count differences of one kind. keys: shape (n, 2); counts: how often each, n."""
+        """Count differences of one kind. keys: shape (n, 2); counts: number of each, n."""
         total = int(counts.sum())
         if self.keys is not None:
             self.keys = (
@@ -56,13 +56,13 @@ def merge(source: Iterator[Hashes], target: Iterator[Hashes], named_max: int) ->
     """Merge two streams ordered by key hash 1.
 
     Rows of one key are matched as multisets: equal ones cancel out, then one of each side makes a
-    `different`, and what is left over is missing or surplus.
+    `different`, and the remaining ones are missing or surplus.
     """
     tally = Tally(named_max)
     sides = (_Side(source), _Side(target))
     while sides[0].fill() | sides[1].fill():  # not `or`: both have to be filled
         ends = [side.last for side in sides if not side.ended]
-        # A key may go on in the next array, so rows of the smallest last key have to wait.
+        # A key may continue in the next array, so rows of the smallest last key have to wait.
         limit = min(ends) if ends else None
         pieces = [side.take_below(limit) for side in sides]
         if len(pieces[0]) or len(pieces[1]):
@@ -75,7 +75,7 @@ def merge(source: Iterator[Hashes], target: Iterator[Hashes], named_max: int) ->
 
 
 class _Side:
-    """A stream with the rows that were read and not yet taken."""
+    """Stream with the rows that were read and not yet taken."""
 
     def __init__(self, stream: Iterator[Hashes]) -> None:
         self._stream = stream
@@ -83,13 +83,13 @@ class _Side:
         self.ended = False
 
     def fill(self) -> bool:
-        """Have rows; False when there are none any more."""
+        """Read rows; return False if there are none any more."""
         while not len(self._rows) and not self.ended:
             self.extend()
         return bool(len(self._rows))
 
     def extend(self) -> None:
-        """Read another array behind what is there."""
+        """Read another array after the present rows."""
         more = next(self._stream, None)
         if more is None:
             self.ended = True
@@ -98,11 +98,11 @@ class _Side:
 
     @property
     def last(self) -> int:
-        """The greatest key hash 1 that was read."""
+        """Greatest key hash 1 that was read."""
         return int(self._rows[-1, 0])
 
     def take_below(self, limit: int | None) -> Hashes:
-        """The rows whose key hash 1 is smaller than limit; all without one."""
+        """Return the rows whose key hash 1 is smaller than limit; all without one."""
         count = (
             len(self._rows)
             if limit is None
@@ -118,7 +118,7 @@ def _count(source: Hashes, target: Hashes, tally: Tally) -> None:
     signs[len(source) :] = -1
     order = np.lexsort((rows[:, 3], rows[:, 2], rows[:, 1], rows[:, 0]))
     rows, signs = rows[order], signs[order]
-    # Equal rows of both sides cancel out; what is left is on one side only.
+    # Equal rows of both sides cancel out; the remaining ones are on one side only.
     net = np.add.reduceat(signs, starts := _starts(rows))
     keys = rows[starts][:, :2]
     left = net != 0
@@ -141,6 +141,6 @@ def _count(source: Hashes, target: Hashes, tally: Tally) -> None:
 
 
 def _starts(rows: Hashes) -> npt.NDArray[np.intp]:
-    """Where a new value begins in sorted rows."""
+    """Return where each new value begins in sorted rows."""
     changed = np.any(rows[1:] != rows[:-1], axis=1)
     return np.concatenate([[0], np.flatnonzero(changed) + 1]).astype(np.intp)

@@ -1,9 +1,9 @@
-"""How far the target is behind the source, read from the source, the log and the target.
+"""Lag of the target behind the source, read from the source, the log and the target.
 
-Without a target it is how far the log is behind: what is in the log counts as applied.
+Without a target it is the log's lag: changes in the log count as applied.
 
 Seconds are of commit times, by the source's clock: the age of the oldest commit that is not visible
-in the target. 0 is reported only when it is known that nothing is outstanding; what is not known is
+in the target. 0 is reported only if it is known that nothing is outstanding; an unknown lag is
 unknown. Not here: the query of document 000, which counts from the last finished file and grows
 when idle, and asking the source (`lag` of each engine).
 """
@@ -28,17 +28,24 @@ from penstock.ports.target_state import open_target_reader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """How far behind.
+    """Lag of a pipeline.
 
-    seconds: the age of the oldest commit that is not visible in the target; 0 when none is
-    outstanding; None where it is not known, and unknown says why. at_most: it can be less, for what
-    the source has written since may not be of a captured table.
-    slot_bytes: what the source has written behind the log. applied_bytes: its log between what is
-    applied and its present end, other databases' and the server's own included.
-    rows: row changes in the log that are not applied. extracting: an extractor reads the source.
-    has_target: whether it is of a target; else of the log, and nothing is said of what is applied.
-    counts_bytes: whether the source's positions tell bytes, and where it is; else both are 0, and
-    confirmed_position is what it knows. positions: how the source writes them.
+    Attributes:
+        seconds: The age of the oldest commit that is not visible in the target; 0 if none is
+            outstanding; None if it is not known.
+        slot_bytes: Bytes that the source has written after the log's end.
+        applied_bytes: Bytes of its log from the applied position to its present end, including
+            other databases' and the server's own.
+        rows: Row changes in the log that are not applied.
+        extracting: An extractor reads the source.
+        confirmed_position: The position that the source knows.
+        positions: The form in which the source writes positions.
+        at_most: The lag can be less, because the source's latest writes may not be of a captured
+            table.
+        unknown: Why seconds is None.
+        has_target: Whether it is the lag of a target; else of the log, without applied changes.
+        counts_bytes: Whether the source's positions have bytes, and its end is known; else both are
+            0.
     """
 
     seconds: float | None
@@ -59,13 +66,13 @@ class Lag:
 
     @property
     def words(self) -> str:
-        """The seconds for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
+        """Seconds for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
         if self.seconds is None:
             return f"unknown: {self.unknown}"
         return f"{'at most ' if self.at_most else ''}{human_seconds(self.seconds)}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The lag as `penstock lag --json` prints it; positions as the source writes them."""
+        """Return the lag as `penstock lag --json` prints it; positions in the source's form."""
         counted = self.slot_bytes if self.counts_bytes else None
         has_applied = self.has_target and self.counts_bytes
         return {
@@ -98,18 +105,24 @@ def lag_of(
     begin: int = 0,
     positions: Positions | None = None,
 ) -> Lag:
-    """Put the three together. Pure.
+    """Compute the lag from source, log and target. Pure.
 
-    outstanding_us: commit time of the first transaction in the log that is not applied; None: there
-    is none. watermark_us: that of who asks; see `Watermark`. why_unknown: why the seconds cannot be
-    known, whatever the rest says. begin: the position where the log begins, for as long as nothing
-    is applied.
+    Args:
+        source: The source's state.
+        log: The log's end.
+        applied: How far the target is.
+        outstanding_us: Commit time of the first transaction in the log that is not applied; None:
+            there is none.
+        watermark_us: That of the caller; see `Watermark`.
+        why_unknown: Why the seconds cannot be known in any case.
+        begin: The position where the log begins, as long as nothing is applied.
+        positions: The form in which the source writes positions.
     """
     seconds, at_most, why = None, False, why_unknown
     if not why:
         seconds, at_most = _seconds(source, log, applied, outstanding_us, watermark_us)
         why = "" if seconds is not None else _NOT_READ
-    # Once everything in the log is applied, the target is where the log is.
+    # Once everything in the log is applied, the target's position is the log's.
     at = max(applied.position, log.end.position) if outstanding_us is None else applied.position
     at = max(at, begin)
     return Lag(
@@ -140,15 +153,15 @@ def _seconds(
     outstanding_us: int | None,
     watermark_us: int,
 ) -> tuple[float | None, bool]:
-    """The lag, and whether it is only the most that it can be.
+    """Return the lag, and whether it is only an upper bound.
 
-    What is in the log was committed before what is not, so its first transaction decides. Behind
+    Changes in the log were committed before all others, so its first transaction decides. After
     the log the source knows the first commit, or nothing was committed before the watermark, nor
     before the log's last commit.
     """
     if outstanding_us is not None:
         return max((source.now_us - outstanding_us) / 1e6, 0.0), False
-    # Not what the source knows to be confirmed: it may be later than what was read of the log.
+    # Not the position that the source knows as confirmed: it may be later than the read log.
     read_to = max(log.end.position, applied.position)
     if source.counts_bytes and not source.bytes_behind(read_to):
         return 0.0, False
@@ -166,7 +179,7 @@ def _seconds(
 
 
 def why_unknown(config: Config, source: SourceState, log: LogEnd, target: TargetState) -> str:
-    """Why the lag is not known though both servers answer; empty where it is."""
+    """Return why the lag is not known though both servers answer; empty if it is known."""
     if not log.log_id:
         return "nothing is extracted yet"
     if not source.slot_exists:
@@ -190,13 +203,12 @@ def assess_lag(
     *,
     watermark_us: int = 0,
 ) -> Lag:
-    """The lag of a pipeline, from what log, target and source say.
+    """Return the lag of a pipeline, from the states of log, target and source.
 
-    watermark_us: the asker's own, for where this log ends. They are asked in the order log, target,
-    source: so a lag of 0 is true when the source answers.
-    Raises what reading the log does.
+    They are asked in the order log, target, source: so a lag of 0 is true when the source answers.
+    Raises the errors of reading the log. watermark_us: the caller's own, for this end of the log.
     """
-    if target.applied.trx > log.end.trx:  # it went on between the two
+    if target.applied.trx > log.end.trx:  # the log grew between the two reads
         log = read_log_end(config)
     applied = target.applied if config.has_target else _all_of(log)
     why = why_unknown(config, source, log, target)
@@ -219,7 +231,7 @@ def assess_lag(
 
 
 def _all_of(log: LogEnd) -> Applied:
-    """Everything in the log, as if it were applied: what the extraction alone answers for."""
+    """Return everything in the log as applied: the part for which the extraction answers."""
     return Applied(
         segment=log.number_next,
         gsn=log.end.gsn,

@@ -1,6 +1,6 @@
-"""What `penstock run` shows: a live view in a terminal, lines elsewhere, JSON when asked.
+"""Output of `penstock run`: a live view in a terminal, lines elsewhere, JSON on request.
 
-Everything shown comes from a `Status`.
+All of it is made from a `Status`.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ LATER = ("  loaded", "  lag")
 
 
 class View(Protocol):
-    """Shows a run. Called from one thread."""
+    """View of a run. Called from one thread."""
 
     def event(self, text: str, kind: str = "note", **fields: Any) -> None:
-        """Something happened: a sentence for people, and its fields."""
+        """Show an event: a sentence for people, and its fields."""
         ...
 
     def show(self, status: Status) -> None:
-        """The newest status."""
+        """Show the newest status."""
         ...
 
     def finish(self, status: Status | None) -> None:
-        """The run ended well; the last status, None when it could not be read."""
+        """End a run that went well; the last status, None if it could not be read."""
         ...
 
     def close(self) -> None:
-        """Let go of the terminal. May be called twice."""
+        """Release the terminal. May be called twice."""
         ...
 
 
 def bulk_line(bulk: BulkProgress) -> str:
-    """The whole bulk load in one line."""
+    """Return the whole bulk load in one line."""
     paused = "paused at " if bulk.phase == "paused" else ""
     return (
         f"bulk load {paused}{share_of(bulk):.0%}, {_tables_done(bulk)}: "
         f"{human_count(bulk.rows_done)} of about {human_count(bulk.rows_total)} rows"
-        f"{_rate(bulk.rows_per_s or None)}{_left(bulk)}"
+        f"{_rate(bulk.rows_per_s or None)}{_time_left(bulk)}"
     )
 
 
@@ -77,8 +77,8 @@ def _tables_done(bulk: BulkProgress) -> str:
     return f"{loaded} of {count_words(len(bulk.tables), 'table')}"
 
 
-def _left(item: TableProgress | BulkProgress) -> str:
-    """The time to go; nothing where it is not known."""
+def _time_left(item: TableProgress | BulkProgress) -> str:
+    """Return the time to go; empty if it is not known."""
     if share_of(item) == 1.0:
         return ", keys and indexes follow" if isinstance(item, BulkProgress) else ""
     return f", {human_seconds(item.eta_s)} to go" if item.eta_s is not None else ""
@@ -90,9 +90,9 @@ def change_line(
     """Return extraction, loading and lag in one line.
 
     Args:
-        status: the newest status.
-        log_rate: rows per second into the log; None if not known.
-        applied_rate: rows per second into the target; None if not known.
+        status: The newest status.
+        log_rate: Rows per second into the log; None if not known.
+        applied_rate: Rows per second into the target; None if not known.
     """
     lag = status.lag
     behind = f"lag {status.lag_words}"
@@ -118,12 +118,12 @@ def _per_s(rate: float | None) -> str:
 
 
 def _following(status: Status) -> bool:
-    """Whether there is a log to report on."""
+    """Return whether there is a log to report on."""
     return status.mode != "data" and status.log.end.position > 0
 
 
 class LineView:
-    """Plain lines, for logs and pipes: events at once, numbers every LINE_INTERVAL_S."""
+    """View of plain lines, for logs and pipes: events at once, numbers every LINE_INTERVAL_S."""
 
     def __init__(self, out: Console | None = None, *, clock: Clock = REAL_CLOCK) -> None:
         self._out = out or console()
@@ -166,7 +166,7 @@ class LineView:
 
 
 def last_lines(status: Status | None) -> list[str]:
-    """What is said at the end of a run that ended well."""
+    """Return the lines at the end of a run that went well."""
     if status is None:
         return ["stopped"]
     lines = []
@@ -183,20 +183,20 @@ def last_lines(status: Status | None) -> list[str]:
 
 
 def is_idle(status: Status) -> bool:
-    """Whether a run ended because its source was idle, with everything applied."""
+    """Return whether a run ended because its source was idle, with everything applied."""
     return status.log.done and status.lag is not None and status.lag.rows == 0
 
 
 def is_loaded(status: Status) -> bool:
-    """Whether a run of mode data has loaded everything."""
+    """Return whether a run of mode data has loaded everything."""
     bulk = status.target.bulk
     return status.mode == "data" and bulk is not None and bulk.phase == "done"
 
 
 class JsonView:
-    """One JSON object per line: events with type, time and fields, in the order they happen.
+    """View of one JSON object per line: events with type, time and fields, in their order.
 
-    Every LINE_INTERVAL_S one of type progress, if its figures have changed.
+    Every LINE_INTERVAL_S there is one of type progress, if its figures have changed.
     """
 
     def __init__(self, emit: Callable[[dict[str, Any]], None], *, clock: Clock = REAL_CLOCK):
@@ -236,9 +236,9 @@ class JsonView:
         if _following(status):
             found |= {
                 "extracted_rows": status.log.end.gsn,
-                "extracted_rows_per_s": _rounded(events.log_rate),
+                "extracted_rows_per_s": _round(events.log_rate),
                 "loaded_rows": None if away else status.target.applied.gsn,
-                "loaded_rows_per_s": None if away else _rounded(events.applied_rate),
+                "loaded_rows_per_s": None if away else _round(events.applied_rate),
                 **_lag_figures(lag),
                 "lag_bytes": lag.applied_bytes if lag is not None and lag.counts_bytes else None,
                 "log_position": status.positions.text(status.log.end.position),
@@ -257,7 +257,7 @@ class JsonView:
         """See View."""
 
 
-def _rounded(rate: float | None) -> float | None:
+def _round(rate: float | None) -> float | None:
     return None if rate is None else round(rate, 1)
 
 
@@ -268,35 +268,35 @@ def _lag_figures(lag: Lag | None) -> dict[str, Any]:
 
 
 def event(clock: Clock, kind: str, **fields: Any) -> dict[str, Any]:
-    """An event as `--json` prints it."""
+    """Return an event as `--json` prints it."""
     return {"time": utc_text(clock.now_us()), "type": kind, **fields}
 
 
 class LiveView:
-    """A view that is drawn anew in place, for terminals."""
+    """View that is drawn again in place, for terminals."""
 
     def __init__(self, out: Console, *, clock: Clock = REAL_CLOCK) -> None:
-        """out: a console that knows its width; what is drawn never goes beyond."""
+        """Begin. out: a console that knows its width; no line is longer."""
         self._out = out
         self._events = RunEvents(clock)
         self._live = Live(Text(""), console=out, refresh_per_second=4, transient=True)
         self._live.start()
 
     def event(self, text: str, kind: str = "note", **_fields: Any) -> None:
-        """See View: printed above the part that is drawn anew."""
+        """See View: printed above the drawn part."""
         del kind
-        self._live.console.print(indented(text))
+        self._live.console.print(indent(text))
 
     def show(self, status: Status) -> None:
         """See View."""
         self._events.take(status, self.event)
-        self._live.update(self.drawn(status))
+        self._live.update(self.draw(status))
 
-    def drawn(self, status: Status) -> RenderableType:
-        """The part that is drawn anew."""
+    def draw(self, status: Status) -> RenderableType:
+        """Return the part that is drawn again in place."""
         events = self._events
         parts: list[RenderableType] = [Text("")]
-        parts += [indented(line, style="red") for line in status.outage_lines()]
+        parts += [indent(line, style="red") for line in status.outage_lines()]
         if events.bulk is not None and events.bulk.phase != "done":
             parts += [bulk_table(events.bulk, self._out.width), Text("")]
         if _following(status):
@@ -304,33 +304,33 @@ class LiveView:
             # There is no lag before all rows are there: changes wait for them in the log.
             hidden = LATER if is_loading(status) else ()
             parts.append(grid([one for one in rows if one[0] not in hidden]))
-        parts += [indented(text, style) for text, style in table_rows(status)]
+        parts += [indent(text, style) for text, style in table_rows(status)]
         preparing = "Spark and the source are" if status.has_target else "the source is"
         waiting = starting(status) if len(parts) > 1 else f"{preparing} being prepared"
         if waiting:
-            parts.append(indented(waiting))
+            parts.append(indent(waiting))
         running = ", ".join(status.running) or "nothing yet"
-        parts.append(indented(f"running: {running}   Ctrl-C ends it in order", style="dim"))
+        parts.append(indent(f"running: {running}   Ctrl-C ends it in order", style="dim"))
         return Group(*parts)
 
     def finish(self, status: Status | None) -> None:
         """See View."""
         self._live.stop()
         for line in last_lines(status):
-            self._out.print(indented(line))
+            self._out.print(indent(line))
 
     def close(self) -> None:
         """See View."""
         self._live.stop()
 
 
-def indented(text: str, style: str = "") -> RenderableType:
-    """A line of the view; its continuation lines are indented as well."""
+def indent(text: str, style: str = "") -> RenderableType:
+    """Return a line of the view; its continuation lines are indented as well."""
     return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
 
 
 def table_rows(status: Status) -> list[tuple[str, str]]:
-    """Tables that are not in step, as text and style; those that need attention first."""
+    """Return the tables that are not in step, as text and style; those with errors first."""
     lines = [line for line in status.tables if line.state != "following" or line.wanted]
     lines = [line for line in lines if line.state != "removed" or line.wanted]
     lines.sort(key=lambda line: not line.error)
@@ -345,7 +345,7 @@ def table_rows(status: Status) -> list[tuple[str, str]]:
 def change_rows(
     status: Status, log_rate: float | None = None, applied_rate: float | None = None
 ) -> list[tuple[str, str]]:
-    """Label and value of what changes do now. Rates in rows/s; None: not known."""
+    """Return label and value of present changes. Rates in rows/s; None: not known."""
     rows = [
         (
             "  extracted",
@@ -354,7 +354,7 @@ def change_rows(
         ),
     ]
     if status.has_target:
-        rows.append(("  loaded", _loaded(status, applied_rate)))
+        rows.append(("  loaded", _loaded_text(status, applied_rate)))
     lag = status.lag
     words = status.lag_words
     if lag is not None and lag.seconds is not None:
@@ -374,7 +374,7 @@ def change_rows(
     return rows
 
 
-def _loaded(status: Status, applied_rate: float | None) -> str:
+def _loaded_text(status: Status, applied_rate: float | None) -> str:
     if status.target.unknown:
         return f"unknown: {status.why_no_lag}"
     applied = status.target.applied
@@ -390,7 +390,7 @@ def _rows_in(rows: int, transactions: int) -> str:
 
 
 def _up_to(status: Status, position: int) -> str:
-    """Return where something ends; empty at the beginning, where no position is known."""
+    """Return where something ends; empty at the beginning, if no position is known."""
     return f", up to {status.positions.text(position)}" if position else ""
 
 
@@ -399,7 +399,7 @@ def _rate(rows_per_s: float | None) -> str:
 
 
 def bulk_table(bulk: BulkProgress, width: int = WIDE) -> Table:
-    """A bar per table that is not loaded yet, the largest first, and one for all.
+    """Return a bar per table that is not loaded yet, the largest first, and one for all.
 
     width: of the screen; a narrow one has shorter bars and fewer figures.
     """
@@ -427,7 +427,7 @@ def bulk_table(bulk: BulkProgress, width: int = WIDE) -> Table:
 
 
 def _name_width(rows: list[list[RenderableType]], width: int) -> int:
-    """Return what is left for names once every figure has its place."""
+    """Return the width that remains for names beside the figures."""
     texts = [[cell for cell in row[1:] if isinstance(cell, str)] for row in rows]
     figures = sum(max(map(len, column)) for column in zip(*texts, strict=True))
     bar = BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
@@ -441,7 +441,7 @@ def _columns(width: int) -> int:
 def _bar_row(name: str, item: TableProgress | BulkProgress, width: int) -> list[RenderableType]:
     share = share_of(item)
     waits = "waits" if not item.rows_done and share == 0.0 else ""
-    left = _left(item).removeprefix(", ") or ("done" if share == 1.0 else waits)
+    left = _time_left(item).removeprefix(", ") or ("done" if share == 1.0 else waits)
     bar = ProgressBar(
         total=1.0, completed=share, width=BAR_WIDTH if width >= WIDE else BAR_WIDTH_NARROW
     )
@@ -454,7 +454,7 @@ def _bar_row(name: str, item: TableProgress | BulkProgress, width: int) -> list[
 
 
 def make_view(emit_json: Callable[[dict[str, Any]], None] | None) -> View:
-    """The view that suits standard output: JSON lines to `emit_json` when that is given."""
+    """Return the view that suits standard output: JSON lines to `emit_json` if that is given."""
     if emit_json is not None:
         return JsonView(emit_json)
     out = console()

@@ -64,7 +64,7 @@ Result = TypeVar("Result")
 
 
 def session_options(config: Config) -> SessionOptions:
-    """How Spark is started for this pipeline; its scratch files are below run/."""
+    """Return how Spark is started for this pipeline; its scratch files are below run/."""
     work = config.change_loader.work_directory
     return SessionOptions(
         master=config.spark.master,
@@ -77,10 +77,10 @@ def session_options(config: Config) -> SessionOptions:
 
 
 def load_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> None:
-    """Load in bulk, as the mode says, then apply the change log until it is done or stopped.
+    """Load in bulk, by the mode, then apply the change log until it is done or stopped.
 
     checked: `penstock run` has done the preflight. Raises PreflightFailed or AlreadyRunning with
-    nothing changed, and what ends a load.
+    nothing changed, and the errors that end a load.
     """
     stop = StopRequest()
     with ExitStack() as stack:
@@ -107,7 +107,7 @@ def load_changes(config: Config, *, verbose: bool = False, checked: bool = False
 
 
 class _Load:
-    """The load process's work, in order."""
+    """Work of the load process, in order."""
 
     def __init__(
         self, config: Config, sessions: SessionKeeper, actions: ActionWatch, stop: StopRequest
@@ -118,18 +118,18 @@ class _Load:
         self.stop = stop
 
     def run(self) -> None:
-        """Bulk load and changes, as the mode says, until done or stopped."""
+        """Do bulk load and changes, by the mode, until done or stopped."""
         mode = self.config.pipeline.mode
         loaded = BulkResult()
-        if not self.sessions.is_local and self.sessions.wait(self.ended):
+        if not self.sessions.is_local and self.sessions.wait(self.is_ending):
             executors = check_cluster(self.config, self.sessions.get())
             logger.info("executors looked at", count=len(executors))
         if not self.config.has_target:
             with BaseKeeper(self.config, self.sessions, owns_session=True):
-                while not self.ended():
+                while not self.is_ending():
                     self.stop.wait(BASE_CHECK_S)
             return
-        if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.ended) is None:
+        if mode is Mode.DATA_CHANGE and wait_for_point(self.config, stop=self.is_ending) is None:
             return
         if mode.has_data:
             done = self.bulk()
@@ -144,14 +144,14 @@ class _Load:
                     return
             self.follow(loaded)
 
-    def ended(self) -> bool:
-        """Whether an end was asked for, by signal or by the action STOP."""
+    def is_ending(self) -> bool:
+        """Return whether an end was requested, by signal or by the action STOP."""
         return self.stop() or self.actions.word() == "STOP"
 
     def bulk(self) -> BulkResult | None:
-        """Load what is not loaded yet; None when stopped before all of it was."""
+        """Load the tables that are not loaded yet; return None if stopped before the end."""
         config = self.config
-        # Tables that are copied by request are not the bulk load's any more.
+        # Tables that are copied by request no longer belong to the bulk load.
         copied = read_requests(config).list_copied()
         taken = without_new(config, source_tables(config))
         tables = [one for one in taken if one.name not in copied]
@@ -168,7 +168,7 @@ class _Load:
             for error in result.broken.values():
                 keep_error(config, "load", error)
             raise next(iter(result.broken.values()))  # the others are loaded
-        # If all rows are of one position the foreign keys hold already; else once the changes are
+        # If all rows are of one position, the foreign keys hold already; else once the changes are
         # applied.
         waits = config.pipeline.mode.has_change and not result.stands_at_one_position
         if result.foreign_keys_pending and not waits:
@@ -178,7 +178,7 @@ class _Load:
     def create_tables(self) -> None:
         """Create the tables that the target of a merge lacks, before the first batch.
 
-        Their rows come with the merged log's first transaction.
+        Their rows are in the merged log's first transaction.
         """
         config, url = self.config, self.config.target.url
         with closing(open_progress(url, application_name=APPLICATION_NAME)) as progress:
@@ -190,16 +190,17 @@ class _Load:
             there = target.look(names.values()).empty
             lacking = [one for one in definitions if names[one.name] not in there]
             notes = target.create(lacking)
-            # Of all that penstock made: an earlier start may have been killed in between.
+            # For all tables that penstock created: an earlier start may have been killed in
+            # between.
             threads = config.data_loader.max_threads
-            target.add_keys(definitions, threads=threads, stop=self.ended)
+            target.add_keys(definitions, threads=threads, stop=self.is_ending)
             notes += target.add_foreign_keys(definitions)
         logger.info("target tables created", tables=[str(one.name) for one in lacking])
         for note in notes:
             logger.warning("target tables", note=note)
 
     def read_isolated(self) -> frozenset[TableName]:
-        """Return the tables that were left behind, and come back by `penstock table resync`."""
+        """Return the tables that were isolated, which `penstock table resync` brings back."""
         if not self.config.pipeline.mode.has_change:
             return frozenset()
         url = self.config.target.url
@@ -208,16 +209,16 @@ class _Load:
         return frozenset(t for t, row in rows.items() if row.state is SyncState.ISOLATED)
 
     def bulk_load(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
-        """Load, and go on where a session was lost with its JVM, or a connection with its network.
+        """Load, and continue after a session was lost with its JVM, or a connection.
 
-        It goes on as a restarted process would: by the ledger, and by what the target has.
+        It continues as a restarted process would: by the ledger, and by the target's tables.
         """
         return self.repeat(lambda: self.bulk_load_once(planner, tables))
 
     def repeat(self, work: Callable[[], Result]) -> Result:
         """Do work that is safe to repeat; wait for servers that are away, and renew lost sessions.
 
-        Raises BulkStopped, and what waiting does not help against.
+        Raises BulkStopped, and errors against which waiting does not help.
         """
         patience = Patience(Backoff(attempts=BULK_ATTEMPTS_MAX))
         state = LoaderState(pid=os.getpid(), state="copying")
@@ -236,25 +237,25 @@ class _Load:
                 state.note_failure(error.message, now_us=REAL_CLOCK.now_us(), wait_s=wait_s)
                 write_loader_state(self.config.layout.run, state)
                 self.stop.wait(wait_s)
-                if self.ended():
+                if self.is_ending():
                     raise BulkStopped("stopped while a server was away") from error
                 state.state = "copying"
                 write_loader_state(self.config.layout.run, state)
 
     def bulk_load_once(self, planner: Planner, tables: Sequence[TableDefinition]) -> BulkResult:
-        """One session's part of it; safe to repeat."""
+        """Load one session's part; safe to repeat."""
         run, pid = self.config.layout.run, os.getpid()
         write_loader_state(run, LoaderState(pid=pid, is_spark_starting=True))
-        if not self.sessions.wait(self.ended):
+        if not self.sessions.wait(self.is_ending):
             raise BulkStopped("stopped while Spark was starting")
         write_loader_state(run, LoaderState(pid=pid, state="copying"))
         session = self.sessions.get().named("bulk load")
         left = self.read_isolated()
         due = [one for one in tables if one.name not in left]
-        return bulk_load(self.config, session, planner, definitions=due, stop=self.ended)
+        return bulk_load(self.config, session, planner, definitions=due, stop=self.is_ending)
 
     def follow(self, loaded: BulkResult) -> None:
-        """Apply the change log behind a bulk load until it is done or stopped."""
+        """Apply the change log after a bulk load until it is done or stopped."""
         config, section = self.config, self.config.change_loader
         done = section.done_directory
         options = LoaderOptions(
@@ -296,13 +297,13 @@ class _Load:
             ).run()
 
     def add_foreign_keys(self, tables: Sequence[TableDefinition]) -> None:
-        """Add the foreign keys of tables that penstock made."""
+        """Add the foreign keys of tables that penstock created."""
         for note in finish_foreign_keys(bulk_options(self.config), tables):
             logger.warning("foreign keys", note=note)
 
 
 class _DeferredKeys:
-    """Adds foreign keys beside the loader, once every table is at one position.
+    """Adder of foreign keys beside the loader, once every table is at one position.
 
     That is when everything before the latest table's consistent point is applied, or up to where
     snapshots of several moments are settled.
@@ -324,7 +325,7 @@ class _DeferredKeys:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """The loader has ended: it may have reached the position just now."""
+        """End: the loader has ended, and may have reached the position just now."""
         self._ended.set()
         self._thread.join()
 
@@ -332,17 +333,17 @@ class _DeferredKeys:
         while True:
             last = self._ended.wait(KEYS_INTERVAL_S)
             try:
-                # A foreign key may refer to a unique key, which the loader makes.
-                if self._reached() and not unique_keys_wait(self._load.config):
+                # A foreign key may refer to a unique key, which the loader creates.
+                if self._is_reached() and not unique_keys_wait(self._load.config):
                     self._load.add_foreign_keys(source_tables(self._load.config))
                     return
             except PenstockError as error:
-                # Tried again here, and by the next start.
+                # It is tried again here, and by the next start.
                 logger.warning("foreign keys not added yet", error=error.message)
             if last:
                 return
 
-    def _reached(self) -> bool:
+    def _is_reached(self) -> bool:
         config = self._load.config
         with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
             applied = target.read_applied()

@@ -1,7 +1,7 @@
-"""What the change log says about itself: its end, its segments, what is not applied yet.
+"""Facts of the change log about itself: its end, its segments, its unapplied transactions.
 
-Read from the files alone; the extractor and the loader may be at work meanwhile, so that a file
-that was there a moment ago may be gone.
+They are read from the files alone; the extractor and the loader may be at work meanwhile, so that a
+listed file may be missing a moment later.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
-    """How far the log goes. look_into_open: into the open segment too.
+    """Return the end of the log. look_into_open: into the open segment too.
 
-    That is cheap where its writer says how far it is durable; else it is scanned.
+    That is cheap if its writer reports how far it is durable; else it is scanned.
     """
     directory = config.layout.log
     extension = config.change_loader.change_file_extension
-    # First of all: what it says is in the log must be in what is read of the log.
+    # Read this first: changes that it reports must be in the log that is read afterwards.
     watermark_us = read_watermark(config)
     state = load_state(directory)
     if state is None:
@@ -62,7 +62,7 @@ def read_log_end(config: Config, *, look_into_open: bool = True) -> LogEnd:
 
 
 def outstanding_commit_us(config: Config, applied: Applied) -> int | None:
-    """Commit time of the first transaction in the log behind what is applied; None for none.
+    """Return the commit time of the log's first unapplied transaction; None for none.
 
     Transactions count, not rows: a TRUNCATE has none.
     """
@@ -80,9 +80,9 @@ def outstanding_commit_us(config: Config, applied: Applied) -> int | None:
 
 
 def read_watermark(config: Config) -> int:
-    """The watermark that an extractor of this log has noted last; 0 for none.
+    """Return the last watermark that an extractor of this log has noted; 0 for none.
 
-    True for ever, whether one runs or not: what is in the log stays there.
+    It remains true, whether an extractor runs or not: changes stay in the log.
     """
     try:
         data = REAL_FILES.read_whole(config.layout.run / STATUS_FILE)
@@ -101,7 +101,7 @@ def _with(file: SegmentFile, ask: Callable[[Segment], T]) -> T:
 
 
 def _open_end(file: SegmentFile, durable: Durable | None) -> FlushPoint:
-    """How far an open segment goes; what is said of another file of its number does not count."""
+    """Return the end of an open segment; a report about another file of its number is ignored."""
     if durable is not None and durable.number == file.number:
         with closing(REAL_FILES.open_read(file.path)) as opened:
             if FrameReader(opened).header.file_id == durable.file_id:

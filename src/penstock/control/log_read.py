@@ -43,19 +43,19 @@ def read_log(
     """Return the change log of a pipeline; nothing is read yet.
 
     Args:
-        path: the pipeline's directory, its file, or any directory of segments.
-        tables: patterns as in [source] tables, such as "public.order*"; empty for all tables.
-        since: first commit time; a datetime with a time zone, or ISO text.
-        until: commit time before which changes are read.
-        gsn_after: number of the row change after which changes are read. It is an error if
-            the log does not have all of them any more.
-        gsn_through: number of the last row change.
+        path: The pipeline's directory, its file, or any directory of segments.
+        tables: Patterns as in [source] tables, such as "public.order*"; empty for all tables.
+        since: First commit time; a datetime with a time zone, or ISO text.
+        until: Commit time before which changes are read.
+        gsn_after: Number of the row change after which changes are read. It is an error if
+            the log no longer has all of them.
+        gsn_through: Number of the last row change.
 
     Raises:
-        LogNotFound: there is no change log.
+        LogNotFound: There is no change log.
         LogTimeInvalid: since or until cannot be read as a time.
-        LogArgumentInvalid: another argument has a wrong type, or the limits exclude everything.
-        PatternInvalid: a pattern in tables is not one. A pipeline file can raise the CF errors.
+        LogArgumentInvalid: Another argument has a wrong type, or the limits exclude everything.
+        PatternInvalid: A pattern in tables is not one. A pipeline file can raise the CF errors.
     """
     if not isinstance(path, str | Path):
         raise _wrong_type("path", path, 'a path, such as "shop" or "shop.toml"')

@@ -1,4 +1,4 @@
-"""What `penstock log ls`, `cat` and `check` look at: a change log, by its files alone.
+"""The change log for `penstock log ls`, `cat` and `check`, by its files alone.
 
 Not here: the format (`penstock.codec.ckt`), lines of text (`penstock.log.text`), printing.
 """
@@ -32,7 +32,7 @@ _UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", 
 
 
 class LogNotFound(PenstockError):
-    """There is no change log where one was named."""
+    """There is no change log at the named place."""
 
     code = "CT50"
     retry = "operator"
@@ -40,16 +40,16 @@ class LogNotFound(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPlace:
-    """Where a change log is."""
+    """Place of a change log."""
 
     directory: Path
     extension: str = EXTENSION_DEFAULT
 
 
 def find_log(path: Path) -> LogPlace:
-    """The log that a path means: of a pipeline file, or a directory that holds segments.
+    """Return the log that a path means: of a pipeline file, or a directory that holds segments.
 
-    Raises LogNotFound, and the CF errors for a file that is no pipeline file.
+    Raises LogNotFound, and the CF errors for a file that is not a pipeline file.
     """
     if not path.is_dir():
         from penstock.control.config import load_config  # with all drivers: not for a directory
@@ -84,9 +84,9 @@ def _log_of_feeds(config: Config) -> LogNotFound:
 
 
 def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFile]:
-    """The segments with these numbers, closed or open; all when none is named, in order.
+    """Return the segments with these numbers, closed or open; all if none is named, in order.
 
-    Raises SegmentMissing for a number that is not there.
+    Raises SegmentMissing for a number that does not exist.
     """
     closed = list_segments(place.directory, place.extension)
     found = [*closed, *list_begun_segments(place.directory, place.extension)]
@@ -103,9 +103,9 @@ def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFil
 
 
 def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
-    """One dict per segment, in order: what `penstock log ls` prints.
+    """Yield one dict per segment, in order: the output of `penstock log ls`.
 
-    A segment that is closed or removed while we look is described as it was, or left out.
+    A segment that is closed or removed meanwhile is described as it was, or left out.
     """
     for file in segments_of(place):
         with suppress(FileMissing), open_segment(file.path, extension=place.extension) as segment:
@@ -128,7 +128,8 @@ def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
 def removed_note(place: LogPlace) -> str:
     """Return a sentence on the changes whose segments have been removed; empty if there are none.
 
-    A command that lists what is left says so: no segment does not mean that there was no change.
+    A command that lists the remaining ones prints it: no segment does not mean that there was no
+    change.
     """
     first = next(iter(segments_of(place)), None)
     if first is None:
@@ -139,7 +140,7 @@ def removed_note(place: LogPlace) -> str:
             with open_segment(first.path, extension=place.extension) as segment:
                 gsn = segment.start.gsn
         except FileMissing:
-            return ""  # closed or removed while we look
+            return ""  # closed or removed meanwhile
     if not gsn:
         return ""
     return (
@@ -149,7 +150,7 @@ def removed_note(place: LogPlace) -> str:
 
 
 def position_text(segment: Segment, position: int) -> str:
-    """A position as the engine prints it that the segment is from. Raises PositionInvalid."""
+    """Return a position as the segment's engine prints it. Raises PositionInvalid."""
     return str(kind_in_log(segment.header.source.get("engine", ""))(position))
 
 
@@ -157,10 +158,10 @@ def _table_name(totals: Any) -> str:
     return f"{totals.schema}.{totals.name}"
 
 
-def printed(
+def format_lines(
     place: LogPlace, numbers: Sequence[int] = (), *, table: TableName | None = None
 ) -> Iterator[str]:
-    """Yield the lines of these segments (all when none is named), see `penstock.log.text`.
+    """Yield the lines of these segments (all if none is named), see `penstock.log.text`.
 
     table: only lines of this one. Raises SegmentMissing, SegmentCorrupt, and, at the end,
     TableNotInLog if none of the segments has a change of the table.
@@ -172,7 +173,7 @@ def printed(
         except FileMissing:
             if numbers:
                 raise
-            continue  # loaded and removed, or renamed, while we printed those before it
+            continue  # loaded and removed, or renamed, while earlier ones were printed
         with segment:
             tables.update(tables_of(segment))
             for line in lines(segment, partial(position_text, segment)):
@@ -196,7 +197,7 @@ def _is_of(line: str, table: TableName) -> bool:
 
 
 def as_object(line: str) -> dict[str, Any]:
-    """A line of `printed` as JSON shows it: NULL is null, ABSENT is left as its sign."""
+    """Return a line of `format_lines` for JSON: NULL is null, ABSENT is left as its sign."""
     sequence, letter, schema, name, *values = line.split("\t")
     return {
         "sequence": int(sequence),
@@ -208,7 +209,7 @@ def as_object(line: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str | None:
-    """A field without its escapes; the signs for ABSENT and BEFORE stay as they are."""
+    """Return a field without its escapes; the signs for ABSENT and BEFORE stay as they are."""
     if text == NULL:
         return None
     head, *rest = text.split("\\")

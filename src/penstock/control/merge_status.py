@@ -1,4 +1,4 @@
-"""What a merge is doing, as its process wrote it last: where each log is, and who holds it back."""
+"""The last report of a merging process: the position of each log, and the ones that hold it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from penstock.ports.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSeen:
-    """What run/merge.json holds; empty before the first time. Times are microseconds since 1970."""
+    """Content of run/merge.json; empty before the first time. Times are microseconds since 1970."""
 
     facts: Mapping[str, Any]
 
     def lines(self, now_us: int) -> Iterator[tuple[str, bool]]:
-        """For people, and whether it is trouble."""
+        """Yield lines for people, each with whether it is trouble."""
         facts = self.facts
         if not facts:
             yield "merge: it has not run yet", False
@@ -55,7 +55,7 @@ class MergeSeen:
 
 
 def read_merge(config: Config) -> MergeSeen | None:
-    """What the merging process said last; None where nothing is merged."""
+    """Return the last report of the merging process; None if nothing is merged."""
     if config.merge is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""A pipeline file from URLs: what `penstock init` writes and `penstock copy` runs.
+"""A pipeline file from URLs: `penstock init` writes it and `penstock copy` runs it.
 
-What `plan` and `doctor` find is written as comments. Changes nothing at
+The findings of `plan` and `doctor` are written as comments. Changes nothing at
 either server.
 """
 
@@ -31,7 +31,7 @@ from penstock.ports.tables import tables_at
 _USER_INFO = re.compile(r"(\w+://[^:@/?#]*):([^/?#]*)@")
 _DATABASE = re.compile(r"\w+://[^/?#]*/([^?#]*)")
 _NAME = re.compile(r"[^A-Za-z0-9_.-]+")
-TABLES_MAX = 60  # that comments name
+TABLES_MAX = 60  # number that comments name
 WIDTH = 98
 CONSUMER_EXAMPLE = (
     "# Without [target] changes are for consumers: docs/consumers.md",
@@ -42,24 +42,27 @@ CONSUMER_EXAMPLE = (
 
 
 class NoTablesFound(PenstockError):
-    """The source has no table that a new pipeline could take."""
+    """The source has no table for a new pipeline."""
 
     code = "CT82"
 
 
 class FileThere(PenstockError):
-    """The pipeline file to be written is there already."""
+    """The pipeline file to be written exists already."""
 
     code = "CT83"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A new pipeline. text: of its file. variables: the names of its passwords' variables, and the
-    passwords.
+    """New pipeline.
 
-    config: of the file, as it was looked at; its paths are those of a folder that is gone.
-    tables: that it takes in, by their names at the source. plan: None without a target.
+    Attributes:
+        text: Its file.
+        variables: The passwords by the names of their variables.
+        config: The file's configuration, with paths of a folder that no longer exists.
+        tables: Its tables, by their names at the source.
+        plan: None without a target.
     """
 
     text: str
@@ -72,12 +75,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPipeline:
-    """What a new pipeline shall be. tables: patterns; empty: all that the source has.
+    """Wishes for a new pipeline.
 
-    target: empty: there is none, changes are for consumers. file: its name, for messages.
-
-    prefix: of the variables that passwords go into. choices: for [target.types], before what the
-    plan asks for. looks: whether doctor is asked, too.
+    Attributes:
+        target: Empty: there is none, changes are for consumers.
+        tables: Patterns; empty: all of the source.
+        file: Its name, for messages.
+        prefix: Prefix of the variables for passwords.
+        choices: For [target.types], in front of those that the plan needs.
+        looks: Whether doctor is asked, too.
     """
 
     source: str
@@ -94,7 +100,7 @@ class NewPipeline:
 def draft(wanted: NewPipeline) -> Draft:
     """Ask the servers, and write the pipeline's text.
 
-    Raises NoTablesFound, and what connecting, the catalogue and [target.types] do.
+    Raises NoTablesFound, and the errors of connecting, the catalogue and [target.types].
     """
     variables: dict[str, str] = {}
     source = _without_password(wanted.source, f"{wanted.prefix}SOURCE_PASSWORD", variables)
@@ -146,10 +152,10 @@ def _without_target(parts: _Parts, config: Config, variables: Mapping[str, str])
 
 
 def _some(tables: tuple[TableName, ...], patterns: Sequence[str]) -> tuple[TableName, ...]:
-    """These tables. Raises NoTablesFound where there are none."""
+    """Return these tables. Raises NoTablesFound if there are none."""
     if not tables:
         raise NoTablesFound(
-            f"the source has no table that {', '.join(patterns)} takes in",
+            f"the source has no table that matches {', '.join(patterns)}",
             hint='Name tables as the catalogue has them: --tables "public.*" (MySQL and MariaDB: '
             '--tables "DATABASE.*"), and let the account read them.',
         )
@@ -157,7 +163,7 @@ def _some(tables: tuple[TableName, ...], patterns: Sequence[str]) -> tuple[Table
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a pipeline file. Raises FileThere: nobody's file is replaced."""
+    """Write a pipeline file. Raises FileThere: an existing file is never replaced."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -169,14 +175,14 @@ def write_file(path: Path, text: str) -> None:
 
 
 def pipeline_name(url: str) -> str:
-    """What a pipeline from this database is called."""
+    """Return the name of a pipeline from this database."""
     found = _DATABASE.match(url)
     name = _NAME.sub("-", unquote(found[1])) if found else ""
     return name.strip("-.")[:63] or "pipeline"
 
 
 def _without_password(url: str, variable: str, variables: dict[str, str]) -> str:
-    """The URL with the variable in place of its password; one that is a variable stays."""
+    """Return the URL with the variable in place of its password, unless that is a variable."""
     found = _USER_INFO.match(url)
     if found is None or not found[2] or "${" in found[2]:
         return url
@@ -185,7 +191,7 @@ def _without_password(url: str, variable: str, variables: dict[str, str]) -> str
 
 
 def _everything(source: str) -> tuple[str, ...]:
-    """Patterns for all of the source."""
+    """Return patterns for all of the source."""
     pattern = tables_at(source).everything(source)
     if not pattern:
         raise NoTablesFound(
@@ -196,7 +202,7 @@ def _everything(source: str) -> tuple[str, ...]:
 
 
 def _namespaces(plan: Plan, wanted: NewPipeline) -> dict[str, str]:
-    """The one schema or database of the source goes where the target's URL points."""
+    """Map the source's one schema or database to the namespace in the target's URL."""
     schemas = {table.source.schema for table in plan.tables}
     if len(schemas) != 1:
         return {}
@@ -214,7 +220,7 @@ def _read(text: str, variables: Mapping[str, str], file: str) -> Config:
 
 
 class _Parts:
-    """What the text is made of; each look at the servers adds to it."""
+    """Parts of the text; each look at the servers adds to them."""
 
     def __init__(
         self, *, wanted: NewPipeline, source: str, target: str, patterns: Sequence[str]
@@ -229,34 +235,34 @@ class _Parts:
         self.report: Report | None = None
 
     def text(self) -> str:
-        """The pipeline file."""
+        """Return the pipeline file."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
         name = pipeline_name(self.wanted.source)
         yield "[pipeline]"
-        yield f"name = {_quoted(name)}"
+        yield f"name = {_quote(name)}"
         if self.target:
-            yield f"mode = {_quoted(self.wanted.mode)}            # data | change | data+change"
+            yield f"mode = {_quote(self.wanted.mode)}            # data | change | data+change"
         yield (
-            f"directory = {_quoted(self.wanted.directory or name)}"
+            f"directory = {_quote(self.wanted.directory or name)}"
             "  # change log, ledger, state; relative to this file"
         )
         yield ""
         yield "[source]"
-        yield f"url = {_quoted(self.source)}"
-        yield f"tables = [{', '.join(map(_quoted, self._patterns()))}]"
-        yield from self._found()
+        yield f"url = {_quote(self.source)}"
+        yield f"tables = [{', '.join(map(_quote, self._patterns()))}]"
+        yield from self._table_comments()
         yield ""
         yield from self._target() if self.target else CONSUMER_EXAMPLE
         if self.names:
             yield ""
             yield "[changeExtractor]            # the default slot is there already, and not ours"
-            yield from (f"{key} = {_quoted(name)}" for key, name in self.names.items())
+            yield from (f"{key} = {_quote(name)}" for key, name in self.names.items())
         if self.namespaces:
             yield ""
             yield "[target.map]                 # source schema or database = the target's"
-            yield from (f"{_quoted(a)} = {_quoted(b)}" for a, b in self.namespaces.items())
+            yield from (f"{_quote(a)} = {_quote(b)}" for a, b in self.namespaces.items())
         if self.choices:
             yield ""
             yield from self._types()
@@ -264,16 +270,16 @@ class _Parts:
 
     def _target(self) -> Iterator[str]:
         yield "[target]"
-        yield f"url = {_quoted(self.target)}"
+        yield f"url = {_quote(self.target)}"
 
     def _patterns(self) -> list[str]:
-        """All of a source is a pattern for each schema; later ones are not included."""
+        """Return a pattern for each schema of a whole source; later schemas are not included."""
         if not self.tables or tuple(self.patterns) != ("*.*",):
             return list(self.patterns)
         schemas = sorted({table.schema for table in self.tables})
         return [as_pattern(TableName(schema, "x")).removesuffix("x") + "*" for schema in schemas]
 
-    def _found(self) -> Iterator[str]:
+    def _table_comments(self) -> Iterator[str]:
         if not self.tables:
             return
         names = [str(table) for table in self.tables]
@@ -294,13 +300,13 @@ class _Parts:
         for name, choice in self.choices.items():
             if name in losses:
                 yield from _comment(losses[name].what)
-            yield f"{_quoted(name)} = {_quoted(choice)}"
+            yield f"{_quote(name)} = {_quote(choice)}"
             if name in losses:
                 for other, meaning in losses[name].choices.items():
                     yield from _comment(f"  {other}: {meaning}")
 
     def _statements(self) -> Iterator[str]:
-        """What doctor found to be mended at each server, and its SQL."""
+        """Yield doctor's findings at each server, with the SQL that fixes them."""
         if self.report is None:
             return
         for side in (Side.SOURCE, Side.TARGET) if self.target else (Side.SOURCE,):
@@ -323,5 +329,5 @@ def _comment(text: str) -> Iterator[str]:
     return (f"# {line}" for line in textwrap.wrap(text, WIDTH, break_long_words=False))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""New tables that a pattern takes in: added, left out or refused, as `[source] newTables` says.
+"""New tables that match a pattern: added, left out or refused, by `[source] newTables`.
 
-The catalogue is compared with what the pipeline follows: at every start, and again and again while
-changes are extracted. A new table is then asked for as `penstock table add` does it, so that the
-others flow on; one that cannot be followed is left out with the reason, and stops nothing else. Not
+The catalogue is compared with the followed tables: at every start, and repeatedly while
+changes are extracted. A new table is then requested as `penstock table add` does it, so that the
+others flow on; one that cannot be followed is left out with the reason, and stops no other. Not
 here: carrying it out (the engines' `captures.py`, `penstock.ports.table_sync`).
 """
 
@@ -17,7 +17,7 @@ from typing import Self
 import structlog
 
 from penstock.control.followed import followed_tables
-from penstock.control.new_tables import NewTable, left_out, named_alone, stopped
+from penstock.control.new_tables import NewTable, left_out, named_alone, stop_error
 from penstock.control.table_commands import check_capturable
 from penstock.control.table_requests import (
     forget_request,
@@ -40,18 +40,18 @@ logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 5.0
 LOOK_INTERVAL_S_MAX = 60.0
-LOOK_SHARE = 0.01  # of the time may be spent on looking, where the catalogue is large
-JUDGE_INTERVAL_S = 60.0  # a table that cannot be followed is looked at so often
+LOOK_SHARE = 0.01  # of the time may be spent on looking, if the catalogue is large
+JUDGE_INTERVAL_S = 60.0  # between two looks at a table that cannot be followed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """What the catalogue has.
+    """Findings in the catalogue.
 
     Attributes:
-        new: tables that match a pattern and are not followed.
-        gone: tables that penstock asked for, and that were dropped before they were captured.
-        uncopied: followed tables that were not there when the bulk load read the catalogue.
+        new: Tables that match a pattern and are not followed.
+        gone: Tables that penstock requested, and that were dropped before they were captured.
+        uncopied: Followed tables that did not exist when the bulk load read the catalogue.
     """
 
     new: frozenset[TableName] = frozenset()
@@ -60,9 +60,9 @@ class _Seen:
 
 
 def settle_new_tables(config: Config) -> Config:
-    """Before a start: ask for what is new, or leave it out; the configuration with that in it.
+    """Request new tables, or leave them out, before a start; return the new configuration.
 
-    Raises NewTable where newTables is "stop".
+    Raises NewTable if newTables is "stop".
     """
     if not config.pipeline.mode.has_change:
         return config
@@ -72,13 +72,13 @@ def settle_new_tables(config: Config) -> Config:
     except NewTable:
         raise
     except PenstockError as error:
-        # The checks that follow ask the same servers, and say what is wrong with them.
+        # The checks that follow ask the same servers, and report their errors.
         logger.warning("new tables cannot be looked for", error=error.message)
     return with_requests(config)
 
 
 def _look(config: Config) -> _Seen:
-    """Compare the catalogue with what is followed. Raises what asking the source does."""
+    """Compare the catalogue with the followed tables. Raises the errors of asking the source."""
     known = followed_tables(config)
     if known is None:
         return _Seen()
@@ -111,7 +111,7 @@ def _look(config: Config) -> _Seen:
 def _find_uncopied(
     config: Config, present: Present, requests: TableRequests
 ) -> frozenset[TableName]:
-    """Return followed tables whose rows nothing has copied since they were created again."""
+    """Return followed tables that were created again and whose rows were not copied since."""
     ledger = read_ledger(config.layout.state)
     if not (config.has_target and config.pipeline.mode.has_data and ledger.finished):
         return frozenset()
@@ -121,7 +121,7 @@ def _find_uncopied(
 
 
 def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
-    """Ask for these new tables, or leave them out. Raises NewTable."""
+    """Request these new tables, or leave them out. Raises NewTable."""
     for table in sorted(seen.gone):
         logger.info("new table is gone again", table=str(table))
         forget_request(config, table)
@@ -134,9 +134,9 @@ def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
     policy = config.source.new_tables
     other = sorted(set(tables) - named)
     if policy is NewTables.STOP and other:
-        raise stopped(config, other)
+        raise stop_error(config, other)
     wanted = sorted(named if policy is NewTables.LEAVE else tables)
-    refused = _refused(config, wanted)
+    refused = _find_refusals(config, wanted)
     for table in wanted:
         if table in refused:
             _leave(config, table, refused[table])
@@ -147,8 +147,8 @@ def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:
             _leave(config, table, left_out(config, table))
 
 
-def _refused(config: Config, tables: Sequence[TableName]) -> dict[TableName, PenstockError]:
-    """Why tables cannot be followed: asked for all at once, and one by one where that fails."""
+def _find_refusals(config: Config, tables: Sequence[TableName]) -> dict[TableName, PenstockError]:
+    """Return why tables cannot be followed: all are tried at once, and singly if that fails."""
     if not tables:
         return {}
     try:
@@ -160,18 +160,18 @@ def _refused(config: Config, tables: Sequence[TableName]) -> dict[TableName, Pen
             return {tables[0]: error}
         found: dict[TableName, PenstockError] = {}
         for table in tables:
-            found |= _refused(config, [table])
+            found |= _find_refusals(config, [table])
         return found
     return {}
 
 
 def _add(config: Config, table: TableName) -> None:
-    # Rows that the bulk load brought before the table was captured may be removed.
+    # Rows that the bulk load loaded before the table was captured may be removed.
     loaded = read_ledger(config.layout.state).plan_of(table) is not None
 
     def change(last: TableRequest, number: int) -> TableRequest:
         if last.capture in (Capture.ADDED, Capture.REMOVED):
-            return last  # somebody was quicker
+            return last  # another process was faster
         return TableRequest(
             table=table,
             capture=Capture.ADDED,
@@ -198,15 +198,16 @@ def _leave(config: Config, table: TableName, error: PenstockError) -> None:
 
 
 class NewTableWatch:
-    """Looks for new tables beside the extraction, on a thread of its own.
+    """Watch for new tables beside the extraction, on a thread of its own.
 
-    error: why the extraction has to end; None as long as it need not.
+    Attributes:
+        error: Why the extraction has to end; None as long as it need not.
     """
 
     def __init__(
         self, config: Config, stop: Callable[[], None], *, clock: Clock = REAL_CLOCK
     ) -> None:
-        """stop: called when the extraction has to end."""
+        """Prepare the thread. stop: called when the extraction has to end."""
         self.error: PenstockError | None = None
         self._config = config
         self._stop = stop
@@ -228,7 +229,7 @@ class NewTableWatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End; a server that hangs is not waited for."""
+        """End, without waiting for a server that hangs."""
         self._ended.set()
         self._thread.join(timeout=2.0)
 
@@ -251,9 +252,10 @@ class NewTableWatch:
             pause_s = min(max(LOOK_INTERVAL_S, cost_s / LOOK_SHARE), LOOK_INTERVAL_S_MAX)
 
     def look(self) -> None:
-        """Look once. Only tables that were there at the last look already are settled, so that
-        tables which live for a moment are left alone. Raises NewTable, and what asking the source
-        does.
+        """Look once. Raises NewTable, and the errors of asking the source.
+
+        Only tables that already existed at the last look are settled, so that tables which exist
+        for a moment are left alone.
         """
         seen = _look(self._config)
         now_s = self._clock.monotonic_s()

@@ -1,4 +1,4 @@
-"""Which tables are new: a pattern takes them in, and the pipeline does not follow them yet."""
+"""New tables: those that match a pattern and that the pipeline does not follow yet."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from penstock.ports.config import Config, NewTables
 
 
 class NewTable(PenstockError):
-    """A table was made at the source that a pattern takes in, and newTables is "stop"."""
+    """A table was created at the source that matches a pattern, and newTables is "stop"."""
 
     code = "CT68"
     retry = "operator"
 
 
 class LeftOut(PenstockError):
-    """A table was made at the source that a pattern takes in, and newTables is "leave"."""
+    """A table was created at the source that matches a pattern, and newTables is "leave"."""
 
     code = "CT69"
     retry = "operator"
 
 
 def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[TableDefinition]:
-    """Those of these tables that are followed or asked for; all of them, if the extraction has not
-    begun.
+    """Return the followed or requested ones of these tables; all, if extraction has not begun.
 
-    A table that is made between our look and now waits for the next look.
+    A table that is created between our look and now waits for the next look.
     """
     known = followed_tables(config)
     if known is None or not config.pipeline.mode.has_change:
@@ -49,7 +48,7 @@ def without_new(config: Config, tables: Iterable[TableDefinition]) -> list[Table
 def new_findings(
     config: Config, tables: Sequence[TableDefinition]
 ) -> tuple[tuple[TableDefinition, ...], list[Finding]]:
-    """For doctor: the tables that concern a start, and what is said of the new ones."""
+    """Return for doctor the tables that concern a start, and the findings about the new ones."""
     kept = {table.name for table in without_new(config, tables)}
     kept |= named_alone(config.source.tables, [table.name for table in tables])
     names = [table.name for table in tables if table.name not in kept]
@@ -57,7 +56,7 @@ def new_findings(
     if not names or config.source.new_tables is NewTables.ADD:
         return shown, []
     is_error = config.source.new_tables is NewTables.STOP
-    error = stopped(config, names) if is_error else left_out(config, names[0])
+    error = stop_error(config, names) if is_error else left_out(config, names[0])
     severity = Severity.ERROR if is_error else Severity.WARNING
     why = "the pipeline would not start" if is_error else "its changes do not arrive"
     finding = Finding(
@@ -72,17 +71,17 @@ def new_findings(
 
 
 def named_alone(patterns: Sequence[str], tables: Collection[TableName]) -> set[TableName]:
-    """Those of these tables that a pattern without wildcards names: they are certainly wanted."""
+    """Return the tables that a pattern without wildcards names: they are certainly wanted."""
     exact = [one for one in map(parse_pattern, patterns) if one.exact and not one.excludes]
     return {table for table in tables if any(one.matches(table) for one in exact)}
 
 
-def stopped(config: Config, tables: Sequence[TableName]) -> NewTable:
-    """The error that newTables = "stop" asks for."""
+def stop_error(config: Config, tables: Sequence[TableName]) -> NewTable:
+    """Return the error for newTables = "stop"."""
     first = tables[0]
     return NewTable(
-        f"new at the source, and a pattern takes it in: {', '.join(map(str, tables))}",
-        hint=f"Add it (penstock table add {config.path.name} {first}), or take it out "
+        f"new at the source, and a pattern matches it: {', '.join(map(str, tables))}",
+        hint=f"Add it (penstock table add {config.path.name} {first}), or exclude it "
         f'("!{as_pattern(first)}" in [source] tables), and start again; newTables = "add" adds '
         "what is new.",
         tables=[str(table) for table in tables],
@@ -90,7 +89,7 @@ def stopped(config: Config, tables: Sequence[TableName]) -> NewTable:
 
 
 def left_out(config: Config, table: TableName) -> LeftOut:
-    """The reason that newTables = "leave" gives."""
+    """Return the reason for newTables = "leave"."""
     return LeftOut(
         f'{table} is new at the source and left out: newTables is "leave"',
         hint=f"Add it: penstock table add {config.path.name} {table}",

@@ -1,6 +1,6 @@
 """`penstock copy`: a pipeline of mode data without a file of the user's.
 
-Its file and state are in a folder that is named after what is copied, so that the same command
+Its file and state are in a folder whose name depends on the copied tables, so that the same command
 finds them again.
 """
 
@@ -50,11 +50,11 @@ def copy_once(
     view: View,
     verbose: bool,
 ) -> list[str]:
-    """Copy; returns the names of the copied tables. Raises what a run does, and
-    TargetFollowsAnotherLog.
+    """Copy, and return the names of the copied tables.
 
-    When it fails, its state stays, so that the same command goes on; when it is done, only the rows
-    stay. Errors speak of the command's options, because there is no file of the user's.
+    If it fails, its state is kept, so that the same command continues; when it is done, only the
+    rows remain. Errors name the command's options, because the user has no file. Raises the errors
+    of a run, and TargetFollowsAnotherLog.
     """
     place = folder / _folder_name(source, target, tables)
     try:
@@ -85,7 +85,7 @@ def _copy(
     *,
     verbose: bool,
 ) -> list[str]:
-    # Its state would be taken for that of the pipeline that is there.
+    # Its state would be taken for that of the existing pipeline.
     followed = leftovers(target, tables=None).log_id
     if followed:
         raise TargetFollowsAnotherLog(
@@ -111,7 +111,7 @@ def _copy(
     path = place / FILE
     path.unlink(missing_ok=True)
     write_file(path, found.text)
-    os.environ.update(found.variables)  # for the process that loads
+    os.environ.update(found.variables)  # for the loading process
     config = load_config(path)
     run_pipeline(config, view, verbose=verbose)
     reset = look(config, with_tables=False)

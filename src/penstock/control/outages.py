@@ -1,7 +1,7 @@
-"""Which server cannot be asked, since when, and what is tried next.
+"""Servers that cannot be asked, since when, and the next try.
 
-Whoever asks a server sees that it is away; when a process of the pipeline tries again is what it
-last wrote into run/.
+A caller of a server sees that it is away; a process of the pipeline writes its next try into
+run/.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from penstock.load.loader_state import STATE_NAME
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 
-SIDES = {"extract": "source", "load": "target"}  # which server a process cannot do without
+SIDES = {"extract": "source", "load": "target"}  # the server that each process needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """A server that cannot be asked. side: source or target. since_us: 0 where it is not known.
+    """Server that cannot be asked. side: source or target. since_us: 0 if it is not known.
 
-    unreachable: nobody answers there; else it answers and refuses.
+    unreachable: there is no answer; else the server answers and refuses.
     """
 
     side: str
@@ -42,11 +42,11 @@ class Outage:
 
     @property
     def words(self) -> str:
-        """`target unreachable`, `source cannot be read`."""
+        """Text for people: `target unreachable`, `source cannot be read`."""
         return f"{self.side} {'unreachable' if self.unreachable else 'cannot be read'}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON has it."""
         return {
             "side": self.side,
             "unreachable": self.unreachable,
@@ -59,7 +59,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """What a process has failed at and tries again. next_us: when; in the past: just now."""
+    """Failed work of a process that is tried again. next_us: when; in the past: just now."""
 
     process: str
     error: str
@@ -67,7 +67,7 @@ class Retry:
     next_us: int
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON has it."""
         return {
             "process": self.process,
             "error": self.error,
@@ -77,14 +77,14 @@ class Retry:
 
 
 class Outages:
-    """Remembers since when a server is away, for who asks it again and again."""
+    """Memory since when a server is away, for a caller that asks it repeatedly."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since_us: dict[str, int] = {}
 
-    def seen(self, side: str, error: PenstockError) -> Outage:
-        """It could not be asked just now."""
+    def note_failure(self, side: str, error: PenstockError) -> Outage:
+        """Note that a server could not be asked just now."""
         since_us = self._since_us.setdefault(side, self._clock.now_us())
         return Outage(
             side=side,
@@ -95,13 +95,13 @@ class Outages:
             unreachable=is_outage(error),
         )
 
-    def answered(self, side: str) -> None:
-        """It could."""
+    def note_answer(self, side: str) -> None:
+        """Note that a server could be asked."""
         self._since_us.pop(side, None)
 
 
 class _Written(msgspec.Struct):
-    """What both files of run/ say about a failure."""
+    """Report about a failure in both files of run/."""
 
     pid: int = 0
     state: str = ""
@@ -111,7 +111,7 @@ class _Written(msgspec.Struct):
 
 
 def read_retries(config: Config, processes: Iterable[ProcessState]) -> tuple[Retry, ...]:
-    """What the running processes try again."""
+    """Return the work that the running processes try again."""
     found = []
     names = {"extract": STATUS_FILE, "load": STATE_NAME}
     for process in processes:
@@ -134,8 +134,8 @@ def read_retries(config: Config, processes: Iterable[ProcessState]) -> tuple[Ret
     return tuple(found)
 
 
-def dated(outages: Iterable[Outage], retries: Sequence[Retry]) -> tuple[Outage, ...]:
-    """The outages, dated from when the process that needs the server lost it, if that is longer."""
+def date_outages(outages: Iterable[Outage], retries: Sequence[Retry]) -> tuple[Outage, ...]:
+    """Return the outages, dated by the process that lost the server first."""
     known = {SIDES[retry.process]: retry.since_us for retry in retries}
     return tuple(
         replace(one, since_us=min(one.since_us, known.get(one.side) or one.since_us))
@@ -146,7 +146,7 @@ def dated(outages: Iterable[Outage], retries: Sequence[Retry]) -> tuple[Outage, 
 def outage_lines(
     outages: Sequence[Outage], retries: Sequence[Retry], *, running: Sequence[str], now_us: int
 ) -> list[str]:
-    """The text for people: a line for each server and for each process that tries again."""
+    """Return the text for people: a line for each server and for each process that retries."""
     lines = []
     for one in outages:
         lines.append(f"{one.words} {_since(one.since_us, now_us)}: {one.error}")
@@ -169,5 +169,5 @@ def _since(since_us: int, now_us: int) -> str:
 
 
 def utc_text(us: int) -> str:
-    """A moment as `2026-11-21T20:15:03+00:00`."""
+    """Return a moment as `2026-11-21T20:15:03+00:00`."""
     return datetime.fromtimestamp(us // 1_000_000, UTC).isoformat()

@@ -27,7 +27,7 @@ KEPT_BYTES = 2**18
 
 
 class PastError(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that ended a process. at: UTC, ISO 8601. command: run, extract or load."""
+    """Error that ended a process. at: UTC, ISO 8601. command: run, extract or load."""
 
     at: str
     command: str
@@ -36,7 +36,7 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON has it."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         return shown
 
@@ -45,9 +45,9 @@ class PastError(msgspec.Struct, frozen=True, kw_only=True):
 def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> Iterator[None]:
     """Keep the error that ends the block, if one does, and let it propagate.
 
-    Nothing is kept for a pipeline whose directory is not there yet. What is refused before
-    anything has begun is not kept: the directory may be another pipeline's. Nor is the end of a
-    command whose output nobody reads any more, as in `penstock run shop.toml | head`.
+    No error is kept if the pipeline's directory does not exist yet, or if a command is refused
+    before anything has begun: the directory may be another pipeline's. Nor is the end of a command
+    whose output has no reader any more, as in `penstock run shop.toml | head`.
     """
     try:
         yield
@@ -66,7 +66,7 @@ def errors_kept(config: Config, command: str, *, clock: Clock = REAL_CLOCK) -> I
 def keep_error(
     config: Config, command: str, error: PenstockError, *, clock: Clock = REAL_CLOCK
 ) -> None:
-    """Keep an error that ends nothing, so that it can be read afterwards."""
+    """Keep an error that ends no process, so that it can be read afterwards."""
     _keep(config, command, clock, error.code, error.message, error.hint)
 
 
@@ -83,12 +83,12 @@ def _keep(config: Config, command: str, clock: Clock, code: str, text: str, hint
         with path.open("ab") as file:
             file.write(line + b"\n")
     except (OSError, PenstockError) as failed:
-        # The error itself must come out, also where the disk is full.
+        # The error itself must be raised, even if the disk is full.
         logger.warning("error not kept", code=code, reason=str(failed))
 
 
 def past_errors(config: Config, *, count: int = 20) -> tuple[PastError, ...]:
-    """The newest errors, newest first. A line that was cut off by a full disk is passed over."""
+    """Return the newest errors, newest first. A line that a full disk cut off is skipped."""
     try:
         data = REAL_FILES.read_whole(config.layout.run / ERRORS_FILE)
     except FileMissing:

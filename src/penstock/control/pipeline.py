@@ -9,7 +9,7 @@ from penstock.ports.pipeline import BulkState, Pipeline
 
 
 def pipeline_of(config: Config) -> Pipeline:
-    """The pipeline of a configuration; its files are read when they are asked for."""
+    """Return the pipeline of a configuration; its files are read at each call."""
 
     def log_position() -> int:
         state = load_state(config.layout.log)

@@ -1,8 +1,8 @@
-"""The plan of a pipeline: what becomes of each column in the target, said before anything runs.
+"""The plan of a pipeline: how each column is written to the target, said before anything runs.
 
-Asks both servers and changes nothing. A run between engines refuses to start when the plan holds
-something that is refused, or that may get lost and that nobody has chosen for. Not here: the table
-of types (`codec.types`), how a plan is printed (`plan_text.py`).
+Asks both servers and changes nothing. A run between engines refuses to start if the plan has
+a refused column, or a possible loss without a choice. Not here: the table
+of types (`codec.types`), the printing of a plan (`plan_text.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.sql.schema_translation import extras_of
 
 
 class PlanRefused(PenstockError):
-    """The plan has a column that is refused, or a loss that nobody has chosen for."""
+    """The plan has a refused column, or a possible loss without a choice."""
 
     code = "CT72"
     retry = "operator"
@@ -40,7 +40,7 @@ class PlanRefused(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
-    """A column. target: its name there. is_generated: the source computes it."""
+    """Column. target: its name there. is_generated: the source computes it."""
 
     name: str
     target: str
@@ -48,7 +48,7 @@ class ColumnPlan:
     is_generated: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """The column as `penstock plan --json` prints it."""
+        """Return the column as `penstock plan --json` prints it."""
         mapping = self.mapping
         return {
             "column": self.name,
@@ -67,7 +67,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTable:
-    """A table. target: its name there. lacking: what it has and the target will not."""
+    """Table. target: its name there. lacking: parts that the target will not have."""
 
     source: TableName
     target: TableName
@@ -76,7 +76,7 @@ class PlannedTable:
 
     @property
     def is_same(self) -> bool:
-        """Whether every column has the source's type, as it is."""
+        """True if every column has the source's type, unchanged."""
         return all(
             found.exact
             and not found.note
@@ -85,7 +85,7 @@ class PlannedTable:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The table as `penstock plan --json` prints it."""
+        """Return the table as `penstock plan --json` prints it."""
         return {
             "table": str(self.source),
             "target": str(self.target),
@@ -97,10 +97,11 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A pipeline's tables, and what keeps it from starting.
+    """Tables of a pipeline, and reasons why it cannot start.
 
-    problems: about names, and entries of [target.types] that fit nothing. left_out: tables that
-    a pattern takes in and that are not captured, each with its reason.
+    Attributes:
+        problems: About names, and entries of [target.types] that fit nothing.
+        left_out: Tables that match a pattern and are not captured, each with its reason.
     """
 
     source: Server
@@ -111,12 +112,12 @@ class Plan:
 
     @property
     def missing(self) -> dict[str, Loss]:
-        """The losses that somebody has to choose for, by name."""
+        """Losses that need a choice, by name."""
         return {loss.name: loss for _, column in self.each() for loss in column.mapping.missing}
 
     @property
     def refusals(self) -> list[str]:
-        """The columns that have no way into the target, one sentence each."""
+        """Columns that have no form in the target, one sentence each."""
         return [
             f"{table.source}.{column.name} {column.mapping.source_type}: {column.mapping.refused}"
             for table, column in self.each()
@@ -125,17 +126,17 @@ class Plan:
 
     @property
     def may_run(self) -> bool:
-        """Whether the pipeline may start."""
+        """True if the pipeline may start."""
         return not self.problems and not self.missing and not self.refusals
 
     def each(self) -> Iterator[tuple[PlannedTable, ColumnPlan]]:
-        """All columns with their tables."""
+        """Yield all columns with their tables."""
         for table in self.tables:
             for column in table.columns:
                 yield table, column
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as `penstock plan --json` prints it."""
+        """Return the plan as `penstock plan --json` prints it."""
         return {
             "ok": self.may_run,
             "source": str(self.source),
@@ -148,19 +149,19 @@ class Plan:
         }
 
     def require(self) -> None:
-        """Raise PlanRefused, naming the first thing that keeps the pipeline from starting."""
+        """Raise PlanRefused, naming the first reason why the pipeline cannot start."""
         for reason in (*self.problems, *self.refusals):
             raise PlanRefused(
                 f"this pipeline cannot run: {reason}",
                 hint="Run `penstock plan`, which shows every column; take the table out of "
-                "[source] tables, or mend what it names.",
+                "[source] tables, or fix what it names.",
             )
         for table, column in self.each():
             for loss in column.mapping.missing:
                 first = next(iter(loss.choices))
                 raise PlanRefused(
                     f"{table.source}.{column.name} {column.mapping.source_type} may lose something "
-                    f"in the target, and nobody has chosen what to do about it: {loss.name}",
+                    f"in the target, and no choice is made about it: {loss.name}",
                     hint=f'Write "{loss.name}" = "{first}" below [target.types] (or '
                     f"{', '.join(list(loss.choices)[1:]) or 'nothing else'}); `penstock plan` "
                     "shows all of them.",
@@ -171,11 +172,11 @@ class Plan:
 
 
 def check(config: Config, *, whole: bool = True) -> Plan | None:
-    """Refuse a pipeline between engines that would lose something that nobody has chosen to lose.
+    """Refuse a pipeline between engines with a possible loss without a choice.
 
-    whole: False where the configuration is narrowed to some of its tables. None between servers
-    where every type is the same, and nothing is asked. Raises PlanRefused, and what
-    `make_plan` does.
+    whole: False if the configuration is narrowed to some of its tables. Returns None between
+    servers where every type is the same, without asking them. Raises PlanRefused, and the errors of
+    `make_plan`.
     """
     if not is_planned(config):
         return None
@@ -185,14 +186,14 @@ def check(config: Config, *, whole: bool = True) -> Plan | None:
 
 
 def make_plan(config: Config, *, whole: bool = True) -> Plan:
-    """Ask both servers and say what becomes of each captured column.
+    """Ask both servers and return how each captured column is written.
 
     whole: see `check`.
     Raises TargetMissing, the errors of connecting, of the catalogue readers and of [target.types].
     """
     need_target(
         config,
-        "a plan says what becomes of each column there",
+        "a plan says how each column is written there",
         instead="See what is captured with `penstock doctor FILE`",
     )
     facts = planned_at(config.source.url).read_source(config, dropped=followed_names(config))
@@ -231,9 +232,7 @@ def make_plan(config: Config, *, whole: bool = True) -> Plan:
 
 
 def is_planned(config: Config) -> bool:
-    """Whether there is something to choose: not between two servers that have the same types, nor
-    without a target.
-    """
+    """Return whether there is a choice: there is a target, and its types differ."""
     return config.has_target and not same_types(config.source.url, config.target.url)
 
 
@@ -259,6 +258,6 @@ def _table(
 def _unfit_choices(choices: Choices, definitions: Sequence[TableDefinition]) -> list[str]:
     columns = {f"{d.name}.{column.name}" for d in definitions for column in d.columns}
     return [
-        f"[target.types] speaks of {column}, which is no column of a captured table"
+        f"[target.types] names {column}, which is not a column of a captured table"
         for column in sorted(set(choices.columns()) - columns)
     ]

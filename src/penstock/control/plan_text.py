@@ -9,7 +9,7 @@ from penstock.model.words import count_words
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """The lines that `penstock plan` prints: every table, then what is still to be chosen."""
+    """Yield the lines that `penstock plan` prints: every table, then the missing choices."""
     yield f"{plan.source} to {plan.target}: {count_words(len(plan.tables), 'table')}"
     for table in plan.tables:
         yield ""
@@ -38,7 +38,7 @@ def _table(table: PlannedTable) -> Iterator[str]:
 
 
 def _lacking(table: PlannedTable) -> Iterator[str]:
-    """What the table has and the target's table will not have."""
+    """Yield the parts of the table that the target's table will not have."""
     yield from (f"  not translated: {one}" for one in table.lacking)
 
 
@@ -47,7 +47,7 @@ def _types(column: ColumnPlan) -> tuple[str, str]:
 
 
 def _verdict(column: ColumnPlan) -> str:
-    """Exact, or what may be lost and what was chosen."""
+    """Return "exact", or the possible losses with their choices."""
     mapping = column.mapping
     if mapping.refused:
         return f"REFUSED: {mapping.refused}"

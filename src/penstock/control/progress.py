@@ -1,7 +1,7 @@
 """CE rows of `wirekite_progress`: the extractor's segments, recorded in the target database.
 
 The segments are the truth and the table a record of them. The extractor calls from a thread of
-its own and tries again what fails, so that a target that is away never stops an extraction. Not
+its own and retries failures, so that a target that is away never stops an extraction. Not
 here: CL and DL rows, which are written in the transactions of the rows they record.
 """
 
@@ -21,31 +21,31 @@ APPLICATION_NAME = "penstock extract progress"
 
 
 class CeRecorder:
-    """Writes CE rows: `ProgressRecorder` of the extractor. Used by one thread.
+    """Writer of CE rows: `ProgressRecorder` of the extractor. Used by one thread.
 
-    Each connection begins with mending: closed segments on disk whose row a crash or an outage
+    Each connection first adds missing rows: closed segments on disk whose row a crash or an outage
     left out get it from their footers.
     """
 
     def __init__(self, config: Config) -> None:
-        """Nothing is connected before the first call."""
+        """Keep the configuration; nothing is connected before the first call."""
         self._config = config
         self._positions = positions_of(config)
         self._extension = config.change_loader.change_file_extension
         self._target: Progress | None = None
 
-    def opened(self, number: int, position: int) -> None:
+    def note_opened(self, number: int, position: int) -> None:
         """Insert a segment's row. position: from which it can be rebuilt.
 
         May be repeated. Raises the typed errors of the target's connection.
         """
         file = segment_name(number, self._extension)
         mark, origin = self._positions.text(position), self._positions.origin(position)
-        self._connected().begin_segment(slot=origin, file=file, mark=mark)
+        self._connect().begin_segment(slot=origin, file=file, mark=mark)
 
-    def closed(self, segment: ClosedSegment) -> None:
-        """Finish a segment's row: mark is the position behind its last COMMIT. As `opened`."""
-        self._end(self._connected(), segment)
+    def note_closed(self, segment: ClosedSegment) -> None:
+        """Finish a segment's row: mark is the position after its last COMMIT. As `note_opened`."""
+        self._end(self._connect(), segment)
 
     def _end(self, target: Progress, segment: ClosedSegment) -> None:
         file = segment_name(segment.number, self._extension)
@@ -53,31 +53,31 @@ class CeRecorder:
         origin = self._positions.origin(segment.start.position)
         target.end_segment(slot=origin, file=file, mark=mark)
 
-    def mend(self) -> None:
-        """Connect, and with that mend what an earlier process left out."""
-        self._connected()
+    def add_missing(self) -> None:
+        """Connect, and so add the rows that an earlier process left out."""
+        self._connect()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         target, self._target = self._target, None
         if target is not None:
             target.close()
 
-    def _connected(self) -> Progress:
+    def _connect(self) -> Progress:
         if self._target is not None and not self._target.is_closed:
             return self._target
         self.close()
         target = open_progress(self._config.target.url, application_name=APPLICATION_NAME)
         try:
             target.ensure_tables()
-            self._mend(target)
+            self._add_missing(target)
         except BaseException:
             target.close()
             raise
         self._target = target
         return target
 
-    def _mend(self, target: Progress) -> None:
+    def _add_missing(self, target: Progress) -> None:
         finished: dict[str, set[str]] = {}
         for file in list_segments(self._config.layout.log, self._extension):
             try:
@@ -91,4 +91,4 @@ class CeRecorder:
             if file.path.name in finished[origin]:
                 continue
             self._end(target, facts)
-            logger.info("progress row mended", segment=file.path.name)
+            logger.info("progress row added", segment=file.path.name)

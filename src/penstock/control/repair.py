@@ -1,10 +1,10 @@
-"""`penstock verify --repair`: the target's rows that differ, written anew from the source.
+"""`penstock verify --repair`: the target's differing rows, written again from the source.
 
 Both sides are at one position and the loader is paused there, so the next changes find the rows
 that they change. Everything is one target transaction, which is committed only when each table's
 checksums are those of the source. Rows are chosen by the hash of their key on both sides, and are
 read and written as in the bulk load: all rows of one hash are deleted and written together. Not
-here: what differs (`compare.py`), and holding the loader (`verify.py`).
+here: finding differences (`compare.py`), and pausing the loader (`verify.py`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ declare("verify.repair.deleted", "verify.repair.written", "verify.repair.committ
 
 
 class RepairUnequal(PenstockError):
-    """The rows that were written do not make the table equal; nothing of it was kept."""
+    """The written rows do not make the table equal; none of them was kept."""
 
     code = "VF20"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What was done to a table: rows deleted, and written from the source."""
+    """Work done on a table: rows deleted, and written from the source."""
 
     table: TableName
     target: TableName
@@ -51,7 +51,7 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What a repair works with. applied: how far the target was when it was compared."""
+    """Parts of a repair. applied: how far the target was when it was compared."""
 
     config: Config
     source: VerifyReader
@@ -64,8 +64,8 @@ class Repair:
     def run(self, compared: Sequence[Compared]) -> tuple[Repaired, ...]:
         """Write the rows that differ in these tables, in one transaction.
 
-        Raises TargetShapeDiffers, RepairRefused, TargetMoved, RepairUnequal, and what reading and
-        writing rows does; then nothing is changed.
+        Raises TargetShapeDiffers, RepairRefused, TargetMoved, RepairUnequal, and the errors of
+        reading and writing rows; then nothing is changed.
         """
         wrong = [one for one in compared if not one.result.equal]
         if not wrong:
@@ -78,15 +78,15 @@ class Repair:
                 target.check(RepairTable(definition=one.pair.source, target=one.pair.target))
             with self.source.row_reader() as reader, target.transaction():
                 target.hold(self.applied)
-                done = tuple(self._mend(one, target, reader) for one in wrong)
+                done = tuple(self._repair_table(one, target, reader) for one in wrong)
                 point("verify.repair.written")
         point("verify.repair.committed")
         for each in done:
             logger.info("table repaired", table=str(each.table), written=each.written)
         return done
 
-    def _mend(self, one: Compared, target: RepairTarget, reader: BulkReader) -> Repaired:
-        """Delete what differs in one table, write it anew, and check that the table is equal."""
+    def _repair_table(self, one: Compared, target: RepairTarget, reader: BulkReader) -> Repaired:
+        """Delete the differing rows of one table, write them again, and check that it is equal."""
         name = one.pair.target
         self.tell(f"repairing {name}")
         chosen = (one.buckets, one.differing, one.keys, self.hasher)
@@ -102,11 +102,11 @@ class Repair:
         return Repaired(table=one.pair.source.name, target=name, deleted=deleted, written=written)
 
     def _task(self, one: Compared, where: str) -> ChunkTask:
-        """The rows to write, as if they were a chunk of the bulk load."""
+        """Return the rows to write, as if they were a chunk of the bulk load."""
         definition = one.pair.source
         url, servers = self.config.source.url, self.servers
         read_plan = read_plan_of(definition, servers, url) if servers is not None else None
-        columns = read_plan.columns if read_plan is not None else _stored(definition)
+        columns = read_plan.columns if read_plan is not None else _stored_columns(definition)
         expressions = read_plan.expressions if read_plan is not None else ()
         return ChunkTask(
             source_url=url,
@@ -142,6 +142,6 @@ class Repair:
             )
 
 
-def _stored(definition: TableDefinition) -> tuple[str, ...]:
-    """The columns whose values are not computed."""
+def _stored_columns(definition: TableDefinition) -> tuple[str, ...]:
+    """Return the columns whose values are not computed."""
     return tuple(column.name for column in definition.columns if not column.generated)

@@ -1,8 +1,8 @@
 """`penstock resend`: the rows of tables are put into the change log again, in log order.
 
 The extractor does it (the engines' `resends.py`), between two transactions and at a consistent
-point: whatever is committed behind that point comes behind these rows, with a higher gsn. Here the
-request is written, and its answer waited for.
+point: changes committed after that point follow these rows, with a higher gsn. This module writes
+the request, and waits for its answer.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from penstock.ports.request_files import (
 )
 
 CHECK_S = 0.2
-GONE_S_MAX = 30.0  # a supervisor starts an extractor that ended again within that
+GONE_S_MAX = 30.0  # a supervisor restarts an ended extractor within that time
 
 
 class ResendFailed(PenstockError):
-    """The extractor refused to put a table's rows into the log again, or could not; it says why."""
+    """The extractor refused or failed to put a table's rows into the log again; it says why."""
 
     code = "CT78"
     retry = "operator"
 
 
 def resend(config: Config, tables: Sequence[TableName], *, clock: Clock = REAL_CLOCK) -> None:
-    """Have the rows of these tables put into the log again; returns when they are durable there.
+    """Put the rows of these tables into the log again; return when they are durable there.
 
-    Raises ResendRefused, ResendCancelled, ResendFailed, RequestsBusy, and what reading the source's
-    catalogue does. Nothing is asked for unless all tables can be sent.
+    Raises ResendRefused, ResendCancelled, ResendFailed, RequestsBusy, and the errors of reading the
+    source's catalogue. Nothing is requested unless all tables can be sent.
     """
     if not tables:
         raise ResendRefused(
@@ -70,7 +70,7 @@ def _check_tables(config: Config, tables: Sequence[TableName]) -> None:
 
 
 def _wait(config: Config, requests: Sequence[TableRequest], clock: Clock) -> None:
-    """Until all are answered; what is not answered when the extractor is gone is withdrawn."""
+    """Wait until all are answered; withdraw unanswered ones if the extractor has ended."""
     seen_s = clock.monotonic_s()
     while True:
         answers = read_answers(config)

@@ -1,8 +1,8 @@
-"""`penstock reset`: takes back what a pipeline made, at both servers and on disk.
+"""`penstock reset`: undoes what a pipeline made, at both servers and on disk.
 
 First everything is looked at and nothing changed; then the source is released, the target's state
 is removed, and last the directory, so that a reset that was killed at any moment can be repeated.
-Not here: asking (`penstock.cli.reset`), and what each engine holds (`ports.reset`,
+Not here: the question (`penstock.cli.reset`), and the leftovers of each engine (`ports.reset`,
 `ports.leftovers`).
 """
 
@@ -43,7 +43,7 @@ from penstock.ports.stage_groups import FEEDS
 from penstock.ports.target import target_name
 
 APPLICATION_NAME = "penstock reset"
-REMOVED = "reset.removed"  # what is being deleted has this name first, all at once
+REMOVED = "reset.removed"  # name of the directory while it is being deleted
 
 
 class ResetNotAllowed(PenstockError):
@@ -53,16 +53,16 @@ class ResetNotAllowed(PenstockError):
 
 
 class ResetUnsure(PenstockError):
-    """It is not certain that what is there is this pipeline's, and nobody is asked."""
+    """The findings may be another pipeline's, and no question can be asked."""
 
     code = "CT81"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """What a reset does. notes: what is worth knowing before one answers.
+    """Plan of a reset. notes: facts to know before the answer.
 
-    unsure: why somebody has to look at it and answer; empty where it is certainly the pipeline's.
+    unsure: why an operator has to look at it and answer; empty if it is certainly the pipeline's.
     """
 
     source: tuple[Removal, ...]
@@ -73,11 +73,11 @@ class Reset:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to take back."""
+        """True if there is nothing to take back."""
         return not (self.paths or any(not one.by_hand for one in (*self.source, *self.target)))
 
     def as_dict(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """Return it as `--json` prints it."""
         return {
             "source": [_removal(one) for one in self.source],
             "target": [_removal(one) for one in self.target],
@@ -112,10 +112,10 @@ def at_rest(config: Config) -> Iterator[None]:
 
 
 def look(config: Config, *, with_tables: bool) -> Reset:
-    """What there is to take back; changes nothing. with_tables: the target's tables, too.
+    """Return what a reset would remove; change nothing. with_tables: the target's tables, too.
 
     Raises TargetMissing, TargetFollowsAnotherLog, DirectoryOfOtherPipeline, SlotInUse,
-    DirectoryOfOtherSource, SlotOfAnother, and what connecting does.
+    DirectoryOfOtherSource, SlotOfAnother, and the errors of connecting.
     """
     stored = stored_identity(config)
     if stored is not None:
@@ -142,7 +142,7 @@ def look(config: Config, *, with_tables: bool) -> Reset:
         raise TargetFollowsAnotherLog(
             f"the target follows change log {target.log_id}, "
             f"{'this pipeline has ' + follows if follows else 'a pipeline of mode data has none'}",
-            hint="It is another pipeline's target: reset that one, or, if nobody has it any more, "
+            hint="It is another pipeline's target: reset that one, or, if it no longer exists, "
             f"run at the target: {checks_of(config.target.url).DROP_PROGRESS}",
         )
     return Reset(
@@ -155,8 +155,9 @@ def look(config: Config, *, with_tables: bool) -> Reset:
 
 
 def _unsure(config: Config, owner: str, log_id: str) -> str:
-    """Why it is not known, without a log in the directory, whose the things at the servers are;
-    empty: there are none.
+    """Return why the owner of things at the servers is unknown, without a log in the directory.
+
+    Empty if there are none.
     """
     found = [owner] if owner else []
     if log_id:
@@ -170,7 +171,7 @@ def _unsure(config: Config, owner: str, log_id: str) -> str:
 
 
 def paths_of(config: Config) -> Iterator[Path]:
-    """Yield what there is of the pipeline's directory."""
+    """Yield the existing parts of the pipeline's directory."""
     layout = config.layout
     ours = (layout.state, layout.log, layout.spill, layout.consumers, layout.run, layout.base)
     staged = (config.directory / GROUPS, config.directory / FEEDS)
@@ -199,9 +200,9 @@ def _notes(config: Config, *, with_tables: bool) -> tuple[str, ...]:
 
 
 def carry_out(config: Config, reset: Reset, *, on_done: Callable[[str], None]) -> None:
-    """Do it, inside `at_rest`. on_done: called with each thing that is gone.
+    """Carry the reset out, inside `at_rest`. on_done: called with each removed thing.
 
-    Raises ResetNotAllowed, and what the servers' connections do; then run it again.
+    Raises ResetNotAllowed, and the errors of the servers' connections; then run it again.
     """
     for removal in reset.source:
         if removal.by_hand:
@@ -232,9 +233,9 @@ def as_administrator(removal: Removal) -> Iterator[None]:
 
 
 def remove_directory(config: Config) -> None:
-    """Remove what `paths_of` yields.
+    """Remove the paths that `paths_of` yields.
 
-    All of it gets another name first, so that no process that starts finds half of it.
+    All of it is renamed first, so that no starting process finds half of it.
     """
     trash = config.directory / REMOVED
     if trash.exists():

@@ -1,6 +1,6 @@
 """The events of a run, each reported once: handover, bulk load, servers, single tables.
 
-Found by comparing each status with the one before.
+Found by comparing each status with the previous one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POINT = "the point: "  # in the first step of MySQL and MariaDB: how it was take
 
 
 class ReportEvent(Protocol):
-    """Takes an event: a sentence, its type, and its fields."""
+    """Reporter of an event: a sentence, its type, and its fields."""
 
     def __call__(self, text: str, kind: str = "note", **fields: Any) -> None:
         """Report it."""
@@ -38,9 +38,10 @@ class ChangeRates:
         self._seen: deque[tuple[float, int, int]] = deque()
 
     def add(self, now_s: float, status: Status) -> tuple[float | None, float | None]:
-        """Take a reading; return rows per second extracted and loaded, None if not known.
+        """Add a reading; return rows per second extracted and loaded, None if not known.
 
-        While tables are loaded or Spark is starting, no changes are applied: that is no rate of 0.
+        While tables are loaded or Spark is starting, no changes are applied: that is not a rate of
+        0.
         """
         if status.target.unknown:
             return None, None
@@ -58,7 +59,7 @@ class ChangeRates:
 
 
 class RunEvents:
-    """What every view of a run needs: events, each once, and rates."""
+    """Parts that every view of a run needs: events, each once, and rates."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,7 +80,7 @@ class RunEvents:
         self.bulk: BulkProgress | None = None
 
     def take(self, status: Status, report: ReportEvent) -> None:
-        """Compute rates, and report what is new."""
+        """Compute rates, and report new events."""
         now_s = self._clock.monotonic_s()
         self.log_rate, self.applied_rate = self._change_rates.add(now_s, status)
         bulk = status.target.bulk
@@ -99,7 +100,7 @@ class RunEvents:
         self._take_alterations(status, report)
 
     def _take_up(self, status: Status, report: ReportEvent) -> None:
-        """What an earlier run has done is reported in one line, not as if it happened now."""
+        """Report the work of an earlier run in one line, not as if it happened now."""
         if status.loader is not None and status.running_loader is None:
             alterations = status.loader.alterations
             last = alterations[-1].number if alterations else 0
@@ -120,7 +121,7 @@ class RunEvents:
             report(f"the bulk load was done before: {loaded}")
 
     def _take_steps(self, status: Status, report: ReportEvent) -> None:
-        """The four steps where something is stopped for them; else the one place that counts."""
+        """Report the four steps if something is stopped for them; else the one important place."""
         handover = status.handover
         steps = handover.steps if handover is not None else ()
         for step in steps[self._steps_reported :]:
@@ -136,7 +137,7 @@ class RunEvents:
             report(starting(status), "starting")
 
     def _take_outages(self, status: Status, report: ReportEvent) -> None:
-        """Servers that went away, and that came back, each once."""
+        """Report servers that went away, and that answer again, each once."""
         now = {one.side: one for one in status.outages}
         if now.keys() - self._away.keys():
             fields = {"servers": [one.as_dict() for one in status.outages]}
@@ -160,7 +161,7 @@ class RunEvents:
         self._waited_for = now
 
     def _take_tables(self, status: Status, report: ReportEvent) -> None:
-        """Tables that something was asked for, as they get on."""
+        """Report the progress of tables for which there was a request."""
         now = {str(line.table): line for line in status.tables}
         for name, line in now.items():
             if line.state == self._tables.get(name, "following"):
@@ -184,12 +185,12 @@ class RunEvents:
 
 
 def in_flight(handover: Handover) -> bool:
-    """Whether nothing is stopped for the handover: a snapshot of the source is its point."""
+    """Return whether nothing is stopped for the handover: a snapshot of the source is its point."""
     return handover.mode is HandoverMode.SNAPSHOT
 
 
 def point_text(handover: Handover) -> str:
-    """Where a handover that stops nothing begins, and what follows from it."""
+    """Return where a handover that stops nothing begins, and its consequence."""
     _, _, captured = handover.steps[1].text.partition(": ")
     _, _, how = handover.steps[0].text.partition(POINT)
     taken = f"; {how}" if how else ""
@@ -197,7 +198,7 @@ def point_text(handover: Handover) -> str:
 
 
 def table_text(line: TableLine) -> str:
-    """What a table is at, and why it does not get on."""
+    """Return the state of a table, and why it makes no progress."""
     way = f", on its way to {line.wanted}" if line.wanted else ""
     why = f": {line.code} {line.error}; next: {line.hint}" if line.error else ""
     return f"table {line.table} {line.state}{way}{why}"

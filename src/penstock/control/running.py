@@ -1,4 +1,4 @@
-"""Which processes work on a pipeline's directory, known by the locks they hold."""
+"""The processes that work on a pipeline's directory, known by the locks they hold."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class AlreadyRunning(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessState:
-    """One of the processes. pid: 0 when it does not run."""
+    """State of one process. pid: 0 if it does not run."""
 
     name: str
     pid: int
 
 
 def processes(config: Config) -> tuple[ProcessState, ...]:
-    """The pipeline's three processes, whether they run or not."""
+    """Return the states of the pipeline's three processes."""
     layout = config.layout
     return tuple(
         ProcessState(name=name, pid=holder_of(path))

@@ -43,13 +43,13 @@ _LOOK_S = 0.5
 
 
 class ServeSectionMissing(PenstockError):
-    """The pipeline file does not say how its log is served."""
+    """The pipeline file has no section [serve]."""
 
     code = "SV05"
 
 
 class ServeNotInstalled(PenstockError):
-    """The library that the catalogue reads SQL with is not installed."""
+    """The library with which the catalogue reads SQL is not installed."""
 
     code = "SV06"
 
@@ -68,12 +68,12 @@ class TlsUnusable(PenstockError):
 
 
 def serve(config: Config, *, on_served: Callable[[str], None]) -> None:
-    """Serve the log until a signal comes. on_served: is given the address, once it answers.
+    """Serve the log until a signal arrives. on_served: gets the address, as soon as it answers.
 
-    Raises ServeSectionMissing, ServeNotInstalled, ServeRunning, TlsUnusable, and what the log, the
-    slots and the socket raise.
+    Raises ServeSectionMissing, ServeNotInstalled, ServeRunning, TlsUnusable, and the errors of the
+    log, the slots and the socket.
     """
-    section = _checked(config)
+    section = _check(config)
     settings = serve_settings(config, section)
     stop = StopRequest()
     with ExitStack() as stack:
@@ -95,12 +95,12 @@ def serve(config: Config, *, on_served: Callable[[str], None]) -> None:
             config.layout.log, links, extension=config.change_loader.change_file_extension
         )
         stack.callback(log.close)
-        head = _begun(log, stop)
+        head = _await_log(log, stop)
         if head is not None:
             asyncio.run(_Served(config, section, settings, log, stop, on_served).run(head))
 
 
-def _checked(config: Config) -> ServeSection:
+def _check(config: Config) -> ServeSection:
     if config.serve is None:
         raise ServeSectionMissing(
             f"{config.path.name} has no [serve]",
@@ -116,7 +116,7 @@ def _checked(config: Config) -> ServeSection:
 
 
 def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
-    """What the server is told. Passwords end here: what goes on are verifiers.
+    """Return the server's settings. Passwords end here: the settings have verifiers.
 
     Raises TlsUnusable.
     """
@@ -141,7 +141,7 @@ def serve_settings(config: Config, section: ServeSection) -> ServeSettings:
 def _encryption(
     config: Config, section: ServeSection
 ) -> tuple[ssl.SSLContext | None, bytes | None]:
-    """Return the context of TLS, and what passwords are bound to. Raises TlsUnusable."""
+    """Return the context of TLS, and the binding of passwords. Raises TlsUnusable."""
     if section.tls is None or isinstance(section.tls, str):
         return None, None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -160,8 +160,8 @@ def _encryption(
         ) from error
 
 
-def _begun(log: SourceLog, stop: StopRequest) -> Head | None:
-    """The log's end, once there is a log; None where we are stopped before."""
+def _await_log(log: SourceLog, stop: StopRequest) -> Head | None:
+    """Return the log's end, once there is a log; None if stopped before."""
     said = False
     while not stop():
         try:
@@ -259,13 +259,13 @@ class _Served:
             await server.stop()
 
     def _holder(self) -> Holder | None:
-        """Of states of the base, where the pipeline has one."""
+        """Return the holder of states of the base, if the pipeline has one."""
         if not self._config.has_base:
             return None
         return base_holder(self._config, NAME, self._log.links)
 
     async def _until_stopped(self, serving: Serving, address: str) -> None:
-        """Wait for the stop, and report who is connected meanwhile."""
+        """Wait for the stop, and report connected clients meanwhile."""
         file = ServeReportFile(self._config.layout.run)
         while not self._stop():
             if file.is_due():
@@ -281,17 +281,17 @@ class _Served:
                 serving.failed.result()
 
     def _relations(self) -> list[Relation]:
-        """The tables as the source has them now, so that those without changes are known, too."""
+        """Return the present tables of the source, so that those without changes are known, too."""
         try:
             return [relation_of(one) for one in source_tables(self._config)]
         except PenstockError as error:
-            # The log says enough to go on; a table that has never changed is seen later.
+            # The log is enough to continue; a table that has never changed is seen later.
             logger.warning("the source's tables are not read", error=error.message)
             return []
 
 
 def relation_of(definition: TableDefinition) -> Relation:
-    """A table as the log will have it, from its definition."""
+    """Return a table as the log will have it, from its definition."""
     columns = [one for one in definition.columns if not one.generated]
     places = {column.name: place for place, column in enumerate(columns)}
     key = tuple(places[name] for name in definition.key_of_changes if name in places)

@@ -1,7 +1,7 @@
 """The server of a log as `penstock status` shows it: its process, and the slots of its clients.
 
-Slots are read from the server's state file, so they are right whether or not it runs; who is
-connected only the running process knows, and says in run/serve.json.
+Slots are read from the server's state file, so they are right whether or not it runs; only the
+running process knows the connected clients, and reports them in run/serve.json.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ REPORT_NAME = "serve.json"
 
 
 class ServeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The last report of the serving process.
+    """Last report of the serving process.
 
     Attributes:
-        pid: its process id.
-        address: where it listens, as HOST:PORT.
-        connections: clients that are logged in.
-        streaming: names of the slots that a client streams from now.
+        pid: Its process id.
+        address: Where it listens, as HOST:PORT.
+        connections: Clients that are logged in.
+        streaming: Names of the slots that a client streams from now.
     """
 
     pid: int = 0
@@ -48,10 +48,10 @@ class ServeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServeReportFile:
-    """Writes run/serve.json, once a second at most. What cannot be written stops no client."""
+    """Writer of run/serve.json, once a second at most. A failed write stops no client."""
 
     def __init__(self, run_directory: Path) -> None:
-        """Make the directory."""
+        """Create the directory."""
         self._file = StatusFile(run_directory / REPORT_NAME)
 
     def is_due(self) -> bool:
@@ -59,21 +59,21 @@ class ServeReportFile:
         return self._file.due()
 
     def write(self, report: ServeReport) -> None:
-        """Replace the file, if the disk takes it."""
+        """Replace the file, if the disk permits."""
         with suppress(OSError, PenstockError):
             self._file.write(msgspec.to_builtins(report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSeen:
-    """A slot of the server.
+    """Slot of the server.
 
     Attributes:
-        plugin: its output plugin.
-        is_active: whether a client streams from it now.
+        plugin: Its output plugin.
+        is_active: Whether a client streams from it now.
         confirmed: LSN up to which its client has everything, as clients write it.
-        behind: rows and boundaries of transactions in the log after that; None if it is lost.
-        lost: why nothing can be streamed from it any more; empty if it can.
+        behind: Rows and boundaries of transactions in the log after that; None if it is lost.
+        lost: Why nothing can be streamed from it any more; empty if it can.
     """
 
     name: str
@@ -106,15 +106,15 @@ class SlotSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSeen:
-    """The server of a log.
+    """Server of a log.
 
     Attributes:
-        pid: of its process, 0 if it does not run.
-        address: where it listens; empty if it does not run, or not yet.
-        connections: clients that are logged in; None if it is not known.
-        slots: its slots, by name.
-        error: why its slots cannot be read; empty if they can.
-        hint: what to do then.
+        pid: Id of its process, 0 if it does not run.
+        address: Where it listens; empty if it does not run, or not yet.
+        connections: Clients that are logged in; None if it is not known.
+        slots: Its slots, by name.
+        error: Why its slots cannot be read; empty if they can.
+        hint: What to do then.
     """
 
     pid: int
@@ -155,8 +155,8 @@ def read_serve(config: Config, end: LogEnd) -> ServeSeen | None:
     """Return what is known of the server of a log; None if the log is not served.
 
     Args:
-        config: the pipeline.
-        end: the end of its log.
+        config: The pipeline.
+        end: The end of its log.
     """
     state = config.layout.state / FILE_NAME
     if config.serve is None and not REAL_FILES.exists(state):
@@ -188,7 +188,7 @@ def read_serve(config: Config, end: LogEnd) -> ServeSeen | None:
 
 
 def _read_report(run_directory: Path, pid: int) -> ServeReport:
-    """Return what this process wrote; an empty report if it has not written yet."""
+    """Return the report of this process; an empty one if it has not written yet."""
     with suppress(FileMissing, msgspec.DecodeError):  # a crash of the machine may empty it
         data = REAL_FILES.read_whole(run_directory / REPORT_NAME)
         found = msgspec.json.decode(data, type=ServeReport)

@@ -1,4 +1,4 @@
-"""The two servers of a configured pipeline, and the tables that it takes in."""
+"""The two servers of a configured pipeline, and its captured tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from penstock.ports.tables import tables_at
 
 
 def server_of(url: str) -> Server:
-    """Which server answers at a URL. Raises what connecting does."""
+    """Return the server at a URL. Raises the errors of connecting."""
     return tables_at(url).server_of(url)
 
 
 def server_pair(config: Config) -> ServerPair | None:
-    """The two servers, each with the engine and version that it reports.
+    """Return the two servers, each with the engine and version that it reports.
 
-    None where every type is the same at both, and nothing is translated; or there is no target.
+    Returns None if every type is the same at both, so that nothing is translated; or without a
+    target.
     """
     if not config.has_target or same_types(config.source.url, config.target.url):
         return None
@@ -32,8 +33,8 @@ def server_pair(config: Config) -> ServerPair | None:
 
 
 def source_tables(config: Config) -> list[TableDefinition]:
-    """The definitions of the tables that the configuration takes in, ordered by name.
+    """Return the definitions of the captured tables, ordered by name.
 
-    Raises the errors of `captured_tables` of the source's engine.
+    Raises the errors of `read_captured` of the source's engine.
     """
     return tables_at(config.source.url).read_captured(config, dropped=followed_names(config))

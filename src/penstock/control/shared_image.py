@@ -1,8 +1,8 @@
 """Images of rows that servers of different engines compute alike: SQL for both sides of a table.
 
-Each column is the text by which the table of types compares it (`codec.types`), so what a
-pipeline holds to be equal is equal here. Each text is preceded by its length, NULL differs from
-every text, and long values enter as a digest where an engine cannot make texts of any length. Not
+Each column is the text by which the table of types compares it (`codec.types`), so values that a
+pipeline considers equal are equal here. Each text is preceded by its length, NULL differs from
+every text, and long values enter as a digest if an engine cannot make texts of any length. Not
 here: the SQL of images and of hashing them (`ports.verify.Dialect`).
 """
 
@@ -18,13 +18,13 @@ from penstock.ports.server_pair import ServerPair
 from penstock.ports.verify import ComparedCell, Dialect, Image, key_columns
 from penstock.sql.read_plan import copied_columns
 
-# Kinds whose text can hold anything; of all others it is digits, letters and signs.
+# Kinds whose text can hold anything; the text of all others is digits, letters and signs.
 _ANY_TEXT = frozenset({Kind.TEXT, Kind.PADDED, Kind.PRINTED})
 _BYTES = Form(kind=Kind.BYTES)
 
 
 class ColumnIncomparable(PenstockError):
-    """The table of types has no translation for a column, so there is nothing to compare it by."""
+    """The table of types has no translation for a column, so there is no text to compare it by."""
 
     code = "VF04"
 
@@ -36,7 +36,7 @@ def compared_columns(
     *,
     present: Collection[str],
 ) -> list[ColumnDefinition]:
-    """The columns that are compared: those that are loaded, and generated ones that are there.
+    """Return the compared columns: loaded ones, and generated ones that the target has.
 
     Servers of one engine compute generated columns alike. present: names of the
     target's columns, as it has them.
@@ -59,7 +59,7 @@ def shared_images(
     servers: ServerPair,
     dialects: tuple[Dialect, Dialect],
 ) -> tuple[Image, Image]:
-    """The images of a table's rows at the source and in the target. Raises ColumnIncomparable."""
+    """Return the images of a table's rows at source and target. Raises ColumnIncomparable."""
     mappings = servers.mappings(definition)
     for column in columns:
         if refused := mappings[column.name].refused:
@@ -85,7 +85,7 @@ def _cells(
     servers: ServerPair,
     dialects: tuple[Dialect, Dialect],
 ) -> tuple[ComparedCell, ComparedCell]:
-    """A column at the source and in the target."""
+    """Return a column at the source and in the target."""
     source, target = mapping.equal.source, mapping.equal.target
     cell = ComparedCell(
         name=column.name,

@@ -1,4 +1,4 @@
-"""What `doctor`, `status` and `lag` print."""
+"""Output of `doctor`, `status` and `lag`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SEVERITY_STYLES = {
 
 
 def show_report(report: Report, out: Console | None = None) -> None:
-    """Print doctor's findings as blocks, so that each command can be copied as it is."""
+    """Print doctor's findings as blocks, so that each command can be copied unchanged."""
     out = out or console()
     for finding in report.findings:
         _show_finding(finding, out)
@@ -69,7 +69,7 @@ def _show_finding(finding: Finding, out: Console) -> None:
 
 
 def show_no_lag(status: Status, out: Console | None = None) -> None:
-    """Say that it is not known how far behind the target is, why, and what is tried next."""
+    """Print that the target's lag is not known, why, and the next try."""
     out = out or console()
     out.print(pairs([("lag", f"unknown: {status.why_no_lag}")]))
     for outage in status.outage_lines():
@@ -101,7 +101,7 @@ def show_lag(lag: Lag, out: Console | None = None) -> None:
 
 
 def _at_source(lag: Lag, extracting: str) -> list[tuple[str, str]]:
-    """What is known of the source's log: bytes, or what the source has been told."""
+    """Return the known facts of the source's log: bytes, or the position it was told."""
     text = lag.positions.text
     if not lag.counts_bytes:
         return [("source knows as read", text(lag.confirmed_position) + extracting)]
@@ -161,7 +161,7 @@ def _show_readers(status: Status, out: Console) -> None:
 
 
 def _handover(status: Status) -> list[str]:
-    """The four steps where something is stopped for them; else the place that counts."""
+    """Return the four steps if something is stopped for them; else the important place."""
     handover = status.handover
     if handover is None:
         return []
@@ -206,7 +206,7 @@ def show_segments(segments: Iterable[Mapping[str, Any]], out: Console | None = N
 
 
 def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
-    """Print the tables of a pipeline, and where each is."""
+    """Print the tables of a pipeline, and the state of each."""
     out = out or console()
     if not lines:
         out.print("no table is captured yet: `penstock run` begins with them")
@@ -225,7 +225,7 @@ def show_tables(lines: Sequence[TableLine], out: Console | None = None) -> None:
 
 
 def show_consumers(lines: Sequence[ConsumerLine], out: Console | None = None) -> None:
-    """Print a pipeline's consumers, how far behind each is, and what it holds on the disk."""
+    """Print a pipeline's consumers, how far behind each is, and its disk space."""
     out = out or console()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("consumer", "state", "saved", "read", "behind", "", "", "links", "held back"):
@@ -249,7 +249,7 @@ def show_consumers(lines: Sequence[ConsumerLine], out: Console | None = None) ->
 
 
 def show_log_findings(findings: Sequence[LogFinding], out: Console | None = None) -> None:
-    """Print what a check of the log found."""
+    """Print the findings of a check of the log."""
     out = out or console()
     for finding in findings:
         out.print(Text(f"{finding.severity} {finding.code}  {finding.file}: {finding.message}"))
@@ -267,17 +267,17 @@ DIFFERENCES = {
 
 
 class VerifyBar:
-    """Progress of a comparison, in a terminal; a line for what is waited for, elsewhere too."""
+    """Progress of a comparison, in a terminal; a line for each wait, elsewhere too."""
 
     def __init__(self, out: Console | None = None, *, shown: bool = True) -> None:
-        """shown: False says nothing at all (with --json)."""
+        """Prepare the bar. shown: False prints nothing at all (with --json)."""
         self._out = out or console()
         self._shown = shown
         self._progress: Progress | None = None
         self._task = TaskID(0)
 
     def __enter__(self) -> Self:
-        """Nothing is drawn before there is something to show."""
+        """Return itself; nothing is drawn before there is something to show."""
         return self
 
     def __exit__(
@@ -286,17 +286,17 @@ class VerifyBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._progress is not None:
             self._progress.stop()
 
     def waiting(self, text: str) -> None:
-        """Say what is waited for."""
+        """Print what is waited for."""
         if self._shown:
             self._out.print(text)
 
     def progress(self, seen: CompareProgress) -> None:
-        """Move the bar on. Called from any thread."""
+        """Update the bar. Called from any thread."""
         if not self._shown or not self._out.is_terminal:
             return
         if self._progress is None:
@@ -332,7 +332,7 @@ def _show_not_compared(result: VerifyResult, out: Console) -> None:
 
 
 def show_verify(result: VerifyResult, out: Console | None = None) -> None:
-    """Print what a comparison found; the last line is the verdict."""
+    """Print the result of a comparison; the last line is the verdict."""
     out = out or console()
     for table in result.tables:
         if table.equal:

@@ -1,4 +1,4 @@
-"""How far a target schema has come that is far behind, with rates and the time to go. Pure."""
+"""Progress of a target schema that is far behind, with rates and the time to go. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from penstock.control.display import human_count, human_seconds
 from penstock.control.stage_status import SchemaStatus
 
 RATE_WINDOW_S = 15.0
-NOT_YET_ALL = 0.99  # while something waits, also where the rest is a small part
+NOT_YET_ALL = 0.99  # while something waits, even if it is a small part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """applied of staged rows. What is None is not known.
+    """Applied share of staged rows. A value of None is not known.
 
-    staged_per_s, applied_per_s: over the last RATE_WINDOW_S. eta_s: until nothing waits, at the
-    pace at which the rows that wait become fewer; None where they do not. is_estimate: of a sample.
-    is_far_behind: a bar is worth showing.
+    Attributes:
+        staged_per_s: Over the last RATE_WINDOW_S.
+        applied_per_s: Over the last RATE_WINDOW_S.
+        eta_s: Until no row waits, at the pace at which waiting rows become fewer; None if they do
+            not.
+        is_estimate: The values are from a sample.
+        is_far_behind: A bar is worth showing.
     """
 
     applied: int
@@ -33,14 +37,14 @@ class Bar:
 
     @property
     def share(self) -> float:
-        """How much is done, 0 to 1; 1 only when nothing waits."""
+        """Finished share, 0 to 1; 1 only if no row waits."""
         if self.applied >= self.staged:
             return 1.0
         return min(self.applied / self.staged, NOT_YET_ALL)
 
     @property
     def words(self) -> str:
-        """For people: rows, rate and time to go."""
+        """Text for people: rows, rate and time to go."""
         about = "about " if self.is_estimate else ""
         rows = f"{human_count(self.applied)} of {about}{human_count(self.staged)} rows applied"
         return ", ".join(filter(None, (rows, _rate(self.applied_per_s), self.to_go)))
@@ -53,7 +57,7 @@ class Bar:
         return "" if self.eta_s is None else f"{human_seconds(self.eta_s)} to go"
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return it as JSON has it."""
         return {
             "applied": self.applied,
             "staged": self.staged,
@@ -70,14 +74,14 @@ def _rate(per_s: float | None) -> str:
 
 
 class BarMeter:
-    """Bars from what was read at some moments."""
+    """Calculator of bars from readings at some moments."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """Begin without readings."""
         self._seen: dict[str, deque[tuple[float, int, int]]] = {}
 
     def add(self, now_s: float, schemas: Sequence[SchemaStatus]) -> dict[str, Bar]:
-        """One for each schema whose rows are known. now_s: monotonic."""
+        """Return one bar for each schema whose rows are known. now_s: monotonic."""
         bars = {}
         for schema in schemas:
             staged, waiting = schema.rows, schema.waiting
@@ -92,7 +96,7 @@ class BarMeter:
     def _bar(self, now_s: float, schema: SchemaStatus, staged: int, waiting: int) -> Bar:
         seen = self._seen.setdefault(schema.name, deque())
         if seen and staged < seen[-1][1]:
-            seen.clear()  # rows were retired: what was staged and applied since is not known
+            seen.clear()  # rows were retired: rows staged and applied since are not known
         seen.append((now_s, staged, waiting))
         while len(seen) > 2 and now_s - seen[0][0] > RATE_WINDOW_S:
             seen.popleft()

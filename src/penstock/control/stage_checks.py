@@ -1,8 +1,8 @@
-"""Looks now and then at the groups of a pipeline with [stage], for the metrics.
+"""Periodic looks at the groups of a pipeline with [stage], for the metrics.
 
-The windows of all groups each second; of those that this instance works on how many mutations are
-stale every ten seconds, and each minute whether rows were applied in order. Not here: the counters
-(`penstock.stage.metered`).
+Each second the windows of all groups; every ten seconds the number of stale mutations of the groups
+that this instance works on, and each minute whether their rows were applied in order. Not here: the
+counters (`penstock.stage.metered`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ORDER_ROWS_MAX = 100_000
 
 
 class Checks:
-    """A thread that looks while a with block runs."""
+    """Thread that looks while a with block runs."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Checks:
         retire_after_s: float,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """workers: by the groups' names; more may come."""
+        """Prepare the thread. workers: by the groups' names; more may be added."""
         self._database, self._workers, self._metrics = database, workers, metrics
         self._retire_after_s, self._clock = retire_after_s, clock
         self._stale_s = self._order_s = clock.monotonic_s()
@@ -76,12 +76,12 @@ class Checks:
                         self.look(session)
                         self._stop.wait(LOOK_S)
             except PenstockError as error:
-                self._metrics.windows.clear()  # what is not known is not shown
+                self._metrics.windows.clear()  # unknown windows are not shown
                 logger.warning("groups not checked", code=error.code, error=error.message)
                 self._stop.wait(LOOK_S)
 
     def look(self, session: StagingSession) -> None:
-        """What is due now."""
+        """Do what is due now."""
         now_s = self._clock.monotonic_s()
         workers = list(self._workers.values())
         for worker in workers:
@@ -97,7 +97,7 @@ class Checks:
                 self.check_order(session, group)
 
     def count_stale(self, session: StagingSession, group: Group) -> None:
-        """Unapplied mutations older than what is retired."""
+        """Count unapplied mutations older than the retired time."""
         committed = session.window(group).committed
         before = Hlc(max(0, committed.nanos - round(self._retire_after_s * 1e9)))
         for table in session.staged_tables(group):
@@ -106,7 +106,7 @@ class Checks:
                 self._metrics.stale.labels(group_name(group), table.name).set(count)
 
     def check_order(self, session: StagingSession, group: Group) -> None:
-        """Whether rows were applied in the order of their times, since the last check."""
+        """Check that rows were applied in the order of their times, since the last check."""
         committed = session.window(group).committed
         after = self._checked.get(group, ZERO)
         for table in session.staged_tables(group):

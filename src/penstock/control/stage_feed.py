@@ -1,7 +1,7 @@
-"""One target schema's consumers: a log of all that is staged, and a process for each consumer.
+"""Consumers of one target schema: a log of all staged rows, and a process for each consumer.
 
-Needs no lease: staged rows are only read, applied or not, so each instance has a log of its own
-that goes on where it ended, whatever mode is in force and whoever applies. Not here: the process
+No lease is needed: staged rows are only read, applied or not, so each instance has a log of its own
+that continues where it ended, in any mode and whichever instance applies. Not here: the process
 that writes the log (`stage_halves.py`).
 """
 
@@ -29,7 +29,7 @@ AGAIN_S = 10.0
 
 
 class FeedWorker:
-    """Supervises the processes of a group's consumers, in a thread of its own, until stopped."""
+    """Supervisor of the processes of a group's consumers, in its own thread, until stopped."""
 
     def __init__(self, config: Config, group: Group, stop: StopRequest) -> None:
         """Begin. config: of the whole pipeline."""
@@ -58,7 +58,7 @@ class FeedWorker:
                     halves = self._halves(stack)
                     Supervisor(halves, ended, on_event=self._event, on_tick=on_tick).run()  # type: ignore[arg-type]
             except PenstockError as error:
-                self._failed(error)
+                self._note_failure(error)
 
     def _halves(self, stack: ExitStack) -> list[Half]:
         run, file = self._config.layout.run, str(self._whole.path)
@@ -77,8 +77,8 @@ class FeedWorker:
             for name, command in commands.items()
         ]
 
-    def _failed(self, error: PenstockError) -> None:
-        """The load goes on; consumers have what is in the log until this is mended."""
+    def _note_failure(self, error: PenstockError) -> None:
+        """Report the error; the load continues, and consumers have the log so far."""
         self._show(error, AGAIN_S)
         self._stop.wait(AGAIN_S)
 

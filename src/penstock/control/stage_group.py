@@ -1,8 +1,8 @@
 """One target schema: under its lease rows are written, or an extractor and a loader work.
 
-A tenure begins when the lease is ours and ends when it is lost, given up, or something fails; the
-next one begins after a while. What a tenure leaves behind at any moment is continued by the next
-one, here or in another instance. Not here: the two processes (`stage_halves.py`).
+A tenure begins when the lease is ours and ends when it is lost, given up, or work fails; the
+next one begins after a while, and continues what the last one left, here or in another instance.
+Not here: the two processes (`stage_halves.py`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ logger = structlog.get_logger(__name__)
 LEASE_POLL_S = 1.0
 ROUND_S = 1.0  # between two rounds of rows
 BACKOFF_S = (1.0, 2.0, 5.0, 10.0)
-STEADY_S = 60.0  # a tenure that lasted so long starts the back-off anew
+STEADY_S = 60.0  # after a tenure of this length the back-off begins again
 
 
 class GroupWorker:
-    """Works on one group in a thread of its own until stopped.
+    """Worker on one group in a thread of its own until stopped.
 
-    problem: the error that ended the last tenure, until one goes on without; state: idle (another
-    instance has the lease), working, waiting (to try again), ended.
+    Attributes:
+        problem: The error that ended the last tenure, until one goes on without.
+        state: idle (another instance has the lease), working, waiting (to try again), ended.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class GroupWorker:
             self._work(lease)
 
     def _work(self, lease: HeldLease) -> None:
-        """Work in the mode of the moment until the lease is lost or the end is asked for."""
+        """Work in the present mode until the lease is lost or the end is requested."""
         self.state = "working"
         holder = cache(self._taken_over)
         retiring = _Beside("retiring", self._retiring(lease).run, StopRequest())
@@ -145,7 +146,7 @@ class GroupWorker:
                         self._follow(lease, session)
                         holder = cache(self._taken_over)  # the log has moved the fence
                     else:
-                        # What the log has is not to be loaded behind rows that are written now.
+                        # The log's rows must not be loaded after rows that are written now.
                         forget_log(self._config.layout)
                         self._sequencer.round(session, self.group, holder)
                         self._stop.wait(ROUND_S)
@@ -162,12 +163,12 @@ class GroupWorker:
         return mode is StageMode.CONSISTENT and not self._sequencer.is_rowwise(self.group)
 
     def _taken_over(self) -> TakenOver:
-        """Let nobody else write: called when rows are first to be written under this lease."""
+        """Exclude other writers: called when rows are first to be written under this lease."""
         with closing(self._target()) as progress:
             return take_over(self._log_id, progress)
 
     def _follow(self, lease: HeldLease, session: StagingSession) -> None:
-        """Windows through the log, until another mode is in force."""
+        """Pass windows through the log, until another mode is in force."""
         progress = self._target()
         try:
             begin_log(
@@ -240,7 +241,7 @@ class GroupWorker:
 
 
 class _Beside:
-    """Something that is done beside the work, until it is asked to end."""
+    """Work beside the main work, until it is asked to end."""
 
     def __init__(
         self, name: str, run: Callable[[Callable[[float], bool]], None], ended: StopRequest
@@ -253,7 +254,7 @@ class _Beside:
 
     @property
     def error(self) -> PenstockError | None:
-        """What it cannot go on after."""
+        """Error after which it cannot continue."""
         return self._thread.error
 
     def end(self) -> None:

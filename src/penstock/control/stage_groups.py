@@ -25,7 +25,7 @@ LOOK_S = 1.0
 
 
 class Groups:
-    """Looks for groups and starts a worker for each."""
+    """Watch for groups that starts a worker for each."""
 
     def __init__(
         self,

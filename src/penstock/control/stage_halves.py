@@ -1,7 +1,7 @@
 """The two processes of a group in consistent mode: staged mutations to its log, its log to Spark.
 
-They are `penstock extract` and `penstock load` without what a group has not: a handover, a bulk
-load, table syncs. Not here: who starts them (`stage_group.py`).
+They are `penstock extract` and `penstock load` without the parts that a group lacks: a handover, a
+bulk load, table syncs. Not here: starting them (`stage_group.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from penstock.ports.stage_groups import feed_config, group_at, group_config, log
 
 LOAD, EXTRACT, FEED = "load", "extract", "feed"
 HALVES = (LOAD, EXTRACT)  # Spark takes longest to start
-# A target's tables are their owner's: what a feed has no column for stops before it is in the log.
+# A target's tables are their owner's: a feed's value without a column stops before the log.
 POLICIES = Policies(default=Policy.IGNORE)
 
 
 def run_half(config: Config, half: str, group_url: str) -> None:
-    """Work as one of HALVES, or as FEED, until a signal comes. group_url: see `source_url`.
+    """Work as one of HALVES, or as FEED, until a signal arrives. group_url: see `source_url`.
 
-    Raises what ends an extraction or a load.
+    Raises the errors that end an extraction or a load.
     """
     group = group_at(group_url)
     if half == FEED:
@@ -52,7 +52,7 @@ def run_half(config: Config, half: str, group_url: str) -> None:
 
 
 def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
-    """Windows into the log."""
+    """Extract windows into the log."""
     options = extract_options(config)
     engine = stack.enter_context(
         extraction_of(config).open_engine(pipeline_of(config), options, tables=list, stop=stop)
@@ -73,7 +73,7 @@ def extract_group(config: Config, log_id: str, stop: StopRequest, stack: ExitSta
 
 
 def feed_group(config: Config, target: TargetSection) -> None:
-    """All that is staged into the log of consumers, whether it is applied or not."""
+    """Extract all staged rows into the log of consumers, whether applied or not."""
     stop = StopRequest()
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(stop))
@@ -99,8 +99,8 @@ def feed_group(config: Config, target: TargetSection) -> None:
 
 
 def load_group(config: Config, log_id: str, stop: StopRequest, stack: ExitStack) -> None:
-    """The log into the target: its batches end where the log's flush points are."""
-    del log_id  # the log says it
+    """Load the log into the target: batches end at the log's flush points."""
+    del log_id  # the log has it
     stack.enter_context(take_lock(config, config.layout.state, LOAD_LOCK))
     options = session_options(config)
     sessions = SessionKeeper(options, PendingSession(options))

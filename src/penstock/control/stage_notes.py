@@ -1,7 +1,7 @@
-"""What the instance that works for a target schema has decided, noted in the staging database.
+"""Decisions of the instance that works for a target schema, noted in the staging database.
 
-The mode of the moment and the last problem are nobody's but the worker's. They are in the table
-memo, so that every instance can show them, and they say who wrote them and when.
+Only the worker knows the present mode and the last problem. They are in the table
+memo, with their writer and time, so that every instance can show them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEY = "stage "
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that a tenure ended with. at_us: UTC, microseconds since 1970."""
+    """Error that ended a tenure. at_us: UTC, microseconds since 1970."""
 
     at_us: int
     code: str
@@ -29,7 +29,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupNote(msgspec.Struct, frozen=True, kw_only=True):
-    """mode: empty before there was one; since mode_us, by hostname. dead_letters: their table."""
+    """Note about a group.
+
+    Attributes:
+        mode: Empty before there was one; in force since mode_us, set by hostname.
+        dead_letters: Their table.
+    """
 
     mode: str = ""
     mode_us: int = 0
@@ -39,7 +44,7 @@ class GroupNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_note(session: StagingSession, group: Group) -> GroupNote:
-    """The note of a group; an empty one where there is none, or another release's."""
+    """Return the note of a group; an empty one if there is none, or another release's."""
     found = session.get_memo(KEY + group_name(group))
     if found is None:
         return GroupNote()
@@ -51,9 +56,9 @@ def read_note(session: StagingSession, group: Group) -> GroupNote:
 
 
 class Notes:
-    """Writes the note of one group, when something has changed. Used by one thread.
+    """Writer of one group's note, if something has changed. Used by one thread.
 
-    A note that cannot be written is written with the next one: it never holds up the work.
+    If a note cannot be written, it is written with the next one: it never delays the work.
     """
 
     def __init__(
@@ -64,14 +69,14 @@ class Notes:
         dead_letters: str,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Nothing is written yet."""
+        """Begin; nothing is written yet."""
         self._database, self._group, self._clock = database, group, clock
         self._dead_letters = dead_letters
         self._mode = ""
         self._problem: Problem | None = None
 
     def mode_is(self, session: StagingSession, mode: str) -> None:
-        """The mode that the group is in now."""
+        """Note the present mode of the group."""
         if mode == self._mode:
             return
         try:
@@ -95,7 +100,7 @@ class Notes:
             self._mode = mode
 
     def note_problem(self, error: PenstockError) -> None:
-        """What the group's work has just ended with."""
+        """Note the error with which the group's work has just ended."""
         shown = error.as_dict()
         self._problem = Problem(
             at_us=self._clock.now_us(),

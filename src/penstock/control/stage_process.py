@@ -1,6 +1,6 @@
 """`penstock stage`: receives changefeeds into the staging database until it is stopped.
 
-Over HTTP, and as files of a folder or bucket.
+It receives them over HTTP, and as files of a folder or bucket.
 """
 
 from __future__ import annotations
@@ -47,17 +47,21 @@ class StageSectionMissing(PenstockError):
 
 
 class StageNotInstalled(PenstockError):
-    """The libraries that changefeeds are received with are not installed."""
+    """The libraries that receive changefeeds are not installed."""
 
     code = "ST17"
 
 
 def stage(config: Config, *, create: bool, on_served: Callable[[str], None]) -> None:
-    """Receive changefeeds until a signal comes.
+    """Receive changefeeds until a signal arrives.
 
-    Tables of the staging database that are missing are made. create: so is the database.
-    on_served: is given the address, once it answers. Raises StageSectionMissing, StageNotInstalled,
-    and what the staging database, the target and the socket raise.
+    Missing tables of the staging database are created. Raises StageSectionMissing,
+    StageNotInstalled, and the errors of the staging database, the target and the socket.
+
+    Args:
+        config: The pipeline.
+        create: Create the database as well.
+        on_served: Gets the address, as soon as it answers.
     """
     section, database = checked_sections(config)
     database.create(database=create)
@@ -92,7 +96,7 @@ def checked_sections(config: Config) -> tuple[StageSection, StagingDatabase]:
 def receiving(
     config: Config, section: StageSection, database: StagingDatabase
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Receive while the block runs; gives the address, and what is to be called now and then."""
+    """Receive while the block runs; yield the address, and a function to call now and then."""
     from penstock.stage.metered import MeteredStaging, StagingMetrics
     from penstock.stage.metrics import Metrics
     from penstock.stage.receiver.app import THREADS, Receiver, ReceiverOptions
@@ -151,7 +155,7 @@ def receiving(
 
 
 class _FilesThread:
-    """Reads the files of a feed beside the requests. error: what has ended it."""
+    """Reader of a feed's files beside the requests. error: the error that has ended it."""
 
     def __init__(
         self, section: StageSection, database: StagingDatabase, receiver: Receiver
@@ -177,7 +181,7 @@ class _FilesThread:
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End behind the file that is being staged."""
+        """End after the file that is being staged."""
         self._stop.set()
         self._thread.join()
 
@@ -228,7 +232,7 @@ def _certificate(config: Config, section: StageSection, host: str) -> Certificat
 
 
 class _Keys:
-    """Reads the keys of tokens again each minute, and soon after SIGHUP."""
+    """Keys of tokens, read again each minute, and soon after SIGHUP."""
 
     def __init__(self, database: StagingDatabase, metrics: Metrics, every_s: float) -> None:
         from penstock.stage.receiver.access import SignedTokens
@@ -239,11 +243,11 @@ class _Keys:
         self._loaded_s = 0.0
 
     def ask(self, _number: int, _frame: FrameType | None) -> None:
-        """On SIGHUP."""
+        """Ask for a new reading, on SIGHUP."""
         self._asked.set()
 
     def load(self) -> None:
-        """Read them now."""
+        """Read the keys now."""
         self._asked.clear()
         self._loaded_s = REAL_CLOCK.monotonic_s()
         with self._database.open_session() as session:
@@ -251,7 +255,7 @@ class _Keys:
         self._metrics.keys_loaded.set(self.tokens.loaded_us / 1e6)
 
     def reload_if_due(self) -> None:
-        """Read them if it is time; those from before are kept where that fails."""
+        """Read the keys if it is time; the previous ones are kept if that fails."""
         age_s = REAL_CLOCK.monotonic_s() - self._loaded_s
         if self._asked.is_set() or (self._every_s and age_s >= self._every_s):
             try:

@@ -2,7 +2,7 @@
 
 The source knows nothing of it. Without --target everything that is staged is applied again, as
 after `penstock stage --rewind 0`; with it the staged rows and the target's rows of these tables
-are deleted, and the changefeeds are created again. Either works under the leases of each target
+are deleted, and the changefeeds must be created again. Either works under the leases of each target
 schema. Not here: showing and asking (`penstock.cli.reset`), other pipelines (`reset.py`).
 """
 
@@ -26,12 +26,12 @@ from penstock.ports.staging_errors import StagingMissing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageReset:
-    """The things that a reset of staged changefeeds takes back.
+    """Plan of a reset of staged changefeeds.
 
     Attributes:
-        shown: what is removed, for people; its `source` is the staging database.
-        groups: the target schemas.
-        with_tables: whether the rows go, too.
+        shown: The removals, for people; its `source` is the staging database.
+        groups: The target schemas.
+        with_tables: Whether the rows are deleted, too.
     """
 
     shown: Reset
@@ -40,9 +40,9 @@ class StageReset:
 
 
 def look(config: Config, *, with_tables: bool) -> StageReset:
-    """Return what there is to take back; changes nothing.
+    """Return what a reset would remove; change nothing.
 
-    Raises what the staging database and the target raise.
+    Raises the errors of the staging database and the target.
     """
     _, database = checked_sections(config)
     groups: tuple[Group, ...] = ()
@@ -55,7 +55,7 @@ def look(config: Config, *, with_tables: bool) -> StageReset:
                 tables += [one.target for one in session.staged_tables(group)]
     except StagingMissing:
         pass  # nothing was ever staged
-    # The progress stays: another pipeline may have its own there. Ours goes back.
+    # The progress table stays: another pipeline may have its own there. Ours is rewound.
     emptied = at_target.plan_emptying(config.target.url, tables) if with_tables else ()
     what = "all staged rows and checkpoints" if with_tables else "all marks of what is applied"
     notes = "everything that is staged is applied again by `penstock stage`"
@@ -77,16 +77,16 @@ def look(config: Config, *, with_tables: bool) -> StageReset:
 
 
 def carry_out(config: Config, reset: StageReset, *, on_done: Callable[[str], None]) -> None:
-    """Do it, inside `at_rest`; safe to repeat.
+    """Carry the reset out, inside `at_rest`; safe to repeat.
 
     Args:
-        config: the pipeline.
-        reset: what `look` has returned.
-        on_done: is called with each thing that is gone.
+        config: The pipeline.
+        reset: The result of `look`.
+        on_done: Called with each removed thing.
 
     Raises:
-        RewindRefused: an instance works on a target schema.
-        ResetNotAllowed: the role may not empty a table.
+        RewindRefused: An instance works on a target schema.
+        ResetNotAllowed: The role may not empty a table.
     """
     section, database = checked_sections(config)
     with ExitStack() as leases:
@@ -98,7 +98,7 @@ def carry_out(config: Config, reset: StageReset, *, on_done: Callable[[str], Non
                 at_target.remove(config.target.url, removal)
             on_done(removal.what)
         for group, removal in zip(reset.groups, reset.shown.source, strict=True):
-            if reset.with_tables:  # last: what is staged says which tables are to be emptied
+            if reset.with_tables:  # last: the staged rows say which tables are to be emptied
                 with database.open_session() as session:
                     session.forget(group)
             on_done(removal.what)

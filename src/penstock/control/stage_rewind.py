@@ -1,7 +1,7 @@
-"""`penstock stage --rewind`: has everything after a time applied again.
+"""`penstock stage --rewind`: applies everything after a time again.
 
-It works under the lease of the target schema, and takes the schema over first: whatever the last
-holder may still try to commit is refused. The staging database goes back before the target does.
+It works under the lease of the target schema, and takes the schema over first, so that late commits
+of the last holder are refused. The staging database is rewound before the target.
 If only that was done, no instance applies anything until the command is repeated (`PositionAhead`).
 """
 
@@ -39,12 +39,12 @@ class RewindRefused(PenstockError):
 
 
 def rewind(config: Config, schema: str, time: Hlc) -> str:
-    """Have everything after a time applied again; returns the name of the target schema.
+    """Apply everything after a time again; return the name of the target schema.
 
     Args:
         config: Pipeline with [stage].
         schema: The target schema; empty if there is only one.
-        time: Time of the source; not later than what is applied.
+        time: Time of the source; not later than the applied time.
 
     Raises:
         RewindRefused: There is no such schema, it is in use, or the time is too late.

@@ -1,4 +1,4 @@
-"""What of `penstock stage` writes rows straight into the target: its parts."""
+"""The parts of `penstock stage` that write rows straight into the target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 ROUND_S = 1.0
 AGAIN_S = 10.0
-"""After a round in which something had to wait or failed."""
+"""Seconds after a round in which something had to wait or failed."""
 
 
 def script_of(config: Config) -> Script:
@@ -40,7 +40,7 @@ def _section(config: Config) -> StageSection:
 
 
 def with_options(section: StageSection, script: Script) -> StageSection:
-    """The section with what the user's module sets; what the file says wins.
+    """Return the section with the settings of the user's module; the file's settings win.
 
     Raises UserModuleInvalid.
     """
@@ -73,7 +73,7 @@ def with_options(section: StageSection, script: Script) -> StageSection:
 
 @contextmanager
 def row_sequencer(config: Config, metrics: Metrics, script: Script) -> Iterator[RowSequencer]:
-    """What accepts mutations and sweeps those that were staged."""
+    """Yield the sequencer, which accepts mutations and sweeps staged ones."""
     from penstock.stage.apply.metrics import ApplyMetrics
     from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
     from penstock.stage.receiver.app import THREADS

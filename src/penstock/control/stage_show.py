@@ -57,8 +57,8 @@ def _rows(schema: SchemaStatus) -> Iterator[tuple[str, str]]:
     yield "  mode", schema.mode or "unknown"
     yield "  lease", lease_words(schema)
     yield "  lag", schema.lag_words
-    yield "  committed", str(schema.committed or "nothing yet")
-    yield "  proposed", str(schema.proposed or "nothing yet")
+    yield "  committed", str(schema.committed_time or "nothing yet")
+    yield "  proposed", str(schema.proposed_time or "nothing yet")
     yield "  staged", rows_words(schema)
     yield "  dead letters", letters_words(schema)
     for table, rows in schema.state.tables.items():
@@ -67,18 +67,18 @@ def _rows(schema: SchemaStatus) -> Iterator[tuple[str, str]]:
 
 
 def lease_words(schema: SchemaStatus) -> str:
-    """Who works on a schema, for people."""
+    """Return who works on a schema, for people."""
     held = schema.state.holder
     if held is None:
-        return "nobody's: no instance works on it just now"
+        return "free: no instance works on it just now"
     until = f"{held.expires:%Y-%m-%d %H:%M:%S} UTC"
     if schema.holder:
         return f"{held.hostname}, until {until}"
-    return f"nobody's: that of {held.hostname} has expired at {until}"
+    return f"free: that of {held.hostname} has expired at {until}"
 
 
 def rows_words(schema: SchemaStatus) -> str:
-    """What is staged, for people."""
+    """Return the staged rows, for people."""
     about = "about " if schema.is_estimate else ""
     rows = "unknown" if schema.rows is None else about + human_count(schema.rows)
     waiting = "unknown" if schema.waiting is None else about + human_count(schema.waiting)
@@ -88,7 +88,7 @@ def rows_words(schema: SchemaStatus) -> str:
 
 
 def letters_words(schema: SchemaStatus) -> str:
-    """How many dead letters there are, for people."""
+    """Return the number of dead letters, for people."""
     if schema.dead_letters is None:
         return "unknown"
     more = " or more" if schema.dead_letters == DEAD_LETTERS_MAX else ""
@@ -121,7 +121,7 @@ def show_stage_lag(status: StageStatus, out: Console | None = None) -> None:
                 [
                     (f"schema {schema.name}", schema.lag_words),
                     ("  received up to", received),
-                    ("  committed", str(schema.committed or "nothing yet")),
+                    ("  committed", str(schema.committed_time or "nothing yet")),
                     ("  staged", rows_words(schema)),
                 ]
             )
@@ -132,7 +132,7 @@ def show_stage_lag(status: StageStatus, out: Console | None = None) -> None:
 
 
 class BackfillView:
-    """Bars of the schemas that are far behind, and what holds one: in place, as lines or JSON."""
+    """View of the schemas that are far behind, and of problems: in place, as lines or JSON."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class BackfillView:
         *,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """emit_json: for --json. out: standard output if not given."""
+        """Prepare the view. emit_json: for --json. out: standard output if not given."""
         self._emit, self._out, self._clock = emit_json, out or console(), clock
         self._live: Live | None = None
         self._shown_s = float("-inf")
@@ -150,7 +150,7 @@ class BackfillView:
         self._began_us = clock.now_us()
 
     def tell_problems(self, schemas: Sequence[SchemaStatus]) -> None:
-        """Print what keeps a schema from going on, once each time that it is new."""
+        """Print what keeps a schema from continuing, once for each new problem."""
         for schema in schemas:
             problem = schema.note.problem
             is_over = schema.problem_is_over
@@ -171,7 +171,7 @@ class BackfillView:
                 out.print(Text(f"        > {problem.hint}"))
 
     def show(self, bars: dict[str, Bar]) -> None:
-        """Show what is known now; whoever is not far behind any more is told so once."""
+        """Show the present bars; report once that a schema has caught up."""
         far = {name: bar for name, bar in bars.items() if bar.is_far_behind}
         if self._out.is_terminal and self._emit is None:
             self._draw(far)
@@ -209,7 +209,7 @@ class BackfillView:
         self._live.update(table)
 
     def close(self) -> None:
-        """Leave nothing drawn behind."""
+        """Remove what is drawn."""
         if self._live is not None:
             self._live.stop()
             self._live = None

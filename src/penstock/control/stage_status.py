@@ -1,6 +1,6 @@
-"""What `penstock stage` has done, read from the staging database and the target only.
+"""State of `penstock stage`, read from the staging database and the target only.
 
-So it is right in any instance, and where none runs. Not here: how it is shown (`stage_show.py`).
+So it is right in any instance, and if none runs. Not here: showing it (`stage_show.py`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,13 @@ FAR_BEHIND_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaStatus:
-    """One target schema. What is None is not known.
+    """Status of one target schema. A value of None is not known.
 
-    loaded: up to where the target itself says that windows were loaded into it; ZERO: none was.
-    dead_letters: how many, DEAD_LETTERS_MAX at most; 0 where there is no table of them.
-    now_us: when it was read.
+    Attributes:
+        loaded: Time up to which the target itself says that windows were loaded into it; ZERO: none
+            was.
+        dead_letters: Their number, DEAD_LETTERS_MAX at most; 0 if there is no table of them.
+        now_us: When it was read.
     """
 
     group: Group
@@ -60,71 +62,71 @@ class SchemaStatus:
 
     @property
     def name(self) -> str:
-        """As in the table checkpoints."""
+        """Name in the table checkpoints."""
         return group_name(self.group)
 
     @property
     def mode(self) -> str:
-        """The mode of the moment; empty where it is not known."""
+        """Present mode; empty if it is not known."""
         return self.note.mode or (
             "" if self.mode_setting is StageMode.AUTO else self.mode_setting.value
         )
 
     @property
     def holder(self) -> str:
-        """Which host works on it; empty for none."""
+        """Host that works on it; empty for none."""
         held = self.state.holder
         return held.hostname if held is not None and held.expires > self.state.now else ""
 
     @property
-    def committed(self) -> Hlc | None:
-        """Everything up to here is applied; None before anything is."""
-        return _known(self.state.window.committed)
+    def committed_time(self) -> Hlc | None:
+        """Time up to which everything is applied; None before anything is."""
+        return _real_time(self.state.window.committed)
 
     @property
-    def proposed(self) -> Hlc | None:
-        """Everything up to here has been received; None before anything is resolved."""
-        return _known(self.state.window.proposed)
+    def proposed_time(self) -> Hlc | None:
+        """Time up to which everything has been received; None before anything is resolved."""
+        return _real_time(self.state.window.proposed)
 
     @property
     def lag_s(self) -> float | None:
-        """How far the target is behind now."""
-        return self._age_s(self.committed)
+        """Lag of the target now, in seconds."""
+        return self._age_s(self.committed_time)
 
     @property
     def proposed_lag_s(self) -> float | None:
-        """How far what has been received is behind now."""
-        return self._age_s(self.proposed)
+        """Lag of the received changes now, in seconds."""
+        return self._age_s(self.proposed_time)
 
     @property
     def oldest_s(self) -> float | None:
-        """How old the first row that waits is; None also where none does."""
+        """Age of the first waiting row; None also if none waits."""
         times = [rows.oldest for rows in self.state.tables.values() if rows.oldest is not None]
         return self._age_s(min(times)) if times else None
 
     @property
     def rows(self) -> int | None:
-        """Staged and not retired."""
+        """Number of rows that are staged and not retired."""
         return _sum([rows.rows for rows in self.state.tables.values()])
 
     @property
     def waiting(self) -> int | None:
-        """Staged and not applied."""
+        """Number of rows that are staged and not applied."""
         return _sum([rows.waiting for rows in self.state.tables.values()])
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all mutation tables."""
+        """Size of all mutation tables."""
         return _sum([rows.size_bytes for rows in self.state.tables.values()])
 
     @property
     def is_estimate(self) -> bool:
-        """Whether rows and waiting are."""
+        """True if rows and waiting are estimates."""
         return any(rows.is_estimate for rows in self.state.tables.values())
 
     @property
     def is_far_behind(self) -> bool:
-        """Whether a feed's beginning, or much else, is still to be applied."""
+        """True if a feed's beginning, or much else, is still to be applied."""
         if not self.rows:
             return False
         lag_s = self.lag_s
@@ -132,7 +134,7 @@ class SchemaStatus:
 
     @property
     def problem_is_over(self) -> bool:
-        """Whether something was applied behind the problem of the note."""
+        """True if something was applied after the problem of the note."""
         problem, applied_at = self.note.problem, self.state.applied_at
         if problem is None or applied_at is None:
             return False
@@ -140,12 +142,12 @@ class SchemaStatus:
 
     @property
     def lag_words(self) -> str:
-        """For people: `2.0 s`, `unknown: why`."""
+        """Lag for people: `2.0 s`, `unknown: why`."""
         return human_seconds(self.lag_s) if self.lag_s is not None else f"unknown: {self._why}"
 
     @property
     def _why(self) -> str:
-        if self.proposed is None:
+        if self.proposed_time is None:
             return "no resolved timestamp has come; make the feed WITH resolved"
         return "nothing is committed yet"
 
@@ -153,7 +155,7 @@ class SchemaStatus:
         return None if time is None else max(0.0, self.now_us / 1e6 - time.nanos / 1e9)
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON has it; null is not known."""
+        """Return it as JSON has it; null is not known."""
         held = self.state.holder
         return {
             "schema": self.name,
@@ -165,17 +167,17 @@ class SchemaStatus:
                 "expires": held.expires.isoformat(),
                 "is_held": bool(self.holder),
             },
-            "committed": None if self.committed is None else str(self.committed),
-            "proposed": None if self.proposed is None else str(self.proposed),
+            "committed": None if self.committed_time is None else str(self.committed_time),
+            "proposed": None if self.proposed_time is None else str(self.proposed_time),
             "applied_at": None
             if self.state.applied_at is None
             else self.state.applied_at.isoformat(),
             "loaded": None if self.loaded is None else str(self.loaded),
-            "lag_seconds": _rounded(self.lag_s),
-            "proposed_lag_seconds": _rounded(self.proposed_lag_s),
+            "lag_seconds": _round(self.lag_s),
+            "proposed_lag_seconds": _round(self.proposed_lag_s),
             "rows": self.rows,
             "waiting": self.waiting,
-            "oldest_waiting_seconds": _rounded(self.oldest_s),
+            "oldest_waiting_seconds": _round(self.oldest_s),
             "is_estimate": self.is_estimate,
             "size_bytes": self.size_bytes,
             "dead_letters": self.dead_letters,
@@ -195,7 +197,7 @@ def _rows(rows: StagedRows) -> dict[str, Any]:
     }
 
 
-def _known(time: Hlc) -> Hlc | None:
+def _real_time(time: Hlc) -> Hlc | None:
     # A partition without anything has the checkpoint 1.0000000001.
     return time if time.nanos > 1 else None
 
@@ -205,13 +207,16 @@ def _sum(numbers: list[int | None]) -> int | None:
     return sum(known) if len(known) == len(numbers) else None
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatus:
-    """All of a pipeline's target schemas. schemas: None while the staging database is away."""
+    """Status of all target schemas of a pipeline.
+
+    schemas: None while the staging database is away.
+    """
 
     pipeline: str
     mode_setting: StageMode
@@ -222,14 +227,14 @@ class StageStatus:
 
     @property
     def lag_s(self) -> float | None:
-        """Of the schema that is furthest behind; None where that is not known of one, or none."""
+        """Lag of the schema that is furthest behind; None if the lag of one is not known."""
         lags = [one.lag_s for one in self.schemas or ()]
         known = [lag_s for lag_s in lags if lag_s is not None]
         return max(known) if known and len(known) == len(lags) else None
 
     @property
     def why_no_lag(self) -> str:
-        """Why the lag is not known."""
+        """Reason why the lag is not known."""
         if self.schemas is None:
             return ", ".join(one.words for one in self.outages)
         why = [f"{one.name}: {one._why}" for one in self.schemas if one.lag_s is None]
@@ -237,22 +242,22 @@ class StageStatus:
 
     @property
     def lag_words(self) -> str:
-        """For people."""
+        """Lag for people."""
         return (
             human_seconds(self.lag_s) if self.lag_s is not None else f"unknown: {self.why_no_lag}"
         )
 
     def outage_lines(self) -> list[str]:
-        """What cannot be asked, for people."""
+        """Return the servers that cannot be asked, for people."""
         return outage_lines(self.outages, (), running=["stage"], now_us=self.read_us)
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock status --json` prints it."""
+        """Return it as `penstock status --json` prints it."""
         return {
             "pipeline": self.pipeline,
             "mode": self.mode_setting.value,
             "directory": str(self.directory),
-            "lag_seconds": _rounded(self.lag_s),
+            "lag_seconds": _round(self.lag_s),
             "lag_unknown": None if self.lag_s is not None else self.why_no_lag,
             "schemas": None
             if self.schemas is None
@@ -262,7 +267,7 @@ class StageStatus:
         }
 
     def lag_dict(self) -> dict[str, Any]:
-        """As `penstock lag --json` prints it."""
+        """Return the lag as `penstock lag --json` prints it."""
         keys = ("schema", "committed", "proposed", "lag_seconds", "proposed_lag_seconds", "waiting")
         whole = self.as_dict()
         return {
@@ -275,10 +280,10 @@ class StageStatus:
 
 
 class StageStatusReader:
-    """Reads a status again and again on sessions that stay open. Used by one thread."""
+    """Reader of a status, repeatedly, on sessions that stay open. Used by one thread."""
 
     def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is connected before the first read."""
+        """Prepare; nothing is connected before the first read."""
         assert config.stage is not None, "a file for changefeeds"
         assert config.staging is not None, "a file for changefeeds"
         self._config, self._clock = config, clock
@@ -292,7 +297,7 @@ class StageStatusReader:
         self._tables: dict[Group, tuple[float, frozenset[str]]] = {}
 
     def read(self) -> StageStatus:
-        """The status now. It names a server that cannot be asked."""
+        """Return the present status. It names a server that cannot be asked."""
         outages: list[Outage] = []
         now_us = self._clock.now_us()
         found: list[SchemaStatus] | None = None
@@ -304,9 +309,9 @@ class StageStatusReader:
         except PenstockError as error:
             self._close(STAGING)
             found = None
-            outages.append(self._outages.seen(STAGING, error))
+            outages.append(self._outages.note_failure(STAGING, error))
         else:
-            self._outages.answered(STAGING)
+            self._outages.note_answer(STAGING)
         if found is not None:
             found, outage = self._with_target(found)
             outages += [outage] if outage is not None else []
@@ -320,7 +325,7 @@ class StageStatusReader:
         )
 
     def _groups(self, session: StagingSession) -> list[Group]:
-        """Those of this target for which anything has come."""
+        """Return the groups of this target for which something was received."""
         named = (self._schemas.group_of(name) for name in session.group_names())
         found = {group for group in named if group is not None}
         staged = session.staged_groups()
@@ -339,25 +344,25 @@ class StageStatusReader:
         )
 
     def _with_target(self, schemas: list[SchemaStatus]) -> tuple[list[SchemaStatus], Outage | None]:
-        """The schemas with what the target says, or why it cannot be asked."""
+        """Return the schemas with the target's facts, or why it cannot be asked."""
         try:
             if self._target is None:
-                self._target = self._connected()
+                self._target = self._connect()
             progress, rows = self._target
-            asked = [self._asked(one, progress, rows) for one in schemas]
+            asked = [self._ask(one, progress, rows) for one in schemas]
         except PenstockError as error:
             self._close(TARGET)
-            return schemas, self._outages.seen(TARGET, error)
-        self._outages.answered(TARGET)
+            return schemas, self._outages.note_failure(TARGET, error)
+        self._outages.note_answer(TARGET)
         return asked, None
 
-    def _connected(self) -> tuple[SharedProgress, RowSession]:
+    def _connect(self) -> tuple[SharedProgress, RowSession]:
         stack, url = self._stacks[TARGET], self._config.target.url
         progress = open_shared_progress(url, application_name=NAME)
         stack.callback(progress.close)
         return progress, stack.enter_context(row_target_at(url).open_session())
 
-    def _asked(
+    def _ask(
         self, schema: SchemaStatus, progress: SharedProgress, rows: RowSession
     ) -> SchemaStatus:
         applied = progress.read_shared(log_id_of(self._config, schema.group))
@@ -369,7 +374,7 @@ class StageStatusReader:
         )
 
     def _letters(self, rows: RowSession, group: Group, table: str) -> int:
-        """How many there are, up to a limit. Whether there is a table is asked now and then."""
+        """Return their number, up to a limit. Whether the table exists is checked periodically."""
         now_s = self._clock.monotonic_s()
         read_s, names = self._tables.get(group, (float("-inf"), frozenset[str]()))
         if now_s - read_s > TABLES_INTERVAL_S:
@@ -392,13 +397,13 @@ class StageStatusReader:
         stack.close()
 
     def close(self) -> None:
-        """Let go of the sessions."""
+        """Close the sessions."""
         for side in self._stacks:
             self._close(side)
 
 
 def read_stage_status(config: Config) -> StageStatus:
-    """The status, once."""
+    """Return the status, once."""
     reader = StageStatusReader(config)
     try:
         return reader.read()

@@ -15,7 +15,7 @@ from penstock.ports.tables import Tables
 
 
 class TargetSchemas:
-    """The target's own catalogue, asked like that of a source."""
+    """Catalogue of the target, asked like that of a source."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -30,7 +30,7 @@ class TargetSchemas:
 
     @property
     def database(self) -> str:
-        """The database of the target's URL."""
+        """Database of the target's URL."""
         return unquote(urlsplit(self._url).path.strip("/"))
 
     def keys(self, group: Group) -> Mapping[str, tuple[str, ...]]:
@@ -43,7 +43,7 @@ class TargetSchemas:
         return {one.name.name: one.primary_key for one in found if one.name.schema == group[-1]}
 
     def group_of(self, name: str) -> Group | None:
-        """The group that has a name in the table checkpoints; None for one of another target."""
+        """Return the group of a name in the table checkpoints; None for one of another target."""
         if not self._has_schemas:
             return (name,)
         first = f"{self.database}."

@@ -1,9 +1,9 @@
 """`[staging]` in a pipeline of any source: a consumer that stages each change until it is applied.
 
 It is a consumer like those of the file: it has links of its own, and neither the load nor another
-consumer waits for it. Its rows are for operators; nobody applies them. A thread beside it marks
-what the target says it has, and retires what is old. Not here: changes as mutations
-(`penstock.stage.log_changes`), the times that were given (`penstock.stage.log_marks`).
+consumer waits for it. Its rows are for operators; no process applies them. A thread beside it marks
+the rows that the target has, and retires old ones. Not here: changes as mutations
+(`penstock.stage.log_changes`), the assigned times (`penstock.stage.log_marks`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)
 
 
 class StagingConsumer(CdcConsumer):
-    """Stages what it is given. file: the pipeline file that has [staging]."""
+    """Consumer that stages its changes. file: the pipeline file that has [staging]."""
 
     def __init__(self, file: str) -> None:
-        """Nothing is connected yet."""
+        """Read the file; nothing is connected yet."""
         # Not at the top: the configuration names this class.
         from penstock.control.config import load_config
 
@@ -77,7 +77,7 @@ class StagingConsumer(CdcConsumer):
         self._advance_s = 0.0
 
     def start(self, _metrics: MetricRegistry) -> None:
-        """Make the staging tables where they are missing, and begin marking."""
+        """Create missing staging tables, and begin marking."""
         self._database.create()
         self._session = self._stack.enter_context(self._database.open_session())
         state = load_state(self._config.layout.log)
@@ -91,7 +91,7 @@ class StagingConsumer(CdcConsumer):
             self._advanced[group] = self._session.window(group).proposed
 
     def _floor(self) -> Hlc:
-        """What is staged of an earlier log for this target is in front of this one."""
+        """Return the time up to which rows of an earlier log for this target are staged."""
         names = self._session.group_names()
         groups = [found for name in names if (found := self._names.group_of(name)) is not None]
         return max((self._session.window(group).proposed for group in groups), default=ZERO)
@@ -112,7 +112,7 @@ class StagingConsumer(CdcConsumer):
     def _stage(self, changes: list[Changes]) -> None:
         first = min(one.batch.column("gsn")[0].as_py() for one in changes)
         times = timed(changes, self._marks.before(first))
-        found = mutations(changes, times, self._names.staged)
+        found = mutations(changes, times, self._names.staged_table)
         self._session.stage(found)
         faults.point("staging.rows.staged")
         groups = {table.group for table in found}
@@ -124,7 +124,7 @@ class StagingConsumer(CdcConsumer):
         self._advance(_whole(times))
 
     def _advance(self, time: Hlc) -> None:
-        """All transactions up to a time are staged. A checkpoint each second at most."""
+        """Record that all transactions up to a time are staged; once a second at most."""
         now_s = REAL_CLOCK.monotonic_s()
         if now_s < self._advance_s:
             return
@@ -135,11 +135,11 @@ class StagingConsumer(CdcConsumer):
                 self._advanced[group] = time
 
     def on_truncate(self, table: str, gsn: int) -> None:
-        """No mutation says it: what was staged of the table stays as its history."""
+        """Log it: no mutation reports it, and the table's staged rows stay as its history."""
         logger.info("table emptied at the source", table=table, gsn=gsn)
 
     def alive(self) -> bool:
-        """Between two looks at the log, which ends with a whole transaction: so do we."""
+        """Do the periodic work between two looks at the log, after whole transactions."""
         self._applied.check()
         if self._has_looked:
             self._advance(self._marks.last)
@@ -152,20 +152,20 @@ class StagingConsumer(CdcConsumer):
 
 
 def _marks(times: Timed) -> list[Mark]:
-    """At the end of some transactions, evenly, and of the last one so far."""
+    """Return marks at the ends of some transactions, evenly spread, and of the last one so far."""
     ends = np.flatnonzero(np.diff(times.trxs))
     some = ends[:: len(ends) // CHUNK_MARKS + 1].tolist()
     return [Mark(int(times.gsns[at]), times.time(at)) for at in (*some, len(times.gsns) - 1)]
 
 
 def _whole(times: Timed) -> Hlc:
-    """The time through which transactions are whole for certain: the last may go on."""
+    """Return the time through which transactions are certainly whole: the last may continue."""
     at = int((times.trxs != times.trxs[-1]).sum())
     return times.time(at - 1) if at else ZERO
 
 
 class _Names:
-    """The target's tables, and the groups that they are of."""
+    """Names of the target's tables, and their groups."""
 
     def __init__(self, config: Config) -> None:
         schemas = TargetSchemas(config)
@@ -173,18 +173,18 @@ class _Names:
         self._first = (schemas.database,) if schemas.group_parts == 2 else ()
         self.group_of: Callable[[str], Group | None] = schemas.group_of
 
-    def staged(self, relation: Relation) -> StagedTable:
-        """The table that a relation's rows go into."""
+    def staged_table(self, relation: Relation) -> StagedTable:
+        """Return the table into which a relation's rows are written."""
         return self.table(TableName(relation.schema, relation.name))
 
     def table(self, source: TableName) -> StagedTable:
-        """The same of a source table."""
+        """Return the target table of a source table."""
         target = target_name(source, self._namespaces)
         return StagedTable((*self._first, target.schema), target.name)
 
 
 class _AppliedThread:
-    """Marks staged rows applied as far as the target has them, beside the consumer.
+    """Thread that marks staged rows applied as far as the target has them, beside the consumer.
 
     gsn: of the last change that the target has.
     """
@@ -208,7 +208,7 @@ class _AppliedThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise what it cannot go on after."""
+        """Raise the error after which it cannot continue."""
         if self._error is not None:
             raise self._error
 
@@ -222,7 +222,7 @@ class _AppliedThread:
         patience = Patience()
         while not self._ended.is_set():
             try:
-                with self._opened() as (session, target):
+                with self._open() as (session, target):
                     self._done.clear()
                     while not self._ended.wait(MARK_POLL_S):
                         self._mark(session, target)
@@ -236,7 +236,7 @@ class _AppliedThread:
                 self._ended.wait(wait_s)
 
     @contextmanager
-    def _opened(self) -> Iterator[tuple[StagingSession, TargetReader]]:
+    def _open(self) -> Iterator[tuple[StagingSession, TargetReader]]:
         url = self._config.target.url
         with (
             self._database.open_session() as session,
@@ -245,9 +245,9 @@ class _AppliedThread:
             yield session, target
 
     def _mark(self, session: StagingSession, target: TargetReader) -> None:
-        """Mark what is applied by now; of a table with a table sync, what is applied of it.
+        """Mark the applied rows; of a table with a table sync, those up to its position.
 
-        The rows of one that was removed or isolated stay unapplied, and hold nothing up.
+        The rows of one that was removed or isolated stay unapplied, and delay no others.
         """
         if not target.present()[0] or target.log_id() != self._marks.log_id:
             return  # it has nothing of this log yet
@@ -281,7 +281,7 @@ class _AppliedThread:
         self._done[table] = max(done, applied)
 
     def _retire(self, group: Group) -> None:
-        """Have what is old deleted beside all else."""
+        """Delete old rows beside all else."""
         if group not in self._retiring:
             retiring = Retiring(
                 self._database, group, after_s=self._retire_after_s, check=lambda: None

@@ -1,7 +1,7 @@
-"""What a pipeline is doing, read from the log, the target and the state files only.
+"""Status of a pipeline, read from the log, the target and the state files only.
 
-Nothing here asks a process of ours: a status is correct whether or not one runs. Not here: how it
-is shown (`display.py`, `live.py`), and the two servers' sides (`lag.py`, `target_state.py`).
+No process of ours is asked: a status is correct whether or not one runs. Not here: showing it
+(`display.py`, `live.py`), and the two servers' sides (`lag.py`, `target_state.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.control.outages import (
     Outage,
     Outages,
     Retry,
-    dated,
+    date_outages,
     outage_lines,
     read_retries,
     utc_text,
@@ -51,17 +51,25 @@ OTHERS = (BASE, SERVE)  # they have links as consumers have, and lines of their 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """All of it. outages: servers that could not be asked; lag is None then.
+    """Status of a pipeline.
 
-    What the target says is as of target_read_us where it could not be asked now; where it was never
-    asked, `target.unknown` is set. retries: what processes have failed at and try again. read_us:
-    when this was read.
-
-    merge: of a pipeline with [merge], what its merging process said last. base: of the log.
-    has_target: whether there is a target; else `target` is what the file in the pipeline's
-    directory says. tables: those that somebody asked something for. loader: last report of a
-    loader, which may have ended. positions: how the source writes them. waits: what a process
-    waits for at the source. consumers, serve: of the log; only `read_status` reads them.
+    Attributes:
+        target: The state as of target_read_us if the target could not be asked now; if it was never
+            asked, `target.unknown` is set. Without a target, that of the file in the pipeline's
+            directory.
+        lag: None if a server could not be asked.
+        outages: Servers that could not be asked.
+        retries: Failed work that processes try again.
+        read_us: When this was read.
+        tables: Those for which there is a request.
+        loader: Last report of a loader, which may have ended.
+        positions: The form in which the source writes them.
+        merge: Of a pipeline with [merge], the last report of its merging process.
+        base: The base of the log.
+        has_target: Whether there is a target.
+        waits: The things that a process waits for at the source.
+        consumers: Those of the log; only `read_status` reads them.
+        serve: The server of the log; only `read_status` reads it.
     """
 
     pipeline: str
@@ -88,29 +96,29 @@ class Status:
     serve: ServeSeen | None = None
 
     def outage(self, side: str) -> Outage | None:
-        """That of one server: source or target."""
+        """Return the outage of one server: source or target."""
         return next((one for one in self.outages if one.side == side), None)
 
     @property
     def source_error(self) -> str:
-        """Why the source cannot be asked; empty when it can."""
+        """Reason why the source cannot be asked; empty if it can."""
         outage = self.outage("source")
         return outage.error if outage is not None else ""
 
     @property
     def running(self) -> list[str]:
-        """The names of the processes that run."""
+        """Names of the processes that run."""
         return [process.name for process in self.processes if process.pid]
 
     @property
     def running_loader(self) -> LoaderState | None:
-        """The report of the loader that runs; also None until it has reported."""
+        """Report of the running loader; also None until it has reported."""
         pids = [process.pid for process in self.processes if process.name == "load"]
         return self.loader if self.loader is not None and self.loader.pid in pids else None
 
     @property
     def why_no_lag(self) -> str:
-        """Why the lag is not known."""
+        """Reason why the lag is not known."""
         if self.mode == "data":
             return "this pipeline follows no changes"
         if self.lag is not None and self.lag.seconds is None:
@@ -119,11 +127,11 @@ class Status:
 
     @property
     def lag_words(self) -> str:
-        """The lag for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
+        """Lag for people: `2.0 s`, `at most 2.0 s`, `unknown: why`."""
         return self.lag.words if self.lag is not None else f"unknown: {self.why_no_lag}"
 
     def lag_dict(self) -> dict[str, Any]:
-        """The lag as `penstock lag --json` prints it; lag_seconds is null where it is not known."""
+        """Return the lag as `penstock lag --json` prints it; lag_seconds is null if not known."""
         if self.lag is not None:
             return self.lag.as_dict()
         return {
@@ -136,13 +144,13 @@ class Status:
         }
 
     def outage_lines(self) -> list[str]:
-        """What cannot be asked, since when, and what is tried next, for people."""
+        """Return the servers that cannot be asked, since when, and the next tries, for people."""
         running = [name for name in self.running if name != "run"]
         lines = outage_lines(self.outages, self.retries, running=running, now_us=self.read_us)
         return [*lines, *(self.waits.lines() if self.waits is not None else ())]
 
     def as_dict(self) -> dict[str, Any]:
-        """The status as `penstock status --json` prints it."""
+        """Return the status as `penstock status --json` prints it."""
         return {
             "pipeline": self.pipeline,
             "mode": self.mode,
@@ -212,26 +220,26 @@ def _utc_text(moment: datetime) -> str:
 
 
 class StatusReader:
-    """Reads a status again and again on connections that stay open. Used by one thread."""
+    """Reader of a status, repeatedly, on connections that stay open. Used by one thread."""
 
     def __init__(self, config: Config, *, clock: Clock = REAL_CLOCK) -> None:
-        """Nothing is connected before the first read."""
+        """Prepare; nothing is connected before the first read."""
         self._config = config
         self._clock = clock
         self._outages = Outages(clock)
         self._last = TargetState(unknown=True)
-        # Without a target its progress is in a file, which can be trouble, too.
+        # Without a target the progress is in a file, which can have trouble, too.
         self._side = "target" if config.has_target else "progress file"
-        self.asking = ""  # which server is being asked: it may never answer
+        self.asking = ""  # the server that is being asked: it may never answer
         self._last_us = 0
         self._target: TargetReader | None = None
         self._source: SourceReader | None = None
         self._watermark = Watermark()
 
     def read(self, *, look_into_open: bool = True) -> Status:
-        """The status now. look_into_open: read the open segment's end too.
+        """Return the present status. look_into_open: read the open segment's end too.
 
-        The status names a server that cannot be asked. Raises what the files of the pipeline do.
+        The status names a server that cannot be asked. Raises the errors of the pipeline's files.
         """
         config = self._config
         log = read_log_end(config, look_into_open=look_into_open)
@@ -251,7 +259,7 @@ class StatusReader:
             lag=lag,
             has_target=config.has_target,
             tables=self._tables(target),
-            outages=dated([one for one in (source_away, away) if one is not None], retries),
+            outages=date_outages([one for one in (source_away, away) if one is not None], retries),
             retries=retries,
             read_us=self._clock.now_us(),
             target_read_us=self._last_us,
@@ -263,7 +271,7 @@ class StatusReader:
         )
 
     def _tables(self, target: TargetState) -> tuple[TableLine, ...]:
-        """Tables that something was asked for; where they are only the target knows."""
+        """Return the requested tables; only the target knows their states."""
         lines = lines_from(self._config, target.table_syncs, applied_gsn=target.applied.gsn)
         if not target.unknown:
             return tuple(lines)
@@ -272,7 +280,7 @@ class StatusReader:
         )
 
     def _ask_target(self) -> Outage | None:
-        """Ask the target for its state; returns why not, if it cannot be asked."""
+        """Ask the target for its state; return why not, if it cannot be asked."""
         self.asking = self._side
         try:
             if self._target is None or self._target.is_closed:
@@ -281,15 +289,15 @@ class StatusReader:
         except PenstockError as error:
             if self._target is not None:
                 self._target.close()
-            return self._outages.seen(self._side, error)
+            return self._outages.note_failure(self._side, error)
         self._last_us = self._clock.now_us()
-        self._outages.answered(self._side)
+        self._outages.note_answer(self._side)
         return None
 
     def _lag(
         self, log: LogEnd, target: TargetState, *, asked: bool
     ) -> tuple[Lag | None, Outage | None]:
-        """The lag, or why the source cannot be asked. asked: the target was, its state is new."""
+        """Return the lag, or why the source cannot be asked. asked: the target's state is new."""
         if not self._config.pipeline.mode.has_change:
             return None, None
         self.asking = "source"
@@ -300,8 +308,8 @@ class StatusReader:
         except PenstockError as error:
             if self._source is not None:
                 self._source.close()
-            return None, self._outages.seen("source", error)
-        self._outages.answered("source")
+            return None, self._outages.note_failure("source", error)
+        self._outages.note_answer("source")
         self._watermark.look(state.position, state.now_us)
         seen_us = self._watermark.note_reached(log.end.position)
         if not asked and self._config.has_target:
@@ -309,14 +317,14 @@ class StatusReader:
         return assess_lag(self._config, state, log, target, watermark_us=seen_us), None
 
     def close(self) -> None:
-        """Let go of both connections."""
+        """Close both connections."""
         for connection in (self._target, self._source):
             if connection is not None:
                 connection.close()
 
 
 def read_status(config: Config) -> Status:
-    """The status, once. As `StatusReader.read`; since when a server is away only processes know."""
+    """Return the status, once, as `StatusReader.read`; processes know when an outage began."""
     reader = StatusReader(config)
     try:
         found = reader.read()

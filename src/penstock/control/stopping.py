@@ -1,6 +1,6 @@
-"""How a process is asked to end: the first SIGTERM or SIGINT ends it in order, the second at once.
+"""Ending a process: the first SIGTERM or SIGINT ends it in order, the second at once.
 
-Not here: what "in order" means: the extractor ends at a flush point, the loader at a batch.
+Not here: the meaning of "in order": the extractor ends at a flush point, the loader at a batch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ HURRIED_EXIT_CODE = 130
 
 
 class StopRequest:
-    """Whether an end was asked for. Any thread may ask and look."""
+    """Request for an end. Any thread may make it and look."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
         self._count = 0
 
     def __call__(self) -> bool:
-        """Whether to end now: the form in which loops take it."""
+        """Return whether to end now, in the form that loops take."""
         return self._asked.is_set()
 
     def ask(self) -> None:
@@ -33,12 +33,12 @@ class StopRequest:
         self._asked.set()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep, at most `seconds`; True as soon as an end was asked for."""
+        """Sleep, at most `seconds`; return True as soon as an end is requested."""
         return self._asked.wait(seconds)
 
     @property
-    def hurried(self) -> bool:
-        """Whether it was asked for twice by signal."""
+    def is_hurried(self) -> bool:
+        """True if it was requested twice by signal."""
         return self._count > 1
 
     def note_signal(self) -> None:
@@ -59,7 +59,7 @@ def stop_on_signals(stop: StopRequest, *, hurry: bool = True) -> Iterator[None]:
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         stop.note_signal()
-        if hurry and stop.hurried:
+        if hurry and stop.is_hurried:
             os._exit(HURRIED_EXIT_CODE)
 
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 The halves share nothing but files and tables, so either may die at any moment: one that was
 killed is started again, one that ends with an error ends the run with that error. Consumers run
-beside them: one that fails, in whatever way, is started again, and never ends the run.
+beside them: one that fails, for any reason, is started again, and never ends the run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = structlog.get_logger()
 
 POLL_INTERVAL_S = 0.5
 STATUS_INTERVAL_S = 2.0
-SILENT_S = 8.0  # how long an answer may take before it is reported as missing
+SILENT_S = 8.0  # an answer that takes longer is reported as missing
 RESTARTS_MAX = 5
 RESTART_WAIT_FIRST_S = 1.0
 CONSUMER_WAIT_MAX_S = 60.0
@@ -50,13 +50,13 @@ LAST_LINES_KEPT = 30
 
 
 class HalfFailed(PenstockError):
-    """One of the two processes ended with an error; shown is that error, as it was."""
+    """One of the two processes ended with an error, which is shown unchanged."""
 
     code = "CT03"
     retry = "operator"
 
     def as_dict(self) -> dict[str, Any]:
-        """The child's own error, with the name of the process it came from."""
+        """Return the child's own error, with the name of its process."""
         shown = PenstockError.as_dict(self)
         inner = shown.pop("inner", None)
         return {**shown, **inner} if inner else shown
@@ -71,10 +71,11 @@ class HalfKilled(PenstockError):
 
 @dataclass(slots=True)
 class Half:
-    """One of the processes: how to start it, and what is known of it.
+    """One of the processes: how to start it, and its known state.
 
-    is_consumer: the others go on without it. serves: it never ends by itself, and has nothing to
-    do when all others have ended.
+    Attributes:
+        is_consumer: The others continue without it.
+        serves: It never ends without a request, and has nothing to do when all others have ended.
     """
 
     name: str
@@ -90,12 +91,12 @@ class Half:
     serves: bool = False
 
     @property
-    def ended(self) -> bool:
-        """Whether it has ended and will not be started again."""
+    def is_over(self) -> bool:
+        """True if it has ended and will not be started again."""
         return self.code is not None and self.restart_at_s is None
 
     def start(self) -> None:
-        """Start the process; its lines go to its diagnostics file, and the last ones are kept."""
+        """Start the process; write its lines to its diagnostics file, and keep the last ones."""
         kept: deque[str] = deque(maxlen=LAST_LINES_KEPT)
 
         def on_line(line: str) -> None:
@@ -108,7 +109,7 @@ class Half:
         logger.info("process started", process=self.name, pid=self.child.pid)
 
     def poll(self) -> bool:
-        """Look whether it ended; True when it did just now."""
+        """Look whether it ended; return True if it did just now."""
         if self.child is None or self.code is not None:
             return False
         self.code = self.child.poll()
@@ -119,7 +120,7 @@ class Half:
         return True
 
     def error(self) -> PenstockError:
-        """What it ended with: the last line that is an error as `--json` prints it."""
+        """Return the error that ended it: its last line that is an error of `--json`."""
         for line in reversed(self.lines or ()):
             found = error_object(line)
             if found is not None:
@@ -137,7 +138,7 @@ class Half:
 
 
 def error_object(line: str) -> dict[str, Any] | None:
-    """The error that a line of a child is, as `--json` prints errors; None for another line."""
+    """Return the error in a child's line, as `--json` prints errors; None for another line."""
     if not line.startswith("{"):
         return None
     try:
@@ -148,10 +149,10 @@ def error_object(line: str) -> dict[str, Any] | None:
 
 
 class StatusThread:
-    """Reads the status at intervals, so that a server that hangs does not hang the run."""
+    """Thread that reads the status at intervals, so that a hanging server does not hang the run."""
 
     def __init__(self, config: Config) -> None:
-        """Begin reading; a status comes when there is one."""
+        """Begin reading; `take` returns a status when there is one."""
         self._reader = StatusReader(config)
         self._ended = threading.Event()
         self._latest: Status | None = None
@@ -180,7 +181,7 @@ class StatusThread:
             self._asked_s = None
 
     def take(self) -> Status | None:
-        """The newest status that was not taken yet; None when there is none."""
+        """Return the newest status that was not taken yet, or None."""
         latest, self._latest = self._latest, None
         if latest is None:
             return self._silence()
@@ -188,7 +189,7 @@ class StatusThread:
         return latest
 
     def _silence(self) -> Status | None:
-        """What to report while a server has taken a question and does not answer."""
+        """Return what to report while a server has taken a question and does not answer."""
         asked_s, last, side = self._asked_s, self._last, self._reader.asking
         silent_s = 0.0 if asked_s is None else REAL_CLOCK.monotonic_s() - asked_s
         if last is None or silent_s < SILENT_S:
@@ -210,7 +211,7 @@ class StatusThread:
 
 
 class Supervisor:
-    """Starts, watches and ends the halves. Used by the main thread."""
+    """Supervisor that starts, watches and ends the halves. Used by the main thread."""
 
     def __init__(
         self,
@@ -221,9 +222,14 @@ class Supervisor:
         on_tick: Callable[[], None],
         is_log_done: Callable[[], bool] = lambda: False,
     ) -> None:
-        """on_event: is given what happens to processes. on_tick: called every POLL_INTERVAL_S.
+        """Prepare the supervisor.
 
-        is_log_done: asked when a half has ended well; consumers then read the log to its end.
+        Args:
+            halves: The processes.
+            stop: The request for an end.
+            on_event: Gets the events of processes.
+            on_tick: Called every POLL_INTERVAL_S.
+            is_log_done: Asked when a half has ended well; consumers then read the log to its end.
         """
         self._halves = halves
         self._stop = stop
@@ -239,7 +245,7 @@ class Supervisor:
         try:
             for half in self._halves:
                 half.start()
-            while not all(half.ended for half in self._halves):
+            while not all(half.is_over for half in self._halves):
                 self._step()
                 self._on_tick()
                 REAL_CLOCK.sleep(POLL_INTERVAL_S)
@@ -250,11 +256,11 @@ class Supervisor:
 
     def _step(self) -> None:
         self._pass_signals()
-        if all(half.ended for half in self._halves if not half.serves):
+        if all(half.is_over for half in self._halves if not half.serves):
             self._end_servers()
         for half in self._halves:
             if half.poll():
-                self._ended(half)
+                self._note_end(half)
             elif half.restart_at_s is not None:
                 self._restart_when_due(half)
 
@@ -265,8 +271,8 @@ class Supervisor:
                 half.child.signal(signal.SIGTERM)
 
     def _pass_signals(self) -> None:
-        """Give the halves the first signal once, and the second one once."""
-        wanted = 2 if self._stop.hurried else 1 if self._stop() else 0
+        """Pass the first signal to the halves once, and the second one once."""
+        wanted = 2 if self._stop.is_hurried else 1 if self._stop() else 0
         while self._signals_passed < wanted:
             self._signals_passed += 1
             if self._failure is None:
@@ -276,12 +282,12 @@ class Supervisor:
                 if half.child is not None:
                     half.child.signal(signal.SIGTERM)
 
-    def _ended(self, half: Half) -> None:
+    def _note_end(self, half: Half) -> None:
         code = half.code
         if code == 0:
             self._ended_well(half)
             return
-        if self._stop() and (code == -signal.SIGTERM or self._stop.hurried):
+        if self._stop() and (code == -signal.SIGTERM or self._stop.is_hurried):
             return
         if half.is_consumer:
             self._consumer_ended(half)
@@ -292,7 +298,7 @@ class Supervisor:
             self._stop.ask()
 
     def _ended_well(self, half: Half) -> None:
-        """Nothing is left to do for it: end the others, consumers when they have read all."""
+        """End the others, because its work is done; consumers when they have read all."""
         if half.is_consumer or half.name != self._halves[0].name:
             return
         if self._is_log_done():
@@ -420,13 +426,13 @@ def run_pipeline(config: Config, view: View, *, verbose: bool = False) -> None:
             halves, stop, on_event=view.event, on_tick=on_tick, is_log_done=is_log_done
         ).run()
         status.close()
-        if stop.hurried:
+        if stop.is_hurried:
             raise SystemExit(HURRIED_EXIT_CODE)
         view.finish(read_last_status(config))
 
 
 def commands_of(config: Config) -> dict[str, list[str]]:
-    """The processes of a run, by name: extract and load first, then consumers, then the server."""
+    """Return the commands of a run, by name: extract and load, then consumers, then the server."""
     path = str(config.path)
     found = {name: [name, path] for name in half_names(config)}
     if config.pipeline.mode.has_change:
@@ -436,14 +442,14 @@ def commands_of(config: Config) -> dict[str, list[str]]:
 
 
 def half_names(config: Config) -> tuple[str, ...]:
-    """The processes a mode needs; the loader first, because Spark takes longest to start."""
+    """Return the processes of a mode; the loader first, because Spark takes longest to start."""
     if not config.has_target:
         return ("extract", "load") if config.has_base else ("extract",)
     return ("load", "extract") if config.pipeline.mode.has_change else ("load",)
 
 
 def read_last_status(config: Config) -> Status | None:
-    """The status at the end, for the last lines; None when it cannot be read."""
+    """Return the status at the end, for the last lines; None if it cannot be read."""
     reader = StatusReader(config)
     try:
         return reader.read()

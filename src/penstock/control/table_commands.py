@@ -28,7 +28,7 @@ from penstock.ports.config import Config
 
 
 class TableNotTaken(PenstockError):
-    """A request for a table that the pipeline does not have."""
+    """A request names a table that the pipeline does not have."""
 
     code = "CT60"
     retry = "never"
@@ -42,17 +42,17 @@ class TableTaken(PenstockError):
 
 
 class RequestRefused(PenstockError):
-    """A table request that cannot be carried out as things are."""
+    """A table request cannot be carried out now."""
 
     code = "CT62"
     retry = "never"
 
 
 def add(config: Config, table: TableName) -> TableRequest:
-    """Have a table captured, its rows copied, and its changes followed.
+    """Request that a table is captured, its rows copied, and its changes followed.
 
-    Raises TableTaken, RequestRefused, PreflightFailed, PlanRefused, and what reading the source's
-    catalogue does.
+    Raises TableTaken, RequestRefused, PreflightFailed, PlanRefused, and the errors of reading the
+    source's catalogue.
     """
     _check_requests(config)
     _check_mode(config)
@@ -87,7 +87,7 @@ def add(config: Config, table: TableName) -> TableRequest:
 
 
 def remove(config: Config, table: TableName) -> TableRequest:
-    """Have a table captured and applied no more; the target's table stays as it is then.
+    """Request that a table is no longer captured and applied; the target's table stays.
 
     Raises TableNotTaken, RequestRefused.
     """
@@ -112,7 +112,7 @@ def remove(config: Config, table: TableName) -> TableRequest:
 
 
 def pause(config: Config, table: TableName) -> TableRequest:
-    """Have a table's changes wait in the log. Raises TableNotTaken, TargetMissing."""
+    """Request that a table's changes wait in the log. Raises TableNotTaken, TargetMissing."""
     _need_target(config, "a table's changes wait in front of it")
     _check_mode(config)
     _check_there(config, table)
@@ -120,7 +120,7 @@ def pause(config: Config, table: TableName) -> TableRequest:
 
 
 def resume(config: Config, table: TableName) -> TableRequest:
-    """Have them applied, in their order; forgets requests for a name that is no table.
+    """Request that they are applied, in order; forget requests for a name without a table.
 
     Raises TableNotTaken, TargetMissing.
     """
@@ -132,7 +132,7 @@ def resume(config: Config, table: TableName) -> TableRequest:
 
 
 def resync(config: Config, table: TableName) -> TableRequest:
-    """Have a table's rows copied again, whatever the target holds.
+    """Request that a table's rows are copied again, whatever the target holds.
 
     Raises TableNotTaken, TargetMissing.
     """
@@ -168,18 +168,18 @@ def _check_requests(config: Config) -> None:
         name = config.path.name
         raise RequestRefused(
             f"a log of {engine.shown} has the tables that it began with: none is added, left out "
-            "or copied again by itself",
+            "or copied again alone",
             hint=f"Change [source] tables in {name} and {LOAD_AGAIN.replace('FILE', name)}",
         )
 
 
 def _patterns(config: Config) -> tuple[str, ...]:
-    """The patterns as they are asked for now: a web server's configuration may be older."""
+    """Return the patterns with all requests: a web server's configuration may be older."""
     return requested_patterns(config.source.tables, read_requests(config))
 
 
 def _check_there(config: Config, table: TableName) -> None:
-    """Raise TableNotTaken where the patterns do not take a table in, or there is none."""
+    """Raise TableNotTaken if the patterns do not match a table, or it does not exist."""
     hint = f"See which there are: penstock plan {config.path.name}"
     if not Selection.parse(_patterns(config)).takes(table):
         raise TableNotTaken(f"{table} is not one of this pipeline's tables", hint=hint)
@@ -197,17 +197,15 @@ def _is_asked(config: Config, table: TableName) -> bool:
 
 
 def _is_captured(config: Config, table: TableName) -> bool:
-    """Whether the pipeline has begun to capture a table, and its patterns do not merely match its
-    name.
-    """
+    """Return whether the pipeline captures a table; patterns that match its name are not enough."""
     return is_followed(config, table)
 
 
 def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableDefinition]:
-    """The definitions of tables that can be followed.
+    """Return the definitions of tables that can be followed.
 
-    Raises TableNotTaken, PreflightFailed, PlanRefused, and what reading the source's catalogue
-    does.
+    Raises TableNotTaken, PreflightFailed, PlanRefused, and the errors of reading the source's
+    catalogue.
     """
     names = tuple(as_pattern(table) for table in tables)
     only = replace(config, source=replace(config.source, tables=names))
@@ -218,9 +216,9 @@ def check_capturable(config: Config, tables: Sequence[TableName]) -> list[TableD
             f"there is no table {missing[0]} at the source",
             hint="Write names as the catalogue has them: case counts.",
         )
-    # Refused here: what a binlog would not contain, such as cascades of a foreign key; tables that
-    # the source could not update any more once they are published; and types with a loss that
-    # nobody has chosen for, with which the pipeline would not start again.
+    # Refused here: changes that a binlog would not contain, such as cascades of a foreign key;
+    # tables that the source could no longer update once they are published; and types with a loss
+    # without a choice, with which the pipeline would not start again.
     checks = checks_of(config.source.url).CHECKS_OF_A_NEW_TABLE
     examine(only, only=checks, sides=(Side.SOURCE,)).require()
     check_plan(only, whole=False)

@@ -1,10 +1,9 @@
-"""Copies one table's rows beside the stream: for `penstock table add` and `table resync`.
+"""Copying of one table's rows beside the stream: for `penstock table add` and `table resync`.
 
-The bulk load's own machinery, for one table, at a consistent point that is taken now: chunks with
-a ledger of their own below state/copies/, so that a copy that is killed goes on where it was. Each
+It is the bulk load's machinery, for one table, at a consistent point that is taken now: chunks with
+a ledger of their own below state/copies/, so that a killed copy continues where it was. Each
 runs on a thread of the load process, waits for its turn, and leaves one of Spark's slots to the
-changes. Not
-here: what happens to the table before and after (`penstock.ports.table_sync`).
+changes. Not here: the table before and after the copy (`penstock.ports.table_sync`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import structlog
 
 from penstock.control.bulk_load import bulk_options
 from penstock.control.copy_notes import CopyNote, write_notes
-from penstock.control.deferred_keys import narrowed
+from penstock.control.deferred_keys import narrow
 from penstock.control.servers import source_tables
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
@@ -41,7 +40,7 @@ class TableCopier:
     """The `Copier` of a configured pipeline. A context manager: leaving it ends all copies."""
 
     def __init__(self, config: Config, sessions: SessionKeeper):
-        """sessions: whose session is used, beside what else it does."""
+        """Prepare. sessions: owner of the session, which does other work too."""
         self._config = config
         self._sessions = sessions
         self._copies: dict[tuple[TableName, int], _Copy] = {}
@@ -49,11 +48,11 @@ class TableCopier:
         self._turn = threading.Lock()
 
     def __enter__(self) -> TableCopier:
-        """Nothing runs yet."""
+        """Return itself; nothing runs yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End what runs; it goes on at the next start."""
+        """End running copies; they continue at the next start."""
         for copy in self._copies.values():
             copy.end()
 
@@ -83,7 +82,7 @@ class TableCopier:
 
 
 class _Copy:
-    """One copy, on a thread of its own. position: set when all rows are there."""
+    """Copy on a thread of its own. position: set when all rows are loaded."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class _Copy:
     ) -> None:
         self.position: int | None = None
         self.note = CopyNote(table=table, copy_id=copy_id)
-        self._config = narrowed(config, table)
+        self._config = narrow(config, table)
         self._sessions = sessions
         self._replaces = replaces
         self._turn = turn
@@ -105,12 +104,12 @@ class _Copy:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop at once; what is committed stays."""
+        """Stop at once; committed chunks stay."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
-        """Copy, and try again as long as it is wanted: the operator may have to mend something."""
+        """Copy, and try again as long as it is wanted: the operator may have to fix something."""
         patience = Patience(RETRIES)
         while not self._ended.is_set():
             try:
@@ -124,7 +123,7 @@ class _Copy:
                 self._note(code=error.code, error=error.message, hint=error.hint)
                 self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
             except Exception as error:
-                # A defect: shown where the operator looks, and the other tables flow on.
+                # This is a defect: shown where the operator looks, and the other tables flow on.
                 logger.exception("copy failed", table=str(self.note.table))
                 self._note(code="PS99", error=f"unexpected {type(error).__name__}: {error}")
                 return
@@ -139,7 +138,7 @@ class _Copy:
         self.note = CopyNote(table=known.table, copy_id=known.copy_id, **said)
 
     def _in_turn(self) -> int:
-        """Copies come one after the other: together they would take the changes' slot."""
+        """Copy when it is this copy's turn: together copies would take the changes' slot."""
         while not self._turn.acquire(timeout=STOP_CHECK_S):
             if self._ended.is_set():
                 raise BulkStopped(f"the copy of {self.note.table} is not wanted any more")
@@ -149,7 +148,7 @@ class _Copy:
             self._turn.release()
 
     def _once(self) -> int:
-        """Copy what is not copied yet; the position that the rows are of."""
+        """Copy the missing rows; return the position of the rows."""
         config, table = self._config, self.note.table
         place = str(self.note.copy_id)
         options = replace(
@@ -170,14 +169,14 @@ class _Copy:
             result = load_in_bulk(session, options, definitions, planner, stop=self._ended.is_set)
         logger.info("table copied", table=str(table), row_count=result.rows[table])
         notes = result.notes
-        if result.stands_at_one_position:  # else they come with the unique keys
+        if result.stands_at_one_position:  # else they are added with the unique keys
             notes += self._foreign_keys(options, definitions)
         for note in notes:
             logger.warning("table copy", note=note)
         return result.positions[table] + options.shift
 
     def _foreign_keys(self, options: Any, definitions: Any) -> list[str]:
-        """Foreign keys of a table that penstock made; they may have to wait for other rows."""
+        """Add foreign keys of a table that penstock created; they may have to wait for rows."""
         try:
             return finish_foreign_keys(options, definitions)
         except PenstockError as error:

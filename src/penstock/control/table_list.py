@@ -36,11 +36,13 @@ WAITING = (SyncState.PAUSED, SyncState.COPYING, SyncState.CATCHING_UP)  # change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLine:
-    """A table as `table ls` shows it.
+    """Table as `table ls` shows it.
 
-    state: where it is. wanted: the state that it will reach; empty when it has. behind: row changes
-    of this table that wait and that the others' progress has passed. code, error, hint: why it does
-    not go on, or is left out; empty otherwise.
+    Attributes:
+        state: Its present state.
+        wanted: The state that it will reach; empty if it has.
+        behind: Row changes of this table that wait and that the others' progress has passed.
+        code: With error and hint, why it makes no progress, or is left out; empty otherwise.
     """
 
     table: TableName
@@ -53,11 +55,11 @@ class TableLine:
 
     @property
     def follows(self) -> bool:
-        """Whether it is with the others."""
+        """True if it is with the others."""
         return self.state == SyncState.FOLLOWING
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock table ls --json` prints it."""
+        """Return it as `penstock table ls --json` prints it."""
         return {
             "table": str(self.table),
             "state": self.state,
@@ -70,7 +72,7 @@ class TableLine:
 
 
 def table_lines(config: Config) -> list[TableLine]:
-    """Return every captured table, and those that something was asked for, by name.
+    """Return every captured table, and those for which there was a request, by name.
 
     Raises the typed errors of the target's connection, CheckpointCorrupt and LedgerUnreadable.
     """
@@ -83,7 +85,7 @@ def table_lines(config: Config) -> list[TableLine]:
 
 
 def captured_lines(config: Config) -> list[TableLine]:
-    """Return the tables that the pipeline captures or loads, as if nothing was asked for any.
+    """Return the tables that the pipeline captures or loads, ignoring requests.
 
     Empty before the first run. Raises CheckpointCorrupt, LedgerUnreadable.
     """
@@ -108,12 +110,12 @@ def lines_from(
     """Return the tables that have, had or shall have a table sync, by name.
 
     Args:
-        config: the pipeline.
-        rows: the table syncs, as the target has them.
-        applied_gsn: how far the log is applied to the others.
+        config: The pipeline.
+        rows: The table syncs, as the target has them.
+        applied_gsn: How far the log is applied to the others.
 
     Raises:
-        CheckpointCorrupt: a state file is damaged.
+        CheckpointCorrupt: A state file is damaged.
     """
     notes = {note.table: note for note in read_notes(config) if note.error}
     requests, answers, known = read_requests(config), read_answers(config), followed_tables(config)
@@ -122,7 +124,7 @@ def lines_from(
     for table in sorted({*rows, *(request.table for request in requests.tables)}):
         line = line_of(rows.get(table), requests.of(table), answers)
         if not config.has_target:
-            line = _captured(line, requests.of(table), answers)
+            line = _without_target(line, requests.of(table), answers)
         if known is not None and line.follows and not line.wanted and not known.has(table):
             continue  # it has another name now, or was never a table
         row = rows.get(table)
@@ -147,7 +149,7 @@ def lines_from(
 
 
 def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswers) -> TableLine:
-    """What is shown of a table. Pure."""
+    """Return the line about a table. Pure."""
     if row is None and request.capture is Capture.LEFT:
         return TableLine(
             table=request.table,
@@ -181,8 +183,8 @@ def line_of(row: TableSync | None, request: TableRequest, answers: CaptureAnswer
     )
 
 
-def _captured(line: TableLine, request: TableRequest, answers: CaptureAnswers) -> TableLine:
-    """The same without a target, where a table is captured or it is not. Pure."""
+def _without_target(line: TableLine, request: TableRequest, answers: CaptureAnswers) -> TableLine:
+    """Return the line without a target, where a table is captured or it is not. Pure."""
     is_refused = answers.refuses(request)
     if request.capture not in (Capture.ADDED, Capture.REMOVED) or is_refused:
         return line
@@ -194,7 +196,7 @@ def _captured(line: TableLine, request: TableRequest, answers: CaptureAnswers) -
 
 
 def _on_the_way(state: SyncState, request: TableRequest) -> str:
-    """Where a table comes to by itself."""
+    """Return the state that a table reaches automatically."""
     if state is SyncState.COPYING:
         return str(SyncState.PAUSED if request.paused else SyncState.FOLLOWING)
     if state is SyncState.CATCHING_UP:
@@ -203,7 +205,7 @@ def _on_the_way(state: SyncState, request: TableRequest) -> str:
 
 
 def states(requests: TableRequests, rows: dict[TableName, TableSync]) -> dict[TableName, str]:
-    """The state of each table that does not follow with the others."""
+    """Return the state of each table that does not follow with the others."""
     syncing = {t: str(row.state) for t, row in rows.items() if row.state is not SyncState.FOLLOWING}
     shown = {Capture.ADDED: "waiting", Capture.LEFT: LEFT_OUT}
     waiting = {
@@ -215,13 +217,13 @@ def states(requests: TableRequests, rows: dict[TableName, TableSync]) -> dict[Ta
 
 
 def columns_left_out(config: Config) -> dict[TableName, frozenset[str]]:
-    """Columns that the target does not have, by policy. Raises as `table_lines` does."""
+    """Return columns that the target lacks, by policy. Raises the errors of `table_lines`."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         return target.read_left_out()
 
 
 def tables_in_sync(config: Config) -> dict[TableName, str]:
-    """Tables that are not in step, and their state. Raises as `table_lines` does."""
+    """Return the tables that are not in step, and states. Raises the errors of `table_lines`."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         rows = target.read_table_syncs()
     return states(read_requests(config), rows)

@@ -1,8 +1,8 @@
-"""What is asked for single tables: `state/wishes.json`, and the extractor's answers beside it.
+"""Requests for single tables: `state/wishes.json`, and the extractor's answers beside it.
 
 A request is written under a lock into the file, which is replaced whole, and is carried out by the
-extract and the load process within a second, or when they are next started. Not here: the commands
-that ask (`table_commands.py`), and what the processes make of it (the engines' `captures.py`,
+extract and the load process within a second, or at their next start. Not here: the commands
+that ask (`table_commands.py`), and the processes' work (the engines' `captures.py`,
 `penstock.ports.table_sync`).
 """
 
@@ -40,7 +40,7 @@ class RequestsBusy(PenstockError):
 
 
 def read_requests(config: Config, files: Files = REAL_FILES) -> TableRequests:
-    """What is asked for the tables of a pipeline. Raises CheckpointCorrupt."""
+    """Return the requests for the tables of a pipeline. Raises CheckpointCorrupt."""
     return (
         checkpoint.load(config.layout.state / REQUESTS_FILE, TableRequests, files)
         or TableRequests()
@@ -48,13 +48,13 @@ def read_requests(config: Config, files: Files = REAL_FILES) -> TableRequests:
 
 
 def read_answers(config: Config, files: Files = REAL_FILES) -> CaptureAnswers:
-    """What the extractor made of the requests. Raises CheckpointCorrupt."""
+    """Return the extractor's answers to the requests. Raises CheckpointCorrupt."""
     path = config.layout.state / CAPTURED_FILE
     return checkpoint.load(path, CaptureAnswers, files) or CaptureAnswers()
 
 
 def removed_tables(config: Config) -> frozenset[TableName]:
-    """The tables that were taken out by request, and are not captured any more."""
+    """Return the tables that were removed by request, and are not captured any more."""
     requests = [one for one in read_requests(config).tables if one.capture is Capture.REMOVED]
     answers = read_answers(config) if requests else CaptureAnswers()
     return frozenset(one.table for one in requests if answers.is_done(one))
@@ -63,11 +63,11 @@ def removed_tables(config: Config) -> frozenset[TableName]:
 def put_request(
     config: Config, table: TableName, change: Callable[[TableRequest, int], TableRequest]
 ) -> TableRequest:
-    """Put another request in place of a table's; change gets the last one and the new number.
+    """Replace a table's request; change gets the last one and the new number.
 
     Raises RequestsBusy.
     """
-    with _locked(config):
+    with _lock(config):
         requests = read_requests(config)
         last = requests.of(table)
         request = change(last, requests.serial + 1)
@@ -80,15 +80,15 @@ def put_request(
 
 
 def forget_request(config: Config, table: TableName) -> None:
-    """Nothing was asked for this table. Raises RequestsBusy."""
-    with _locked(config):
+    """Forget the request for this table. Raises RequestsBusy."""
+    with _lock(config):
         requests = read_requests(config)
         if requests.without(table) != requests:
             checkpoint.save(config.layout.state / REQUESTS_FILE, requests.without(table))
 
 
 @contextmanager
-def _locked(config: Config) -> Iterator[None]:
+def _lock(config: Config) -> Iterator[None]:
     REAL_FILES.make_directory(config.layout.state)
     deadline_s = time.monotonic() + LOCK_WAIT_S
     while True:
@@ -109,12 +109,12 @@ def _locked(config: Config) -> Iterator[None]:
 
 
 def requested_patterns(patterns: tuple[str, ...], requests: TableRequests) -> tuple[str, ...]:
-    """The patterns of the pipeline file, with the tables that were added and removed since."""
+    """Return the patterns of the pipeline file, with the tables added and removed since."""
     for request in sorted(requests.tables, key=lambda one: one.table):
         name = as_pattern(request.table)
         if request.capture is Capture.ADDED:
             kept = [text for text in patterns if not _is_alone(text, request.table, excludes=True)]
-            # Named alone, it would have to be there for good.
+            # As a pattern of its own, the table would have to exist for good.
             taken = any(
                 not one.excludes and one.matches(request.table) for one in map(parse_pattern, kept)
             )
@@ -126,13 +126,13 @@ def requested_patterns(patterns: tuple[str, ...], requests: TableRequests) -> tu
 
 
 def _is_alone(text: str, table: TableName, *, excludes: bool) -> bool:
-    """Whether a pattern names just this table, and takes it out or in."""
+    """Return whether a pattern names just this table, and excludes or includes it."""
     pattern = parse_pattern(text)
     return pattern.exact and pattern.excludes is excludes and pattern.matches(table)
 
 
 def with_requests(config: Config) -> Config:
-    """The configuration with the tables that `penstock table` added and removed."""
+    """Return the configuration with the tables that `penstock table` added and removed."""
     requests = read_requests(config)
     if not any(request.capture is not Capture.FILE for request in requests.tables):
         return config

@@ -1,4 +1,4 @@
-"""What each table of a pipeline is at: from the ledger, the target and the log. Pure."""
+"""State of each table of a pipeline: from the ledger, the target and the log. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.ports.table_sync import SyncState
 
 
 class TableState(StrEnum):
-    """What a table is at."""
+    """State of a table."""
 
     UNKNOWN = "not known"
     WAITING = "waits for the bulk load"
@@ -48,9 +48,9 @@ ASKED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """One table. share: of the bulk load, 0 to 1; None where there is none.
+    """Facts of one table. share: of the bulk load, 0 to 1; None if there is none.
 
-    wanted: the state that it will reach, as in `penstock table ls`; empty when it has. code,
+    wanted: the state that it will reach, as in `penstock table ls`; empty if it has. code,
     error, hint: why it is stopped.
     """
 
@@ -66,10 +66,10 @@ class TableFacts:
 def table_facts(
     status: Status, names: Iterable[TableName], *, whole: bool = False
 ) -> list[TableFacts]:
-    """The facts of every table, by name. names: those that the log follows, or counts changes of.
+    """Return the facts of every table, by name.
 
-    whole: these are all that are followed now; others of the bulk load have another name by now,
-    or were removed.
+    names: those that the log follows, or whose changes are counted. whole: these are all that are
+    followed now; others of the bulk load have another name by now, or were removed.
     """
     bulk = status.target.bulk
     loading = {item.table: item for item in bulk.tables} if bulk is not None else {}
@@ -81,7 +81,7 @@ def table_facts(
     asked = {line.table: line for line in status.tables}
     every = {*names, *syncing, *asked}
     if not whole:
-        every |= {*loading, *_captured(status)}
+        every |= {*loading, *_captured_tables(status)}
     facts = []
     for table in sorted(every):
         line = asked.get(table) or TableLine(table=table, state="")
@@ -100,7 +100,7 @@ def table_facts(
     return facts
 
 
-def _captured(status: Status) -> list[TableName]:
+def _captured_tables(status: Status) -> list[TableName]:
     tables = status.handover.tables if status.handover is not None else ()
     return [TableName(*text.split(".", 1)) for text in tables if text.count(".") == 1]
 

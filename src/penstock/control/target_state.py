@@ -1,6 +1,6 @@
 """A pipeline's state, from the tables of schema or database `wirekite` in its target.
 
-Not here: the tables themselves (`penstock.ports.progress`), asking for them (the engines'
+Not here: the tables themselves (`penstock.ports.progress`), reading them (the engines'
 `target_state`).
 """
 
@@ -20,7 +20,7 @@ from penstock.ports.target_state import ProgressRow, TargetReader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
-    """What the target says. unknown: it could not be asked so far, and the rest means nothing.
+    """State of the target. unknown: it could not be asked so far, and the rest means nothing.
 
     present: it has our tables.
     """
@@ -37,7 +37,7 @@ class TargetState:
 
 
 def read_target_state(reader: TargetReader, config: Config) -> TargetState:
-    """What the target's tables say; empty before they are made."""
+    """Return the state in the target's tables; empty before they are created."""
     progress, bulk = reader.present()
     if not progress:
         return TargetState(present=False)
@@ -54,7 +54,7 @@ def read_target_state(reader: TargetReader, config: Config) -> TargetState:
 
 
 def _bulk(reader: TargetReader, config: Config, action: str) -> BulkProgress | None:
-    """The bulk load's progress, without rates: from the plan and the target."""
+    """Return the bulk load's progress, without rates: from the plan and the target."""
     ledger = read_ledger(config.layout.state)
     if not ledger.plans:
         return None

@@ -72,7 +72,7 @@ class ChangesUnapplied(PenstockError):
 
 
 class ExtractorMissing(PenstockError):
-    """The loader runs, but nothing brings the changes up to the position that is compared."""
+    """The loader runs, but no extractor extracts the changes up to the compared position."""
 
     code = "VF12"
 
@@ -99,15 +99,19 @@ class VerifyStopped(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """What verify found. position: where both sides were; seconds: in all, and of the hold.
+    """Result of verify.
 
-    hold_seconds: for how long the loader was kept from applying; 0 without a loader. at: the
-    position as the source writes it. way: how the sides were compared, for people. repaired: what
-    was done to the tables that were found not to be equal, and are now. left_out: tables whose
-    table sync has not ended (`penstock table`), and the state of each. columns_left_out: by table,
-    columns of the source that the target does not have, by policy: they are not compared.
-    not_compared: tables that the configuration takes in and that are not captured, or that a side
-    does not have, and why.
+    Attributes:
+        position: Where both sides were.
+        at: The position as the source writes it.
+        way: How the sides were compared, for people.
+        seconds: In all.
+        hold_seconds: For how long the loader was kept from applying; 0 without a loader.
+        repaired: Work done on tables that were not equal, and are now.
+        left_out: Tables whose table sync has not ended (`penstock table`), and the state of each.
+        columns_left_out: By table, columns of the source that the target does not have, by policy:
+            they are not compared.
+        not_compared: Matching tables that are not captured, or that a side does not have, and why.
     """
 
     position: int
@@ -123,11 +127,11 @@ class VerifyResult:
 
     @property
     def equal(self) -> bool:
-        """Whether every table is equal, row by row."""
+        """True if every table is equal, row by row."""
         return all(table.equal for table in self.tables) and not self.not_compared
 
     def as_dict(self) -> dict[str, Any]:
-        """As `penstock verify --json` prints it."""
+        """Return it as `penstock verify --json` prints it."""
         return {
             "equal": self.equal,
             "position": self.at,
@@ -160,12 +164,11 @@ def verify(
     sessions: int = SESSIONS,
     repair: bool = False,
 ) -> VerifyResult:
-    """Compare all captured tables at one position. Changes nothing but for a temporary slot.
+    """Compare all captured tables at one position. Changes nothing except for a temporary slot.
 
-    on_waiting: called with a text that says what is waited for. named_max: differing keys named per
-    table.
-    timeout_s: for the loader to come to the position. sessions: readers per side. repair: write the
-    rows that differ anew, while the loader is paused; see `repair.py` for what that raises.
+    on_waiting: gets a text that says what is waited for. named_max: number of differing keys named
+    per table. timeout_s: for the loader to reach the position. sessions: readers per side. repair:
+    write the rows that differ again, while the loader is paused; raises the errors of `repair.py`.
     Raises NotComparable, TargetMissing, NotLoadedYet, ChangesUnapplied, ExtractorMissing,
     HoldNotReached, VerifyStopped, the errors of `compare.py`, of the catalogue and of the servers.
     """
@@ -180,7 +183,7 @@ def verify(
         else:
             opened = _sides_at_rest(config, waiting, sessions, stack, keep=repair)
         hasher = hasher_for(opened.source, opened.target)
-        left_out |= tables_in_sync(config)  # and what has left the others meanwhile
+        left_out |= tables_in_sync(config)  # and tables that have left the others meanwhile
         pairs, without, not_compared = _pairs(config, left_out)
         compared = compare(
             pairs,
@@ -224,7 +227,7 @@ def verify(
 def _pairs(
     config: Config, left_out: Collection[TableName]
 ) -> tuple[list[TablePair], dict[TableName, frozenset[str]], dict[TableName, str]]:
-    """What is compared, the columns of those tables that are not, and tables that are not."""
+    """Return the compared tables, their columns that are not compared, and tables that are not."""
     pairs = [pair for pair in table_pairs(config) if pair.source.name not in left_out]
     captured = {table.name for table in without_new(config, [pair.source for pair in pairs])}
     new = {p.source.name: NOT_CAPTURED for p in pairs if p.source.name not in captured}
@@ -235,7 +238,7 @@ def _pairs(
 
 
 def table_pairs(config: Config) -> list[TablePair]:
-    """The captured tables as they are now, and where each is in the target."""
+    """Return the present captured tables, and their places in the target."""
     return [
         TablePair(source=table, target=target_name(table.name, config.target.map))
         for table in source_tables(config)
@@ -244,22 +247,23 @@ def table_pairs(config: Config) -> list[TablePair]:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """How to wait: say what for, give up on stop or after the time."""
+    """Wait with a text, which ends on a stop or after the time."""
 
     tell: Callable[[str], None]
     stop: Callable[[], bool]
     timeout_s: float
 
     def stop_here(self, what: str) -> None:
-        """Raise VerifyStopped when a stop was asked for."""
+        """Raise VerifyStopped if a stop was requested."""
         if self.stop():
             raise VerifyStopped("verify was stopped before " + what)
 
     def until(
         self, what: str, ready: Callable[[], bool], late: Callable[[], PenstockError]
     ) -> None:
-        """Wait until ready(); raise late() after timeout_s, VerifyStopped when a stop was asked
-        for.
+        """Wait until ready().
+
+        Raises late() after timeout_s, VerifyStopped if a stop was requested.
         """
         self.tell(what)
         deadline_s = REAL_CLOCK.monotonic_s() + self.timeout_s
@@ -273,10 +277,12 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """Both sides at one point. hold_s: for how long the loader was paused for it.
+    """Both sides at one point.
 
-    held_from_s: since when it is paused, monotonic; 0 where it is not any more. applied: of the
-    target.
+    Attributes:
+        applied: The position of the target.
+        hold_s: For how long the loader was paused for it.
+        held_from_s: Since when it is paused, monotonic; 0 if it no longer is.
     """
 
     source: VerifyReader
@@ -288,7 +294,9 @@ class _Opened:
 
 
 def check_loaded(config: Config) -> None:
-    """Raise NotLoadedYet in the modes with data until the bulk load has ended, TargetMissing where
+    """Check that the pipeline can be compared.
+
+    Raises NotLoadedYet in the modes with data until the bulk load has ended, TargetMissing if
     there is nothing to compare with, NotComparable for a source whose tables cannot be compared.
     """
     need_target(
@@ -353,7 +361,7 @@ def _sides_while_running(
         verifier_of(config.source.url).nudge(config.source.url)
         write_hold(state, Hold(nonce=nonce, until=point.position))
 
-        def reached() -> bool:
+        def is_reached() -> bool:
             held = read_held(state, nonce)
             if not _runs(config, "load"):
                 raise _not_reached(config, held)
@@ -361,11 +369,11 @@ def _sides_while_running(
 
         waiting.until(
             f"waiting for the loader to reach {point.text}",
-            reached,
+            is_reached,
             lambda: _not_reached(config, read_held(state, nonce)),
         )
         target = _target_side(config, sessions, stack)
-        applied = _applied(config)
+        applied = _read_applied(config)
         if keep:
             stack.push(holding.pop_all())
     return _Opened(
@@ -380,7 +388,7 @@ def _sides_while_running(
 
 @contextmanager
 def _hold(config: Config) -> Iterator[str]:
-    """Hold the loader; whatever happens, it goes on afterwards. Gives the hold's nonce."""
+    """Hold the loader, and let it continue in any case afterwards. Yields the hold's nonce."""
     state = config.layout.state
     files.REAL_FILES.make_directory(state)
     with DirectoryLock(state, HOLD_LOCK):
@@ -410,7 +418,7 @@ def _not_reached(config: Config, held: HoldAnswer | None) -> HoldNotReached:
 def _source_side(
     config: Config, waiting: _Waiting, sessions: int, stack: ExitStack
 ) -> tuple[VerifyReader, SourcePoint]:
-    """The source at a new consistent point."""
+    """Return the source at a new consistent point."""
     return stack.enter_context(
         verifier_of(config.source.url).open_source(
             config, lambda: source_tables(config), waiting.tell, sessions=sessions
@@ -419,7 +427,7 @@ def _source_side(
 
 
 def _target_side(config: Config, sessions: int, stack: ExitStack) -> VerifyReader:
-    """The target as it is now."""
+    """Return the target as it is now."""
     url = config.target.url
     return stack.enter_context(verifier_of(url).open_target(url, sessions=sessions))
 
@@ -430,7 +438,7 @@ def _target_side(config: Config, sessions: int, stack: ExitStack) -> VerifyReade
 def _sides_at_rest(
     config: Config, waiting: _Waiting, sessions: int, stack: ExitStack, *, keep: bool
 ) -> _Opened:
-    """Open both sides when no loader runs; refuse when changes before the position are missing.
+    """Open both sides if no loader runs; refuse if changes before the position are missing.
 
     keep: a loader that is started meanwhile is paused until the stack is closed.
     """
@@ -444,37 +452,37 @@ def _sides_at_rest(
         raise ChangesUnapplied(
             "a loader was started while verify began", hint="Run `penstock verify` again."
         )
-    return _Opened(source=source, target=target, point=point, applied=_applied(config))
+    return _Opened(source=source, target=target, point=point, applied=_read_applied(config))
 
 
-def _applied(config: Config) -> Applied:
-    """How far the target is."""
+def _read_applied(config: Config) -> Applied:
+    """Return how far the target is."""
     with closing(open_progress(config.target.url, application_name=APPLICATION_NAME)) as target:
         return target.read_applied()
 
 
 def _check_all_applied(config: Config, waiting: _Waiting, point: SourcePoint) -> None:
-    """Raise ChangesUnapplied when a captured change before the position is not in the target."""
+    """Raise ChangesUnapplied if a captured change before the position is not in the target."""
     if _runs(config, "extract"):
         verifier_of(config.source.url).nudge(config.source.url)
         waiting.until(
             f"waiting for the extractor to reach {point.text}",
             lambda: read_log_end(config).end.position >= point.position,
-            lambda: _unapplied(config, "the extractor is behind"),
+            lambda: _unapplied_error(config, "the extractor is behind"),
         )
     elif unread := _unread(config, point):
-        raise _unapplied(config, unread)
+        raise _unapplied_error(config, unread)
     end = read_log_end(config).end
-    applied = _applied(config)
+    applied = _read_applied(config)
     if applied.gsn < end.gsn:
-        raise _unapplied(
+        raise _unapplied_error(
             config,
             f"the log has {count_words(end.gsn - applied.gsn, 'change')} that the target lacks",
         )
 
 
 def _unread(config: Config, point: SourcePoint) -> str:
-    """Which of our changes are between our log and the point, for people; empty for none."""
+    """Return our changes between our log and the point, for people; empty for none."""
     return verifier_of(config.source.url).unread(
         config,
         point,
@@ -483,7 +491,7 @@ def _unread(config: Config, point: SourcePoint) -> str:
     )
 
 
-def _unapplied(config: Config, what: str) -> ChangesUnapplied:
+def _unapplied_error(config: Config, what: str) -> ChangesUnapplied:
     return ChangesUnapplied(
         f"the target is behind the source and no loader runs: {what}",
         hint=f"Start the pipeline and verify while it runs: penstock run {config.path.name}",

@@ -88,11 +88,11 @@ class ProgressRecorder(Protocol):
     segments are the truth.
     """
 
-    def opened(self, number: int, position: int) -> None:
+    def note_opened(self, number: int, position: int) -> None:
         """Segment `number` was begun; it goes on from position."""
         ...
 
-    def closed(self, segment: ClosedSegment) -> None:
+    def note_closed(self, segment: ClosedSegment) -> None:
         """A segment has its final name."""
         ...
 
@@ -323,7 +323,7 @@ class Extractor:
         number = writer.segment_number
         if self._recorder is not None and number != self._pace.segment_open:
             recorder, position = self._recorder, writer.durable.position
-            self._background_tasks.add(lambda: recorder.opened(number, position))
+            self._background_tasks.add(lambda: recorder.note_opened(number, position))
         self._pace.segment_open = number
 
     def _wait_s(self, writer: Writer) -> float:
@@ -382,7 +382,7 @@ class Extractor:
 
             def record() -> None:
                 point("extract.record.before")
-                recorder.closed(closed)
+                recorder.note_closed(closed)
                 point("extract.record.after")
 
             self._background_tasks.add(record)

@@ -25,11 +25,11 @@ def _seconds(nanos: int | None) -> float | None:
 
 
 def _committed_s(schema: SchemaStatus) -> float | None:
-    return None if schema.committed is None else schema.committed.nanos / 1e9
+    return None if schema.committed_time is None else schema.committed_time.nanos / 1e9
 
 
 def _proposed_s(schema: SchemaStatus) -> float | None:
-    return None if schema.proposed is None else schema.proposed.nanos / 1e9
+    return None if schema.proposed_time is None else schema.proposed_time.nanos / 1e9
 
 
 OF_SCHEMAS: tuple[tuple[str, str, OfSchema], ...] = (

@@ -81,9 +81,9 @@ def _lag_words(reading: StageReading) -> str:
 
 def _window_s(schema: SchemaStatus) -> float | None:
     """Return the seconds of the source's time that are received and not applied."""
-    if schema.committed is None or schema.proposed is None:
+    if schema.committed_time is None or schema.proposed_time is None:
         return None
-    return max(0.0, (schema.proposed.nanos - schema.committed.nanos) / 1e9)
+    return max(0.0, (schema.proposed_time.nanos - schema.committed_time.nanos) / 1e9)
 
 
 def _plot(reading: StageReading, name: str) -> dict[str, Any]:
