@@ -1,4 +1,4 @@
-"""The nouns every package shares, and the base of all errors.
+"""Nouns that every package shares, and the base of all errors.
 
 Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `penstock.codec`.
 """

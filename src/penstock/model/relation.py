@@ -1,7 +1,7 @@
 """A relation: one version of a table's shape, as the rows of the log have it.
 
-Not here: what a target needs to create the table (see `table.py`), and how values are laid out
-in memory (see `penstock.codec.columns`).
+Not here: what a target needs to create the table (see `table.py`), and the layout of values in
+memory (see `penstock.codec.columns`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Identity(StrEnum):
-    """PostgreSQL's replica identity: what a before image holds."""
+    """PostgreSQL's replica identity: the columns that a before image holds."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -24,19 +24,23 @@ class Identity(StrEnum):
 class Column:
     """One column of a relation.
 
-    source_type: the type as the source prints it, with modifiers: `numeric(12,2)`, `public.mood`.
-    neutral: how values are kept in the log; one of `bool int16 int32 int64 uint32 uint64 float32
-    float64 decimal(p,s) date time timestamp timestamptz uuid binary string`. A value that its
-    neutral type cannot hold exactly (infinity, NaN in a decimal, 24:00:00, year 294276) moves
-    the column to `string` in a new relation version: the text form is always exact.
-    base_type: the type below a domain, same as source_type otherwise.
-    missing: text of the value that rows written before the column was added have; None: NULL.
-    id: identity of the column within its table (`Relation.source_id`), from 1, never used again: a
-    column that is dropped and added again has another id, a renamed one keeps it. 0 if the source
-    has no identities; then the name is the identity.
-    collation: of text, where the source has one per column (MySQL); empty otherwise.
-    names: the names that the column has had, each with the source's position since which, the last
-    one being its name now; empty: this name for as long as the log knows the table.
+    Attributes:
+        source_type: the type as the source prints it, with modifiers: `numeric(12,2)`,
+            `public.mood`.
+        neutral: type of the values in the log; one of `bool int16 int32 int64 uint32 uint64
+            float32 float64 decimal(p,s) date time timestamp timestamptz uuid binary string`. A
+            value that its neutral type cannot hold exactly (infinity, NaN in a decimal, 24:00:00,
+            year 294276) moves the column to `string` in a new relation version: the text form is
+            always exact.
+        base_type: the type below a domain, same as source_type otherwise.
+        missing: text of the value in rows older than the column; None: NULL.
+        id: identity of the column within its table (`Relation.source_id`), from 1, never used
+            again: a column that is dropped and added again has another id, a renamed one keeps it.
+            0 if the source has no identities; then the name is the identity.
+        collation: of text, if the source has one per column (MySQL); empty otherwise.
+        names: the names of the column in order, each with the source's position from which it
+            holds; the last one is the present name. Empty: this name for as long as the log knows
+            the table.
     """
 
     name: str
@@ -58,16 +62,19 @@ class Column:
         return next((name for since, name in reversed(self.names) if since <= position), None)
 
     def as_text(self) -> Self:
-        """The same column, kept as exact text."""
+        """Return the same column, kept as exact text."""
         return replace(self, neutral="string")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeDefinition:
-    """A user-defined type that a table needs, after those it depends on.
+    """User-defined type that a table needs, listed after the types that it depends on.
 
-    kind: `e` enum, `d` domain, `c` composite, `r` range. labels: of an enum, in their order. Types
-    of extensions are not listed: the target needs the extension.
+    Types of extensions are not listed: the target needs the extension.
+
+    Attributes:
+        kind: `e` enum, `d` domain, `c` composite, `r` range.
+        labels: of an enum, in their order.
     """
 
     schema: str
@@ -79,21 +86,23 @@ class TypeDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """One version of a table's shape. Replaced whole, never changed.
+    """One version of a table's shape. A relation is replaced, never changed.
 
-    key: indexes into columns that identify a row for a merge; empty when the table has none.
-    before: indexes into columns that a before image holds: the identity columns with DEFAULT and
-    INDEX, all with FULL, none with NOTHING unless partitions have an identity of their own.
-    source_id: the table's oid (the root's for a partitioned table).
-    version: counts up from 1 per table within one log; assigned by the log writer's caller.
-    unique: the columns of each unique key besides `key`, by name; None where the source does not
-    tell.
-    awaits_reload: why the rows before this version are not known in it; empty where they are. All
-    rows follow after a RELOAD marker, in a later version; a reader that keeps the table's contents
-    leaves it as it is until then and skips the rows of this version.
-    types: the user's types of the columns, as they were when the version began, each after those
-    that it rests on.
-    since: the source's position since which the table has this shape; 0 if it is not known.
+    Attributes:
+        key: indexes into columns that identify a row for a merge; empty if the table has no key.
+        before: indexes into columns that a before image holds: the identity columns with DEFAULT
+            and INDEX, all with FULL, none with NOTHING unless partitions have an identity of their
+            own.
+        source_id: the table's oid (the root's for a partitioned table).
+        version: counts up from 1 per table within one log; assigned by the log writer's caller.
+        unique: the columns of each unique key besides `key`, by name; None if the source does not
+            say.
+        awaits_reload: why the rows before this version are not known in it; empty if they are
+            known. All rows follow after a RELOAD marker, in a later version. Until then a reader
+            that keeps the table's contents leaves it as it is, and skips the rows of this version.
+        types: the user's types of the columns as of the start of the version, each after those
+            that it depends on.
+        since: the source's position from which the table has this shape; 0 if unknown.
     """
 
     schema: str
@@ -118,23 +127,24 @@ class Relation:
 
     @property
     def identifying(self) -> tuple[int, ...]:
-        """Indexes of the columns that identify a row: the key, all of them where there is none.
+        """Indexes of the columns that identify a row: the key, or all columns of a table without
+        one.
 
-        Empty where a before image lacks some: then no update is known to have changed them.
+        Empty if a before image lacks one of them: then no update is known to have changed them.
         """
         found = self.key or tuple(range(len(self.columns)))
         return found if set(found) <= set(self.before) else ()
 
     @property
     def full_name(self) -> str:
-        """`schema.name`, for messages only: not quoted, not parsable."""
+        """Text `schema.name`, for messages only: not quoted, not parsable."""
         return f"{self.schema}.{self.name}"
 
     def same_shape(self, other: Relation) -> bool:
-        """Whether rows of both may share a batch: all but the version is equal."""
+        """Return whether rows of both may share a batch: all but the version is equal."""
         return replace(self, version=0) == replace(other, version=0)
 
     def with_text_column(self, index: int) -> Relation:
-        """The next version, in which one column is kept as exact text."""
+        """Return the next version, in which one column is kept as exact text."""
         columns = tuple(c.as_text() if i == index else c for i, c in enumerate(self.columns))
         return replace(self, columns=columns, version=self.version + 1)

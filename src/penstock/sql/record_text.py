@@ -1,4 +1,4 @@
-"""A captured table's shape as `wirekite_table` keeps it: one text, whichever engine. Pure."""
+"""Text of a captured table's shape in `wirekite_table`, the same for every engine. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FIELDS = (
 
 
 def shape_text(record: TableRecord) -> str | None:
-    """The text of a record's shape; None when no relation was seen yet."""
+    """Return the text of a record's shape; None if it has no relation yet."""
     if record.columns is None:
         return None
     return json.dumps({name: getattr(record, name) for name in _FIELDS})
 
 
 def shape_fields(text: str | None) -> dict[str, Any]:
-    """The fields of a TableRecord that the text holds."""
+    """Return the fields of a TableRecord that the text holds."""
     if text is None:
         return {"columns": None}
     held = json.loads(text)

@@ -1,6 +1,7 @@
-"""How a table's shape in the target differs from the source's, while changes are applied.
+"""Differences between a table's shape in the target and in the source, while changes are applied.
 
-Applies a policy: what is done, what is remembered of it, and what the record says afterwards. Pure.
+Applies a policy: what is done, what is remembered of it, and what the record says afterwards.
+Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _COMING = (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN)
 
 
 class SchemaDrift:
-    """Of one table. Begins with what its record says; `record` is what shall be written."""
+    """Drift of one table. It begins with the table's record; `record` returns the new one."""
 
     def __init__(self, left_out: set[str], kept: set[str], notes: list[str]) -> None:
         self.left_out = left_out
@@ -29,11 +30,11 @@ class SchemaDrift:
 
     @classmethod
     def of(cls, record: TableRecord) -> Self:
-        """As a table's record has them."""
+        """Return the drift that a table's record holds."""
         return cls(set(record.left_out), set(record.kept), list(record.notes))
 
     def went(self, change: ShapeChange, policy: Policy) -> None:
-        """A change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
+        """Remember that a change was handled with this policy: EVOLVE, LENIENT or IGNORE."""
         was_there = change.kind not in _LEAVING or change.name not in self.left_out
         if policy is not Policy.IGNORE and was_there:
             kept = " (policy lenient)" if policy is Policy.LENIENT else ""
@@ -52,11 +53,11 @@ class SchemaDrift:
                 self.left_out.discard(change.column.name)
 
     def applied_notes(self, table: TableName) -> list[ShapeNote]:
-        """Return a note for each change that the target table has taken."""
+        """Return a note for each change that was applied to the target table."""
         return [ShapeNote(table=table, text=text, is_applied=True) for text in self._applied]
 
     def never_there(self, change: ShapeChange) -> bool:
-        """Whether a renamed column is one that the target never had, and still does not have."""
+        """Return whether the target never had a renamed column; it stays left out then."""
         if change.name not in self.left_out or change.column is None:
             return False
         self.left_out.discard(change.name)
@@ -64,13 +65,13 @@ class SchemaDrift:
         return True
 
     def note(self, change: ShapeChange, reason: str) -> str:
-        """A change could not be carried out; the sentence that is kept of it."""
+        """Keep a note that a change could not be carried out, and return its text."""
         said = f"{change.what}, which could not be carried out: {reason}"
         self.notes = [*self.notes, said][-NOTES_MAX:]
         return said
 
     def record(self, before: TableRecord, relation: Relation, *, log_id: str) -> TableRecord:
-        """Return the record of a table that is as this relation has it, except for this drift."""
+        """Return the record of a table that has this relation's shape except for this drift."""
         return replace(
             before,
             columns=shape_of(relation),

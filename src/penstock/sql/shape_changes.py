@@ -1,9 +1,9 @@
-"""What a shape of the log changes in a target's copy of the table.
+"""Changes that a shape of the log makes in a target's copy of the table.
 
 Pure. The log says which columns are the same ones (`Column.id`) and in which order shapes follow
 one another (`Relation.version`): nothing is guessed from names and types. Only a copy whose
-identities are not known yet, fresh from the bulk load, is matched by name, once. Not here: what
-becomes of a change (`policies.py`), and what was applied last (`TableRecord`).
+identities are not known yet, fresh from the bulk load, is matched by name, once. Not here: the
+policy for a change (`policies.py`), and the shape that was applied last (`TableRecord`).
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
 
-DROPPED_ID = 2**31  # beyond the identities that sources give
+DROPPED_ID = 2**31  # larger than any identity from a source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeRules:
-    """What is known of a source's types, given as texts.
+    """Rules for a source's types, which are given as texts.
 
-    holds: whether the first holds all values of the second. same: whether they are one type,
-    written in two ways.
+    Attributes:
+        holds: returns whether the first type holds all values of the second.
+        same: returns whether two texts are the same type.
     """
 
     holds: Callable[[str, str], bool]
@@ -33,15 +34,14 @@ class TypeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeChange:
-    """One difference between the copy and the shape that is wanted.
+    """One difference between the copy and the wanted shape.
 
     Attributes:
         what: the sentence for messages, without a stop.
-        column: the column as it is wanted; None for a dropped one, and where keys are meant.
-        name: of a dropped or renamed column, the name that it has in the copy.
+        column: the wanted column; None for a dropped one, and for changes of keys.
+        name: of a dropped or renamed column, its name in the copy.
         columns: of a unique key, the names of its columns.
-        is_recollated: the column's text is compared in another way, or kept in another character
-            set.
+        is_recollated: the collation or character set of the column's text changed.
     """
 
     kind: ChangeKind
@@ -53,17 +53,17 @@ class ShapeChange:
 
 
 def shape_of(relation: Relation) -> tuple[tuple[str, str], ...]:
-    """The part of a relation that a record's columns are: names and source types."""
+    """Return names and source types of a relation's columns, as a record keeps them."""
     return tuple((column.name, column.source_type) for column in relation.columns)
 
 
 def key_of(relation: Relation) -> tuple[str, ...]:
-    """The names of a relation's key."""
+    """Return the names of a relation's key columns."""
     return tuple(relation.columns[index].name for index in relation.key)
 
 
 def not_null_of(relation: Relation) -> tuple[str, ...]:
-    """The names of the columns that are never NULL."""
+    """Return the names of the columns that are never NULL."""
     return tuple(column.name for column in relation.columns if not column.nullable)
 
 
@@ -76,7 +76,10 @@ def ids_of(relation: Relation) -> tuple[int, ...]:
 def is_applied(record: TableRecord, relation: Relation, log_id: str = "") -> bool:
     """Return whether the target's copy has this shape, or a later one of the same log.
 
-    log_id: the relation's log; empty for the one that the record names.
+    Args:
+        record: the copy as it is.
+        relation: the shape.
+        log_id: the relation's log; empty for the one that the record names.
     """
     if log_id and record.log_id != log_id:
         return False
@@ -88,13 +91,13 @@ def with_copied_ids(
 ) -> TableRecord:
     """Return the record of a copy with the identities of its columns, if it lacks them.
 
-    Columns had, where the table was copied, the names that the record has. One that the relation
-    lacks was dropped since, and gets an identity that no other column has.
+    At the position of the copy the columns had the names that the record has. A column that the
+    relation lacks was dropped since, and gets an identity that no other column has.
 
     Args:
         record: the copy as it is.
         relation: a shape of the table in the log, not older than the copy.
-        starts: the positions that tables were copied at.
+        starts: the positions at which tables were copied.
     """
     if record.version or record.ids or not record.columns or not ids_of(relation):
         return record
@@ -115,7 +118,7 @@ def with_copied_ids(
 def check_names(rows: Relation, table: Relation) -> None:
     """Check that rows of an older shape fit a table by the names of their columns.
 
-    Raises ShapeNotApplicable where a column has another name in the table's shape.
+    Raises ShapeNotApplicable if a column has another name in the table's shape.
     """
     names = {column.id: column.name for column in table.columns if column.id}
     for column in rows.columns:
@@ -130,7 +133,7 @@ def check_names(rows: Relation, table: Relation) -> None:
 
 
 def replaced_columns(rows: Relation, table: Relation) -> set[str]:
-    """Return the columns of rows whose names other columns of their table have by now."""
+    """Return the columns of rows whose names now belong to other columns of the table."""
     ids = {column.name: column.id for column in table.columns}
     return {column.name for column in rows.columns if ids.get(column.name, column.id) != column.id}
 
@@ -143,28 +146,28 @@ def has_ids(record: TableRecord, relation: Relation) -> bool:
 def names_in_the_way(
     record: TableRecord, relation: Relation, *, keeps_dropped: bool, fold: bool = False
 ) -> dict[str, str]:
-    """Return the columns to be renamed first, with the names that they get for the time being.
+    """Return the columns to be renamed first, with their temporary names.
 
-    These are columns that the source has dropped or renamed, and whose name another column has now:
-    two columns swap their names, or one is dropped and another takes its name.
+    These are columns that the source has dropped or renamed, and whose name another column has
+    now: two columns swap their names, or one is dropped and another takes its name.
 
     Args:
         record: the copy as it is.
-        relation: the shape that is wanted.
+        relation: the wanted shape.
         keeps_dropped: dropped columns stay in the target, by policy.
         fold: the target ignores the case of column names.
     """
     if not has_ids(record, relation):
         return {}
 
-    def folded(name: str) -> str:
+    def fold_case(name: str) -> str:
         return name.lower() if fold else name
 
-    wanted = {folded(column.name): column.id for column in relation.columns}
+    wanted = {fold_case(column.name): column.id for column in relation.columns}
     present = {column.id for column in relation.columns}
     found = {}
     for (name, _), number in zip(record.columns or (), record.ids, strict=True):
-        taken_by = wanted.get(folded(name))
+        taken_by = wanted.get(fold_case(name))
         stays = number not in present and keeps_dropped
         if taken_by not in (None, number) and not stays:
             found[name] = f"penstock_column_{number}"
@@ -172,26 +175,32 @@ def names_in_the_way(
 
 
 def with_names(record: TableRecord, names: Mapping[str, str]) -> TableRecord:
-    """Return the record of a copy whose columns were renamed. names: old names to new ones."""
+    """Return the record of a copy whose columns were renamed.
 
-    def renamed(given: tuple[str, ...]) -> tuple[str, ...]:
+    Args:
+        record: the copy before the renames.
+        names: old names to new ones.
+    """
+
+    def rename(given: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(names.get(name, name) for name in given)
 
     columns = record.columns
     return replace(
         record,
         columns=columns and tuple((names.get(name, name), kind) for name, kind in columns),
-        key=renamed(record.key) if record.key else record.key,
-        not_null=renamed(record.not_null),
-        left_out=renamed(record.left_out),
-        unique=record.unique and tuple(renamed(one) for one in record.unique),
+        key=rename(record.key) if record.key else record.key,
+        not_null=rename(record.not_null),
+        left_out=rename(record.left_out),
+        unique=record.unique and tuple(rename(one) for one in record.unique),
     )
 
 
 def column_renames(record: TableRecord, relation: Relation) -> list[ShapeChange]:
-    """Return the columns that have another name than in the copy.
+    """Return the columns that have another name in the copy.
 
-    To be carried out before what `shape_changes` finds with `under_new_names`.
+    These renames are carried out before the changes that `shape_changes` returns for the record of
+    `under_new_names`.
     """
     if not has_ids(record, relation):
         return []
@@ -211,9 +220,12 @@ def column_renames(record: TableRecord, relation: Relation) -> list[ShapeChange]
 def under_new_names(
     record: TableRecord, renames: Iterable[ShapeChange], *, is_key_kept: bool
 ) -> TableRecord:
-    """The record as if its columns had had these names then.
+    """Return the record as if its columns had had these names then.
 
-    is_key_kept: the target's columns were renamed, so that its key is the one that it was.
+    Args:
+        record: the copy before the renames.
+        renames: the renamed columns.
+        is_key_kept: the target's columns were renamed, so its key did not change.
     """
     names = {change.name: change.column.name for change in renames if change.column is not None}
     if not names:
@@ -229,10 +241,13 @@ def shape_changes(
     *,
     computed: Collection[str] = (),
 ) -> list[ShapeChange]:
-    """Return what a relation changes in the copy besides names, in an order to carry it out in.
+    """Return the changes of a relation in the copy besides names, in the order of execution.
 
-    record: with the names that columns have now. computed: columns that the target computes itself,
-    which rows need not have.
+    Args:
+        record: the copy, with the present names of its columns.
+        relation: the wanted shape.
+        types: rules for the source's types.
+        computed: columns that the target computes itself, which rows need not have.
     """
     before = dict(record.columns if record.columns is not None else shape_of(relation))
     now = {column.name: column for column in relation.columns}
@@ -248,12 +263,12 @@ def shape_changes(
             what = f"column {column.name} was added as {column.source_type}"
             added.append(ShapeChange(kind=ChangeKind.ADD_COLUMN, what=what, column=column))
         elif not types.same(before[column.name], column.source_type):
-            result.append(_retyped(before[column.name], column, types))
+            result.append(_change_type(before[column.name], column, types))
         elif (old := collations.get(column.name)) and column.collation not in ("", old):
             what = f"column {column.name} is of collation {column.collation}, it was of {old}"
             kind = ChangeKind.WIDEN_TYPE
             result.append(ShapeChange(kind=kind, what=what, column=column, is_recollated=True))
-    # A table never is without columns: some servers refuse that.
+    # A table is never without columns: some servers refuse that.
     result = [*added, *dropped, *result]
     if record.key is not None:
         result += _nullability(record, relation, before)
@@ -264,9 +279,9 @@ def shape_changes(
 
 
 def _dropped_keys(before: tuple[tuple[str, ...], ...], relation: Relation) -> list[ShapeChange]:
-    """Return the unique keys that the source has no more: before rows that need them gone.
+    """Return the unique keys that the source has dropped, ahead of rows that violate them.
 
-    A key whose column was dropped is gone with it.
+    A key whose column was dropped is dropped with it.
     """
     if relation.unique is None:
         return []
@@ -283,7 +298,7 @@ def _dropped_keys(before: tuple[tuple[str, ...], ...], relation: Relation) -> li
     ]
 
 
-def _retyped(before: str, column: Column, types: TypeRules) -> ShapeChange:
+def _change_type(before: str, column: Column, types: TypeRules) -> ShapeChange:
     kind = ChangeKind.CHANGE_TYPE
     if types.holds(column.source_type, before):
         kind = ChangeKind.WIDEN_TYPE
