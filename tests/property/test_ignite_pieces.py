@@ -85,7 +85,7 @@ def by_entry(some: list[Any], marks: list[int], limit: int) -> Iterator[tuple[An
 def shown(piece: Piece) -> tuple[Any, ...]:
     """A piece as by_entry() gives it, with what is told of each transaction."""
     found, at = [], 0
-    keys = [] if piece.entries is None else piece.entries.marshalled("key")
+    keys = [] if piece.entries is None else piece.entries.list_marshalled("key")
     for count, *told in zip(
         piece.counts.tolist(), piece.positions.tolist(), piece.times_ms.tolist(),
         piece.numbers.tolist(), strict=True,
@@ -150,7 +150,7 @@ def test_what_a_reader_takes(
     keys = [
         key
         for piece in reader.pieces()
-        for key in ([] if piece.entries is None else piece.entries.marshalled("key"))
+        for key in ([] if piece.entries is None else piece.entries.list_marshalled("key"))
     ]
     walk = wal.Walk(data, number=0, name="0.wal", begin=0, decode=lambda *_: None)
     walk.skip(skip)

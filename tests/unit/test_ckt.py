@@ -236,7 +236,7 @@ def test_positions_are_ordered_as_their_bytes_and_their_texts(position: int, oth
     assert first[:16] == position.to_bytes(16, "big")
     texts = [ckt.plain(frame, "point")["point"]["position"] for frame in frames]
     assert (texts[0] < texts[1]) == (position < other)
-    assert ckt.placed(ckt.plain(frames[0], "point"), ckt.FlushFrame, "point") == frames[0]
+    assert ckt.place(ckt.plain(frames[0], "point"), ckt.FlushFrame, "point") == frames[0]
 
 
 def test_a_source_identity_that_does_not_fit_the_header_is_refused() -> None:

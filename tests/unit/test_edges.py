@@ -14,12 +14,12 @@ import pytest
 from penstock.base.fold import encode
 from penstock.codec.errors import TextBroken
 from penstock.codec.lines import LineCell, LineForm
-from penstock.codec.mysql.binlog_compressed import inflated
+from penstock.codec.mysql.binlog_compressed import inflate
 from penstock.codec.mysql.binlog_events import HEAD_BYTES
 from penstock.codec.mysql.binlog_query import query_text_start
 from penstock.codec.mysql.decimals import decimal_digits
 from penstock.codec.mysql.malformed import Malformed
-from penstock.codec.mysql.values import ewkb_hex, uncompressed
+from penstock.codec.mysql.values import decompress, ewkb_hex
 from penstock.codec.postgres import pgwire
 from penstock.codec.postgres.copytext import LoadLines
 from penstock.codec.postgres.lsn import LSN_MAX, Lsn
@@ -123,7 +123,7 @@ def test_a_decided_xa_file_stays_until_nothing_leads_back_to_it(tmp_path: Path) 
 def test_a_compressed_statement_says_its_size(data: bytes) -> None:
     """One to four bytes of it, and not more than an event may have."""
     with pytest.raises(Malformed):
-        inflated(data)
+        inflate(data)
 
 
 # As the server stores one byte, but with another method in its first.
@@ -136,7 +136,7 @@ DEFLATED = zlib.compress(b"a", wbits=-15)
 def test_a_compressed_value_says_its_size(data: bytes) -> None:
     """Another method, no size, one of five bytes, and one that is cut."""
     with pytest.raises(Malformed):
-        uncompressed(data)
+        decompress(data)
 
 
 def test_a_stored_geometry_has_its_head() -> None:

@@ -584,7 +584,7 @@ def test_from_every_end_of_a_piece_the_rest_comes_once(
         reader = node.NodeReader(open_directory(f"ignite://{work}?consistentId=n"), takes=bool)
         reader.begin(place)
         found = list(reader.pieces())
-        return [(one.entries.decoded("key") if one.entries else [], one.end) for one in found]
+        return [(one.entries.list_values("key") if one.entries else [], one.end) for one in found]
 
     pieces = keys_from(None)
     given: list[int] = []

@@ -12,7 +12,7 @@ from penstock.codec.mysql.binlog_cells import Cell, How
 from penstock.codec.mysql.decimals import decimal_bytes, decimal_text, read_decimal
 from penstock.codec.mysql.malformed import Malformed, Unfit
 from penstock.codec.mysql.types import neutral_type, parse_type
-from penstock.codec.mysql.values import ewkb_hex, uncompressed, value_reader
+from penstock.codec.mysql.values import decompress, ewkb_hex, value_reader
 
 
 def read(how: How, data: str | bytes, neutral: str = "string", **more: Any) -> Any:
@@ -154,10 +154,10 @@ def test_compressed_columns() -> None:
     """Stored, zlib and raw deflate; wrong sizes are malformed."""
     text = b"text " * 200
     packed = zlib.compress(text)
-    assert uncompressed(b"") == b""
-    assert uncompressed(b"\0abc") == b"abc"
-    assert uncompressed(b"\x82\x03\xe8" + packed) == text
-    assert uncompressed(b"\x8a\x03\xe8" + packed[2:-4]) == text
+    assert decompress(b"") == b""
+    assert decompress(b"\0abc") == b"abc"
+    assert decompress(b"\x82\x03\xe8" + packed) == text
+    assert decompress(b"\x8a\x03\xe8" + packed[2:-4]) == text
     for broken in (
         b"\x82\x03\xe7" + packed,
         b"\x82\x03\xe9" + packed,
@@ -169,7 +169,7 @@ def test_compressed_columns() -> None:
         b"\x82\x03\xe8junk",
     ):
         with pytest.raises(Malformed):
-            uncompressed(broken)
+            decompress(broken)
 
 
 @pytest.mark.parametrize(

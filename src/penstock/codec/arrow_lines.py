@@ -26,7 +26,7 @@ _DASH = np.uint8(ord("-"))
 
 def load_data_lines(columns: Sequence[Any]) -> bytes:
     """The rows as lines whose cells end with a tab; bytes as they are."""
-    return _lines([escaped(text_of(column), _LOAD_DATA) for column in columns])
+    return _lines([escape(text_of(column), _LOAD_DATA) for column in columns])
 
 
 def copy_lines(columns: Sequence[Any], neutral: Sequence[str], *, first_row: int = 0) -> bytes:
@@ -35,19 +35,19 @@ def copy_lines(columns: Sequence[Any], neutral: Sequence[str], *, first_row: int
     neutral: of each column. first_row: rows before them, for errors. Raises CellUnfit for a text
     with the character U+0000, which no text of PostgreSQL's has.
     """
-    texts = [_copied(column, kind) for column, kind in zip(columns, neutral, strict=True)]
+    texts = [_to_bytes(column, kind) for column, kind in zip(columns, neutral, strict=True)]
     for place, text in enumerate(texts):
         _check_no_zero(text, place, first_row)
-    return _lines([escaped(text, _COPY) for text in texts])
+    return _lines([escape(text, _COPY) for text in texts])
 
 
 def _lines(cells: list[Any]) -> bytes:
-    cells[-1] = joined([cells[-1], scalar(b"")], b"\n", null=b"\\N")
-    return b"".join(as_bytes(joined(cells, b"\t", null=b"\\N")))
+    cells[-1] = join_values([cells[-1], scalar(b"")], b"\n", null=b"\\N")
+    return b"".join(as_bytes(join_values(cells, b"\t", null=b"\\N")))
 
 
-def _copied(column: Any, neutral: str) -> Any:
-    """A column's values as PostgreSQL reads them, as bytes."""
+def _to_bytes(column: Any, neutral: str) -> Any:
+    """Return a column's values as PostgreSQL reads them, as bytes."""
     if pa.types.is_temporal(column.type):
         # Arrow does not print years before 1 and after 9999 as PostgreSQL reads them.
         return pa.array(exact_texts(column, neutral), pa.large_string()).cast(pa.large_binary())
@@ -77,8 +77,8 @@ def scalar(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.large_binary())
 
 
-def joined(parts: list[Any], by: bytes, *, null: bytes) -> Any:
-    """Arrays of bytes, value by value behind one another, with these bytes between and for null."""
+def join_values(parts: list[Any], by: bytes, *, null: bytes) -> Any:
+    """Return arrays of bytes joined value by value, with `by` between and `null` for null."""
     return pc.binary_join_element_wise(
         *parts, scalar(by), null_handling="replace", null_replacement=null
     )
@@ -110,8 +110,8 @@ def text_of(column: Any) -> Any:
     return column.cast(pa.large_binary())
 
 
-def escaped(text: Any, escapes: tuple[tuple[bytes, bytes], ...]) -> Any:
-    """Bytes with some of them replaced, in order."""
+def escape(text: Any, escapes: tuple[tuple[bytes, bytes], ...]) -> Any:
+    """Return bytes with some of them replaced, in order."""
     data = text.buffers()[2]
     held = b"" if data is None else data.to_pybytes()
     for what, instead in escapes:

@@ -75,7 +75,7 @@ class Trouble(IntEnum):
 
 
 class Refused(ValueError):
-    """What twin and kernel raise: trouble, and the bytes start to end that it is about."""
+    """Trouble that twin and kernel raise, with the bytes start to end that it is about."""
 
     def __init__(self, trouble: int, start: int, end: int) -> None:
         super().__init__(trouble, start, end)
@@ -83,7 +83,7 @@ class Refused(ValueError):
 
 
 class Scanner(Protocol):
-    """What twin and kernel offer."""
+    """Interface of twin and kernel."""
 
     def scan_batch(self, body: bytes, strict: bool, /) -> tuple[bytes, int, int]:
         """See `scan_batch`."""
@@ -126,7 +126,7 @@ class _Scan:
         self.rows = array("q")
 
     def space(self, i: int) -> int:
-        """The first byte at or behind i that is no space."""
+        """Return the first byte at or after i that is not a space."""
         return _SPACE.match(self.body, i, self.end).end()  # type: ignore[union-attr]
 
     def at(self, i: int) -> int:
@@ -202,7 +202,7 @@ class _Scan:
                 return i
 
     def behind_member(self, i: int, close: str) -> tuple[int, bool]:
-        """What follows a member or element: the next one's begin, or the end of it all."""
+        """Return the place after a member or element, and whether that is the end of all."""
         i = self.space(i)
         byte = self.at(i)
         if byte == ord(close):
@@ -247,7 +247,7 @@ class _Scan:
             raise Refused(Trouble.TWICE, name_start, name_end - 1)
         seen.add(name)
         place, first = known[name]
-        end = self.typed(i, first, name_start, name_end - 1)
+        end = self.typed_end(i, first, name_start, name_end - 1)
         if end < 0:
             return -end
         if place == NANOS:
@@ -257,8 +257,10 @@ class _Scan:
             row[place], row[place + 1] = i + quote, end - quote
         return end
 
-    def typed(self, i: int, first: int, name_start: int, name_end: int) -> int:
-        """The end of the value at i that begins with this byte; of null, the end times -1."""
+    def typed_end(self, i: int, first: int, name_start: int, name_end: int) -> int:
+        """Return the end of the value at i that begins with this byte; of null, the
+        end times -1.
+        """
         byte = self.at(i)
         if byte == ord("n"):
             return -self.scalar(i)
@@ -332,7 +334,7 @@ def _batch_member(scan: _Scan, i: int, seen: dict[bytes, tuple[int, int]]) -> in
             raise Refused(Trouble.TYPE, name_start, name_end - 1)
         end = scan.lines(i)
     elif name == b"resolved":
-        end = scan.typed(i, ord('"'), name_start, name_end - 1)
+        end = scan.typed_end(i, ord('"'), name_start, name_end - 1)
     else:
         end = scan.value(i)
         if not _INTEGER.fullmatch(scan.body, i, end):
@@ -434,7 +436,7 @@ def invalid(reason: str) -> PayloadInvalid:
 
 
 def bad_time(text: str) -> HlcInvalid:
-    """What a text that is no time, or the zero time, is refused with."""
+    """Return the refusal of a text that is not a time, or is the zero time."""
     try:
         Hlc.parse(text)
     except HlcInvalid as error:

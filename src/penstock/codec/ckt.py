@@ -65,7 +65,7 @@ class FormatUnknown(PenstockError):
 
 
 class FrameKind(IntEnum):
-    """What a frame holds. Numbers are kept in files: never change one."""
+    """Kind of a frame. Numbers are kept in files: never change one."""
 
     HEADER = 1
     RELATION = 2
@@ -77,7 +77,7 @@ class FrameKind(IntEnum):
 
 
 class RowsFlag(IntFlag):
-    """What a rows frame contains, so that a reader need not open it."""
+    """Contents of a rows frame, so that a reader need not open it."""
 
     ABSENT = 1  # some column of some row was not sent
     INSERT = 2
@@ -86,7 +86,7 @@ class RowsFlag(IntFlag):
 
 
 class TransactionsFlag(IntFlag):
-    """What a transactions frame contains."""
+    """Contents of a transactions frame."""
 
     COMMITS = 1  # BEGIN and COMMIT are wanted where the log is printed (processCommits)
     NAMED = 2  # the source's ids are text, not numbers
@@ -137,7 +137,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableTotals:
-    """What a segment holds of one relation version. gsn: it became current behind this row."""
+    """Totals of one relation version in a segment; it became current after row gsn."""
 
     id: int
     schema: str
@@ -149,7 +149,7 @@ class TableTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What a segment holds, as its footer says. end: the last flush point."""
+    """Totals of a segment in its footer; `end` is the last flush point."""
 
     end: FlushPoint
     rows: int
@@ -243,16 +243,20 @@ def _invalid(phrase: str, offset_bytes: int, expected: Any, actual: Any) -> Fram
 # --- JSON payloads -----------------------------------------------------------------------------
 
 
-def _padded(data: bytes, fill: bytes = b" ") -> bytes:
+def _pad(data: bytes, fill: bytes = b" ") -> bytes:
     return data + fill * (-len(data) % ALIGNMENT)
 
 
-def _decoded(data: bytes | pa.Buffer, kind: type[_Decoded], what: str, at: str = "") -> _Decoded:
-    """JSON into a dataclass; FrameInvalid when it does not fit (checksum right, content wrong)."""
+def _decode_json(
+    data: bytes | pa.Buffer, kind: type[_Decoded], what: str, at: str = ""
+) -> _Decoded:
+    """Decode JSON into a dataclass; FrameInvalid if it does not fit (right checksum, wrong
+    content).
+    """
     try:
         if not at:
             return msgspec.json.decode(data, type=kind)
-        return placed(msgspec.json.decode(data, type=dict[str, Any]), kind, at)
+        return place(msgspec.json.decode(data, type=dict[str, Any]), kind, at)
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise FrameInvalid(f"unreadable {what}: {error}") from error
 
@@ -268,10 +272,11 @@ def plain(value: Any, at: str) -> dict[str, Any]:
     return found
 
 
-def placed(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
-    """The dataclass that `plain` made this of. Raises msgspec's errors, ValueError, FormatUnknown.
+def place(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
+    """Return the dataclass that `plain` turned into this dict.
 
-    FormatUnknown: where format version 1 had its position, as a number.
+    Raises msgspec's errors, ValueError, and FormatUnknown if the position is a number, as in
+    format version 1.
     """
     holder = found if at == "position" else found.get(at)
     text = holder.get("position") if isinstance(holder, dict) else None
@@ -310,27 +315,27 @@ def encode_header(header: SegmentHeader) -> Parts:
 
 def decode_header(payload: pa.Buffer) -> SegmentHeader:
     """Raises FormatUnknown for another version, FrameInvalid when unreadable."""
-    version = _decoded(payload, dict[str, Any], "header").get("format")
+    version = _decode_json(payload, dict[str, Any], "header").get("format")
     if version != FORMAT_VERSION:
         raise format_unknown(version)
-    return _decoded(payload, SegmentHeader, "header", "start")
+    return _decode_json(payload, SegmentHeader, "header", "start")
 
 
 def encode_marker(marker: Marker) -> Parts:
     """Payload of a marker frame."""
-    return [_padded(msgspec.json.encode(plain(marker, "position")))]
+    return [_pad(msgspec.json.encode(plain(marker, "position")))]
 
 
 def decode_marker(payload: pa.Buffer) -> Marker:
     """Raises FrameInvalid when unreadable."""
-    return _decoded(payload, Marker, "marker", "position")
+    return _decode_json(payload, Marker, "marker", "position")
 
 
 def encode_relation(relation_id: int, relation: Relation) -> Parts:
     """Payload of a relation frame: id, the relation as JSON, its batch schema as Arrow message."""
-    text = _padded(msgspec.json.encode(relation))
+    text = _pad(msgspec.json.encode(relation))
     schema = batch_schema(relation).serialize()
-    return [_PAIR.pack(relation_id, len(text)), text, _padded(bytes(schema), b"\0")]
+    return [_PAIR.pack(relation_id, len(text)), text, _pad(bytes(schema), b"\0")]
 
 
 def decode_relation(payload: pa.Buffer) -> tuple[int, Relation]:
@@ -344,7 +349,7 @@ def decode_relation(payload: pa.Buffer) -> tuple[int, Relation]:
 
 @lru_cache(maxsize=1024)
 def _relation_of(body: bytes, text_length: int) -> Relation:
-    relation = _decoded(body[:text_length], Relation, "relation")
+    relation = _decode_json(body[:text_length], Relation, "relation")
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(body)[text_length:])
         matches = schema.equals(batch_schema(relation))
@@ -384,10 +389,10 @@ class _Parts:
         return 0
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no data is held back."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
     def readable(self) -> bool:
         """Written to only."""
@@ -544,7 +549,7 @@ FLUSH_POINT_HEAD_START = HEAD.pack(FrameKind.FLUSH_POINT, 0, 0, 0, 0)[:4]
 
 def encode_footer(entries: Sequence[FrameEntry], totals: Totals) -> Parts:
     """Payload of a footer frame: counts, the index, the totals as JSON."""
-    text = _padded(msgspec.json.encode(plain(totals, "end")))
+    text = _pad(msgspec.json.encode(plain(totals, "end")))
     index = b"".join(_ENTRY.pack(*entry) for entry in entries)
     return [_PAIR.pack(len(entries), len(text)), index, text]
 
@@ -559,7 +564,7 @@ def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
         raise FrameInvalid(f"footer of {payload.size} bytes, {index_end + text_length} expected")
     index = memoryview(payload)[_PAIR.size : index_end]
     entries = tuple(map(FrameEntry._make, _ENTRY.iter_unpack(index)))
-    return entries, _decoded(payload[index_end:], Totals, "footer", "end")
+    return entries, _decode_json(payload[index_end:], Totals, "footer", "end")
 
 
 def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) -> bytes:
@@ -570,7 +575,7 @@ def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) ->
 
 
 def decode_trailer(data: bytes, salt: int, file_size_bytes: int) -> int:
-    """Where the footer frame starts. Raises FrameInvalid when these are not a trailer's bytes."""
+    """Return the offset of the footer frame. Raises FrameInvalid for bytes of no trailer."""
     offset = file_size_bytes - TRAILER_SIZE
     if len(data) != TRAILER_SIZE:
         raise _invalid("trailer cut short", max(offset, 0), TRAILER_SIZE, len(data))

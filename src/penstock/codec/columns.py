@@ -1,6 +1,6 @@
-"""How rows lie in memory: one Arrow record batch per relation version.
+"""Layout of rows in memory: one Arrow record batch per relation version.
 
-The schema is the one that `.ckt` rows frames hold (docs/ckt-format.md).
+The schema is that of `.ckt` rows frames (docs/ckt-format.md).
 """
 
 from __future__ import annotations

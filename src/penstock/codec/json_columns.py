@@ -52,7 +52,7 @@ def json_values(values: Any, column: Column) -> list[Any]:
 
 
 def _texts(texts: list[str | None], base: str) -> list[Any]:
-    """Of a column that has no neutral type, or is text."""
+    """Return the values of a column without a neutral type, or of text."""
     if base in JSON_TYPES:
         return [None if one is None else msgspec.Raw(one.encode()) for one in texts]
     if base.endswith("[]"):
@@ -78,7 +78,7 @@ def _number(text: str) -> Any:
 
 
 def _array(text: str, *, is_number: bool, is_bool: bool) -> Any:
-    """The lists of an array's text, `{1,NULL,"a b"}`; of what is no array the text itself."""
+    """Return the lists of an array's text, `{1,NULL,"a b"}`; other text unchanged."""
     bounds = _BOUNDS.match(text)
     at = bounds.end() if bounds else 0
     root: list[Any] = []

@@ -1,4 +1,4 @@
-"""Whether the compiled kernels are in use, or their plain twins."""
+"""Check whether the compiled kernels are in use, or their plain twins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.codec.postgres import copy_binary, pgoutput, pgoutput_encode
 
 
 def all_compiled() -> bool:
-    """Whether every decoder and encoder is the compiled one."""
+    """Return whether every decoder and encoder is the compiled one."""
     ignite = marshal.COMPILED and wal.COMPILED
     postgres = pgoutput.COMPILED and pgoutput_encode.COMPILED and copy_binary.COMPILED
     return postgres and binlog.COMPILED and changefeed.COMPILED and ignite

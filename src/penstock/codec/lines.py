@@ -16,18 +16,22 @@ Block = bytes | bytearray | memoryview
 
 
 class LineDialect(StrEnum):
-    """Which statement reads the lines."""
+    """Statement that reads the lines."""
 
     COPY = "copy"
     LOAD_DATA = "load data"
 
 
 class CellForm(IntEnum):
-    """What a cell's text is and how it is written. The kernel has the same numbers.
+    """Form of a cell's text and of its output. The kernel has the same numbers.
 
-    PLAIN: ASCII without anything to escape: numbers, times. UTF8: text. RAW: bytes of the server's
-    that are written as they are, escaped. CHARSET: text of another character set, written as UTF-8.
-    BYTES: bytes, for a bytea. DATE: begins with a date, where COPY has no name for the year 0.
+    Attributes:
+        PLAIN: ASCII without anything to escape: numbers, times.
+        UTF8: text.
+        RAW: bytes of the server's that are written as they are, escaped.
+        CHARSET: text of another character set, written as UTF-8.
+        BYTES: bytes, for a bytea.
+        DATE: begins with a date; COPY has no name for the year 0.
     """
 
     PLAIN = 1
@@ -40,9 +44,12 @@ class CellForm(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextCell:
-    """How one column is written. charset: of CellForm.CHARSET. zero_is_null: dates that no calendar
-    has (0000-00-00, 2024-02-31) become NULL instead of being handed on. remove_zero: zero
-    characters of text are left out.
+    """Form of one column's output.
+
+    Attributes:
+        charset: of CellForm.CHARSET.
+        zero_is_null: dates that no calendar has (0000-00-00, 2024-02-31) become NULL.
+        remove_zero: zero characters of text are left out.
     """
 
     form: CellForm
@@ -52,11 +59,16 @@ class TextCell:
 
 
 class LineForm(IntEnum):
-    """What a cell's text is. The kernel has the same numbers.
+    """Form of a cell's text. The kernel has the same numbers.
 
-    PLAIN: nothing to change. TEXT: with escapes. NUMBER: digits, or a name that LOAD DATA does not
-    know. DATE: a date, or a date and a time, without a zone. ZONED: the same in UTC. BOOL: t or f.
-    BYTES: of a bytea.
+    Attributes:
+        PLAIN: nothing to change.
+        TEXT: with escapes.
+        NUMBER: digits, or a name that LOAD DATA does not know.
+        DATE: a date, or a date and a time, without a zone.
+        ZONED: the same in UTC.
+        BOOL: t or f.
+        BYTES: of a bytea.
     """
 
     PLAIN = 1
@@ -70,7 +82,9 @@ class LineForm(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineCell:
-    """How one column is written. unfit_is_null: what LOAD DATA has no place for becomes NULL."""
+    """Form of one column's output; with unfit_is_null values outside LOAD DATA's range become
+    NULL.
+    """
 
     form: LineForm
     unfit_is_null: bool = False

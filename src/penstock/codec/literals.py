@@ -34,7 +34,7 @@ def literals(values: Any, column: Column) -> list[str]:
     texts = exact_texts(values.cast(pa.int8()) if neutral == "bool" else values, _of(neutral))
     is_number = neutral in _NUMBERS or neutral.startswith("decimal")
     return [
-        NULL if text is None else text if is_number and _FINITE.match(text) else _quoted(text)
+        NULL if text is None else text if is_number and _FINITE.match(text) else _quote(text)
         for text in texts
     ]
 
@@ -43,7 +43,7 @@ def _of(neutral: str) -> str:
     return "int16" if neutral == "bool" else neutral
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 

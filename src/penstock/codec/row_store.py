@@ -46,7 +46,7 @@ class RowStore:
         self._before: list[list[Any] | None] = []
 
     def __len__(self) -> int:
-        """How many rows are held."""
+        """Return how many rows are held."""
         return len(self._heads)
 
     def add(

@@ -246,7 +246,7 @@ def _table(
         columns=tuple(
             ColumnPlan(
                 name=name,
-                target=rules.shown(name),
+                target=rules.show(name),
                 mapping=mapping,
                 is_generated=generated[name],
             )

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.codec.ckt import FORMAT_VERSION, format_unknown, placed, plain
+from penstock.codec.ckt import FORMAT_VERSION, format_unknown, place, plain
 from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
 from penstock.log.layout import DONE_NAME, STATE_NAME
@@ -82,6 +82,6 @@ def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
     if version != FORMAT_VERSION:
         raise format_unknown(version)
     try:
-        return placed(found, kind, _POINT)
+        return place(found, kind, _POINT)
     except (msgspec.MsgspecError, ValueError) as error:
         raise checkpoint.corrupt(path, str(error)) from error

@@ -334,7 +334,7 @@ cdef int put_digits(
 # -- values ------------------------------------------------------------------------------------
 
 cdef object read_list(Decoder decoder, list data, tuple columns):
-    """The same of values that lie each by itself."""
+    """Return the same for values that lie separately."""
     import numpy as np
 
     lengths = np.array([-1 if one is None else len(one) for one in data], np.int64)
@@ -392,7 +392,7 @@ cdef object read_cells(
 cdef int scalar_cell(
     Decoder decoder, Cursor *c, Cells cells, Py_ssize_t row, bint is_again
 ) except -1:
-    """A value that is a column by itself; 0: it is an object, or not as a node writes it."""
+    """Read a value that is a whole column; 0: it is an object, or not as a node writes it."""
     if not c.size or c.data[0] == OBJ_CODE or c.data[0] == 27 or c.data[0] == 0xFD:
         return 0
     if is_again:

@@ -5,7 +5,7 @@ cdef extern from *:
     """
     #include "structmember.h"
     #define penstock_alloc(kind, count) PyType_GenericAlloc((PyTypeObject *)(kind), count)
-    /* Where the objects of a class with __slots__ have one of them; -1: it is no such slot. */
+    /* Where the objects of a class with __slots__ have one of them; -1: the slot is missing. */
     static Py_ssize_t penstock_slot(PyObject *member) {
         if (!Py_IS_TYPE(member, &PyMemberDescr_Type)) return -1;
         return ((PyMemberDescrObject *)member)->d_member->offset;

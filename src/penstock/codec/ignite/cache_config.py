@@ -35,13 +35,15 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryEntity:
-    """What SQL sees of a cache: one table.
+    """SQL's view of a cache: one table.
 
-    fields: names of the fields of key and value, in the table's order, to their Java classes.
-    key_field, value_field: the column that stands for the whole key or value; None where that has
-    columns of its own. key_fields: fields of the key, in the order of fields. aliases: names of
-    columns, by field; a field that is not there is named like itself. defaults: values that are no
-    numbers, texts or booleans are Foreign.
+    Attributes:
+        fields: names of the fields of key and value, in the table's order, to their Java classes.
+        key_field: the column of the whole key; None if the key has columns of its own.
+        value_field: the column of the whole value; None if the value has columns of its own.
+        key_fields: fields of the key, in the order of fields.
+        aliases: names of columns, by field; other fields give columns their own name.
+        defaults: values other than numbers, texts and booleans are Foreign.
     """
 
     table: str | None
@@ -137,7 +139,7 @@ class _Reader:
 
     def _entity(self, found: object) -> QueryEntity:
         if not isinstance(found, JavaInstance):
-            raise self._unknown("a query entity is no object")
+            raise self._unknown("a query entity is not an object")
         own = self._fields(found, _ENTITY)
         more = self._fields(found, _ENTITY_MORE, may_lack=True)
         fields = self._texts(own, "fields")
@@ -167,7 +169,7 @@ class _Reader:
         if isinstance(function, JavaInstance):
             for described, values in function.field_data.items():
                 if str(described.name).endswith(".RendezvousAffinityFunction"):
-                    parts: int = self._take(_named(values), "parts", int)
+                    parts: int = self._take(_by_name(values), "parts", int)
                     return parts
         return None
 
@@ -189,7 +191,7 @@ class _Reader:
         """The fields that one class has in an object; empty where it may lack the class."""
         for described, values in found.field_data.items():
             if described.name == class_name:
-                return _named(values)
+                return _by_name(values)
         if may_lack:
             return {}
         raise self._unknown(f"a {found.classdesc.name} in place of {class_name}")
@@ -246,7 +248,7 @@ class _Reader:
         return config_unknown(self._name, cause)
 
 
-def _named(values: Mapping[Any, Any]) -> dict[str, Any]:
+def _by_name(values: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(one.name): value for one, value in values.items()}
 
 
@@ -262,7 +264,7 @@ def _plain(found: Any) -> Any:
     if isinstance(found, JavaString):
         return str(found)
     if isinstance(found, JavaInstance):
-        fields = _merged(found)
+        fields = _merge(found)
         kind = str(found.classdesc.name)
         if kind == "java.math.BigDecimal":
             return _decimal(fields)
@@ -273,7 +275,7 @@ def _plain(found: Any) -> Any:
 
 def _decimal(fields: Mapping[str, Any]) -> decimal.Decimal | Foreign:
     whole = fields.get("intVal")
-    parts = {} if not isinstance(whole, JavaInstance) else _merged(whole)
+    parts = {} if not isinstance(whole, JavaInstance) else _merge(whole)
     digits = parts.get("magnitude")
     scale, sign = fields.get("scale"), parts.get("signum")
     if not isinstance(digits, JavaArray) or not isinstance(scale, int) or sign not in (-1, 0, 1):
@@ -282,7 +284,7 @@ def _decimal(fields: Mapping[str, Any]) -> decimal.Decimal | Foreign:
     return decimal.Decimal((int(sign < 0), tuple(map(int, str(unscaled))), -scale))
 
 
-def _merged(found: JavaInstance) -> dict[str, Any]:
+def _merge(found: JavaInstance) -> dict[str, Any]:
     return {
         str(one.name): value
         for values in found.field_data.values()

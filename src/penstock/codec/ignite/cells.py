@@ -175,7 +175,7 @@ def _value(data: bytes, place: int, types: Types, depth: int) -> Any:
 
 
 def _put(cell: Cell, data: bytes, place: int, types: Types) -> Any:
-    """What a column holds of the value at a place; _REFUSED: it has another form."""
+    """Return a column's value from the value at a place; _REFUSED if it has another form."""
     code = data[place]
     if code == marshal.NULL:
         return None

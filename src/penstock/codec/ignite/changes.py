@@ -58,31 +58,31 @@ class Changes:
 
     @property
     def is_put(self) -> npt.NDArray[np.bool_]:
-        """Which have a value behind the change."""
+        """Return which rows have a value after the change."""
         return np.asarray(self.rows["value_length"] != NONE)
 
     @property
     def is_primary(self) -> npt.NDArray[np.bool_]:
-        """Of which the node had the primary copy."""
+        """Return the rows of which the node had the primary copy."""
         return np.asarray(self.rows["flags"] & PRIMARY != 0)
 
     def places(self, side: str) -> tuple[Ints, Ints]:
-        """Where keys or values begin, and their lengths; NONE where there is none."""
+        """Return the starts of keys or values, and their lengths; NONE if there is none."""
         return (
             self.rows[f"{side}_at"].astype(np.int64),
             self.rows[f"{side}_length"].astype(np.int64),
         )
 
-    def marshalled(self, side: str) -> list[bytes]:
-        """Keys or values, each as the node marshalled it; empty where there is none."""
+    def list_marshalled(self, side: str) -> list[bytes]:
+        """Return keys or values, each as the node marshalled it; empty if there is none."""
         data, (at, length) = self.data, self.places(side)
         ends = (at + np.maximum(length, 0)).tolist()
         return [bytes(data[begin:end]) for begin, end in zip(at.tolist(), ends, strict=True)]
 
-    def decoded(self, side: str) -> list[Any]:
-        """Keys or values as Python values. Raises ValueBroken, TypeUnknown."""
+    def list_values(self, side: str) -> list[Any]:
+        """Return keys or values as Python values. Raises ValueBroken, TypeUnknown."""
         kinds = self.rows[f"{side}_kind"].tolist()
-        return list(map(self._decode, self.marshalled(side), kinds))
+        return list(map(self._decode, self.list_marshalled(side), kinds))
 
 
 def changes_of(entries: Sequence[Any], decode: Callable[[bytes, int], Any]) -> Changes:

@@ -1,4 +1,4 @@
-"""How reading what an Ignite node wrote fails: one class per condition."""
+"""Errors of reading what an Ignite node wrote: one class per condition."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def broken(name: str, offset: int, cause: str) -> WalBroken:
 
 
 def unsupported(name: str, offset: int, cause: str) -> WalUnsupported:
-    """The error for a segment or record of a form that is not known."""
+    """Return the error for a segment or record of an unknown form."""
     return WalUnsupported(
         f"{name}, offset {offset}: {cause}",
         hint="Segments as Ignite 2.17 writes them are read: serializer version 2, not compacted. "

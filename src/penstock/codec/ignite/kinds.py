@@ -96,7 +96,7 @@ _SIZED = re.compile(r"(\w+)\((\d+)(?:,(\d+))?\)\Z")
 
 
 def neutral_of(kind: str) -> str:
-    """How the log keeps the values of a type. Raises KeyError for an unknown one."""
+    """Return how the log keeps the values of a type. Raises KeyError for an unknown one."""
     base, precision, scale = parts_of(kind)
     if base == "decimal" and 0 < precision <= DECIMAL_PRECISION_MAX and scale <= precision:
         return f"decimal({precision},{scale})"
@@ -111,10 +111,10 @@ def parts_of(kind: str) -> tuple[str, int, int]:
     return match[1], int(match[2]), int(match[3] or 0)
 
 
-def declared(java_class: str, precision: int = -1, scale: int = -1) -> str | None:
-    """The type of a table's column; None where the values have to show it.
+def find_declared(java_class: str, precision: int = -1, scale: int = -1) -> str | None:
+    """Return the type of a table's column; None if only the values show it.
 
-    precision, scale: as declared, -1 where they are not.
+    `precision` and `scale` are as declared, -1 if they are not.
     """
     kind = OF_CLASSES.get(java_class)
     if kind == "decimal" and 0 < precision <= DECIMAL_PRECISION_MAX and -1 < scale <= precision:
@@ -132,7 +132,7 @@ def of_field(shown: str | None) -> str | None:
 
 
 def of_scalar(value: Any, marshalled: bytes) -> str:
-    """The type of a value that stands by itself. marshalled: it has the width of a number."""
+    """Return the type of a single value. marshalled: it has the width of a number."""
     kind = OF_VALUES[type(value)]
     if kind in ("bigint", "double"):
         return _CODES.get(marshalled[0], kind)
@@ -163,7 +163,7 @@ def _holder(first: str, second: str) -> str:
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Whether a type holds every value of another one."""
+    """Return whether a type holds every value of another one."""
     if wide == narrow:
         return True
     (first, *size), (second, *inner) = parts_of(wide), parts_of(narrow)

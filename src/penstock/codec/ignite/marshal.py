@@ -95,7 +95,7 @@ def kernel_decoder(types: Types) -> Any:
 
 
 def decode_object(data: bytes, types: Types) -> Any:
-    """A marshalled value that stands by itself. Raises ValueBroken, TypeUnknown."""
+    """Return a single marshalled value. Raises ValueBroken, TypeUnknown."""
     return _Reader(data, types).value(0)
 
 
@@ -273,7 +273,7 @@ class _Reader:
         self.value(depth + 1)
         return Opaque("proxy", None, 0, self._data[begin : self._at])
 
-    def optimized(self, _: int, __: int) -> Opaque | Date:
+    def read_optimized(self, _: int, __: int) -> Opaque | Date:
         data = self._take(self._count(1))
         if len(data) == SQL_DATE_BYTES and data.startswith(SQL_DATE):
             return SqlDate(int.from_bytes(data[len(SQL_DATE) :], "little", signed=True))
@@ -309,7 +309,7 @@ class _Reader:
         self._seen[place] = found
         return found
 
-    def wrapped(self, begin: int, depth: int) -> Any:
+    def read_wrapped(self, begin: int, depth: int) -> Any:
         length = self._count(1)
         inner = self._take(length)
         start = self._int()
@@ -339,7 +339,7 @@ class _Reader:
             name = self._text()
             type_id = id_of(name)
         places, raw, footer = self._footer(begin, end, flags, offset)
-        found, pairs = self._named(begin, places, flags, type_id, schema)
+        found, pairs = self._find_fields(begin, places, flags, type_id, schema)
         if found is not None:
             name = found.type_name
         made = BinaryObject(
@@ -391,10 +391,10 @@ class _Reader:
         self._charge(footer - begin - raw_at)
         return places, self._data[begin + raw_at : footer], footer
 
-    def _named(
+    def _find_fields(
         self, begin: int, places: list[tuple[int, int]], flags: int, type_id: int, schema: int
     ) -> tuple[BinaryType | None, list[tuple[str, int]]]:
-        """The type, and each field's name and place. Raises ValueBroken, TypeUnknown."""
+        """Return the type, and each field's name and place. Raises ValueBroken, TypeUnknown."""
         if flags & HAS_SCHEMA and flags & COMPACT:
             found, names = self._types.fields_of(type_id, schema)
             if len(names) != len(places):
@@ -474,7 +474,7 @@ _READERS: dict[int, Callable[[_Reader, int, int], Any]] = {
     23: _Reader.array,
     24: _Reader.collection,
     25: _Reader.map,
-    27: _Reader.wrapped,
+    27: _Reader.read_wrapped,
     28: _Reader.enum,
     29: _Reader.enums,
     30: _Reader.decimal,
@@ -485,7 +485,7 @@ _READERS: dict[int, Callable[[_Reader, int, int], Any]] = {
     38: _Reader.enum,
     HANDLE: _Reader.handle,
     OBJ: _Reader.object,
-    OPTIMIZED: _Reader.optimized,
+    OPTIMIZED: _Reader.read_optimized,
 }
 
 

@@ -42,14 +42,14 @@ def entries_of(page: bytes, at: int) -> tuple[list[Entry], int]:
     at += 4
     found = []
     for _ in range(count):
-        key_kind, key, at = _taken(page, at)
-        value_kind, value, at = _taken(page, at)
+        key_kind, key, at = _take(page, at)
+        value_kind, value, at = _take(page, at)
         found.append((key_kind, key, value_kind, value))
     return found, at
 
 
-def _taken(page: bytes, at: int) -> tuple[int, bytes, int]:
-    """Kind and bytes of a value as an entry of the log has them, and the place behind it."""
+def _take(page: bytes, at: int) -> tuple[int, bytes, int]:
+    """Return kind and bytes of a value as an entry of the log has them, and the place after it."""
     end = end_of(page, at)
     if page[at] == WRAPPED:
         (start,) = _INT.unpack_from(page, end - 4)
@@ -59,7 +59,7 @@ def _taken(page: bytes, at: int) -> tuple[int, bytes, int]:
 
 
 def end_of(data: bytes, at: int, depth: int = 0) -> int:
-    """Where a marshalled value ends that begins here. Raises ValueBroken."""
+    """Return where the marshalled value that begins here ends. Raises ValueBroken."""
     if depth > DEPTH_MAX:
         raise bad_value(at, f"more than {DEPTH_MAX} values within each other")
     try:
@@ -102,8 +102,8 @@ def _behind(data: bytes, at: int, count: int, depth: int) -> int:
     return at
 
 
-def _class_id(data: bytes, at: int) -> int:
-    """Behind a type's number; 0 is followed by the name of its class."""
+def skip_type_id(data: bytes, at: int) -> int:
+    """Return the offset after the type id, which is followed by a class name if it is 0."""
     (type_id,) = _INT.unpack_from(data, at)
     return at + 4 if type_id else end_of(data, at + 4)
 
@@ -113,7 +113,7 @@ def _objects(data: bytes, at: int, depth: int) -> int:
 
 
 def _array(data: bytes, at: int, depth: int) -> int:
-    at = _class_id(data, at + 1)
+    at = skip_type_id(data, at + 1)
     return _behind(data, at + 4, _count(data, at), depth)
 
 
@@ -126,18 +126,18 @@ def _map(data: bytes, at: int, depth: int) -> int:
 
 
 def _enum(data: bytes, at: int, _: int) -> int:
-    return _class_id(data, at + 1) + 4
+    return skip_type_id(data, at + 1) + 4
 
 
 def _class(data: bytes, at: int, _: int) -> int:
-    return _class_id(data, at + 1)
+    return skip_type_id(data, at + 1)
 
 
 def _proxy(data: bytes, at: int, depth: int) -> int:
     count = _count(data, at + 1)
     at += 5
     for _ in range(count):
-        at = _class_id(data, at)
+        at = skip_type_id(data, at)
     return end_of(data, at, depth + 1)
 
 

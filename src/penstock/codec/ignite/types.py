@@ -36,7 +36,7 @@ _OF_METADATA = (
 
 
 def java_hash(text: str) -> int:
-    """What Java's String.hashCode gives; signed, 32 bits."""
+    """Return the result of Java's String.hashCode; signed, 32 bits."""
     units = text.encode("utf-16-le", "surrogatepass")
     found = 0
     for unit in struct.unpack(f"<{len(units) // 2}H", units):
@@ -195,11 +195,11 @@ def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryTy
     """A file of binary_meta. decode: `marshal.decode_object`. Raises ValueBroken."""
     found = decode(data, _ForMetadata())
     if not isinstance(found, BinaryObject):
-        raise bad_value(0, "it is no file of binary_meta")
+        raise bad_value(0, "it is not a file of binary_meta")
     type_id, type_name = found.get("typeId"), found.get("typeName")
     affinity = found.get("affKeyFieldName")
     if type(type_id) is not int or not isinstance(type_name, str):
-        raise bad_value(0, "it is no file of binary_meta")
+        raise bad_value(0, "it is not a file of binary_meta")
     if affinity is not None and not isinstance(affinity, str):
         raise bad_value(0, f"the file of type {type_name} names no affinity field")
     ids = {}
@@ -244,7 +244,7 @@ def _schemas(data: bytes, known: object, names: Mapping[int, str]) -> dict[int, 
     found = {}
     for one in known if isinstance(known, JavaList) else ():
         if type(one) is not int or not -(1 << 31) <= one < 1 << 31:
-            raise bad_value(0, "a version of a type that is no number")
+            raise bad_value(0, "a version of a type that is not a number")
         ids = _field_ids(data, one)
         if ids is not None and all(number in names for number in ids):
             found[one] = tuple(names[number] for number in ids)

@@ -1,4 +1,4 @@
-"""What Ignite's values are in Python, with nothing lost that its types can tell apart."""
+"""Ignite's values in Python, with every distinction that its types make."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Date(NamedTuple):
 
     @property
     def datetime(self) -> datetime.datetime:
-        """In UTC. Raises OverflowError outside the years 1 to 9999."""
+        """Time in UTC. Raises OverflowError outside the years 1 to 9999."""
         return _instant(self.ms)
 
 
@@ -57,7 +57,7 @@ class Timestamp(NamedTuple):
 
     @property
     def datetime(self) -> datetime.datetime:
-        """In UTC, cut to microseconds. Raises OverflowError outside the years 1 to 9999."""
+        """Time in UTC, cut to microseconds. Raises OverflowError outside the years 1 to 9999."""
         return _instant(self.ms) + datetime.timedelta(microseconds=self.nanos // 1000)
 
 
@@ -78,11 +78,13 @@ class Class(NamedTuple):
 
 
 class Opaque(NamedTuple):
-    """What only a JVM with the object's own class can read, as it is in the log.
+    """Value that only a JVM with the object's own class can read, as it is in the log.
 
-    form: `optimized` (java.io.Externalizable, writeObject, the JDK's own classes), `transformed`
-    (by a CacheObjectTransformer) or `proxy`. type_name, type_id: of the class where the bytes tell
-    it, else None and 0.
+    Attributes:
+        form: `optimized` (java.io.Externalizable, writeObject, the JDK's own classes),
+            `transformed` (by a CacheObjectTransformer) or `proxy`.
+        type_name: of the class if the bytes have it, else None.
+        type_id: of the class if the bytes have it, else 0.
     """
 
     form: str

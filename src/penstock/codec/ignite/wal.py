@@ -67,7 +67,7 @@ ENDS = "an entry goes on behind the end of its record"
 
 
 class Version(NamedTuple):
-    """When a key was changed: a later change of it has the greater version."""
+    """Version of a key's change: a later change of it has the greater version."""
 
     topology: int
     order: int
@@ -84,7 +84,12 @@ class Place(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Where a record is. kind: its number; length_bytes: with type and checksum."""
+    """Place of a record.
+
+    Attributes:
+        kind: its number.
+        length_bytes: with type and checksum.
+    """
 
     offset: int
     length_bytes: int
@@ -178,7 +183,7 @@ class Encrypted(NamedTuple):
 
 
 def encrypted(data: Any, record: Record) -> Encrypted:
-    """What can be said of a record of ENCRYPTED_DATA_KINDS. Nothing of it is guessed."""
+    """Return the known facts about a record of ENCRYPTED_DATA_KINDS; none of them is guessed."""
     begin = record.offset + RECORD_BYTES_MIN - 4
     content = bytes(data[begin : record.offset + record.length_bytes - 4])
     groups: dict[int, None] = {}
@@ -195,7 +200,7 @@ def encrypted(data: Any, record: Record) -> Encrypted:
 def made_group(data: Any, record: Record) -> int | None:
     """The group whose files a record of TREE_KINDS begins; None where they were there before.
 
-    A group is a cache by itself, or several that share files. Its first tree is made with it, and
+    A group is a single cache, or several that share files. Its first tree is made with it, and
     not again when the node starts.
     """
     begin = record.offset + RECORD_BYTES_MIN - 4
@@ -258,12 +263,12 @@ class Entry:
 
     @property
     def key_kind(self) -> int:
-        """What the key's bytes are: 1 a marshalled value, 2 bytes, 100 an object, 101 an enum."""
+        """Kind of the key's bytes: 1 a marshalled value, 2 bytes, 100 an object, 101 an enum."""
         return self._key[1]
 
     @property
     def value_kind(self) -> int:
-        """As key_kind, of the value; 0 where there is none."""
+        """Kind of the value's bytes, as in key_kind; 0 without a value."""
         return 0 if self._value is None else self._value[1]
 
     @property
@@ -278,12 +283,12 @@ class Entry:
 
     @property
     def has_value(self) -> bool:
-        """Whether the key has a value behind the change."""
+        """Return whether the key has a value after the change."""
         return self._value is not None
 
     @property
     def primary(self) -> bool:
-        """Whether the node had the primary copy."""
+        """Return whether the node had the primary copy."""
         return bool(self.flags & PRIMARY)
 
 
@@ -346,14 +351,15 @@ class Walk(Iterator[Any]):
 
     @property
     def is_drained(self) -> bool:
-        """Whether every entry was read. Raises WalBroken, WalUnsupported."""
+        """Return whether every entry was read. Raises WalBroken, WalUnsupported."""
         return not self._load()
 
     @property
     def place(self) -> Place | None:
-        """Of the next entry; at the end, behind the last record with changes.
+        """Place of the next entry; at the end, after the last record with changes.
 
-        Of a segment without one, behind its last record; None: it has no record at all.
+        Without such a record, it is after the segment's last record; None if the segment has no
+        record.
         """
         if self._load():
             assert self._record is not None
@@ -363,7 +369,7 @@ class Walk(Iterator[Any]):
         return Place(self._number, self._at, 0) if self._at > self._begin else None
 
     def _load(self) -> bool:
-        """Whether there is one more entry; goes on to its record."""
+        """Return whether there is one more entry; go on to its record."""
         while not self._left:
             found, self._at = find_record(
                 self._data, self._at, self._number, _WALKED, self._name, self._checked

@@ -230,7 +230,7 @@ cdef int put_datetime(
 cdef int put_epoch(
     Column* column, int64_t row, int64_t size, int fsp, const uint8_t* p, int64_t* text
 ) noexcept nogil:
-    """TIMESTAMP: seconds since 1970; zero is no time at all."""
+    """TIMESTAMP: seconds since 1970; zero is not a time at all."""
     cdef uint8_t out[TEXT_ROOM]
     cdef int64_t seconds = be32(p), micro = 0
     cdef Moment moment

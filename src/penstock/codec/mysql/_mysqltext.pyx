@@ -54,7 +54,7 @@ cdef enum Zero:
 cdef struct Cell:
     int form
     bint zero_is_null
-    int zero  # what becomes of a zero character
+    int zero  # action for a zero character
     bint ascii_is_plain
     uint8_t* singles  # four bytes for each byte: length, then UTF-8; length 0: no character
 

@@ -301,11 +301,11 @@ def _varlen(number: int) -> bytes:
 
 def encode_json(value: Any) -> bytes:
     """A tree as a stored document, in the wide form; what it means is what counts, not its size."""
-    kind, data = _encoded(value)
+    kind, data = _encode(value)
     return bytes((kind,)) + data
 
 
-def _encoded(value: Any) -> tuple[int, bytes]:
+def _encode(value: Any) -> tuple[int, bytes]:
     if value is None or isinstance(value, bool):
         return LITERAL, bytes((0 if value is None else 1 if value else 2,))
     if isinstance(value, int):
@@ -332,7 +332,7 @@ def _container(elements: list[Any], names: list[str]) -> bytes:
         keys += struct.pack("<IH", head + len(body), len(text))
         body += text
     for element in elements:
-        kind, data = _encoded(element)
+        kind, data = _encode(element)
         if kind == LITERAL:
             values += bytes((kind,)) + data.ljust(4, b"\0")
         else:

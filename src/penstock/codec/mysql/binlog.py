@@ -197,7 +197,7 @@ class Decoder(Groups):
         self._stores = [store for store in self._stores if len(store) or id(store) in used]
 
     def bindings(self) -> dict[int, Relation | None]:
-        """What is bound now, by table id; None: passed over."""
+        """Present bindings by table id; None for tables that are skipped."""
         return {number: one.relation for number, one in self._scope.bindings.items()}
 
     def table(self, table_id: int) -> TableMap:
@@ -223,7 +223,7 @@ class Decoder(Groups):
         consumed and `message` has its bytes, head and body without checksum; when it ends its
         transaction (a DDL statement, ROLLBACK), that stays open until the next call. WIDEN: before
         a row that needs its column as text: bind `table(id)` with the next version and feed again
-        from the offset. OTHER_FRAME: before a packet that is no event. MORE: the rest is not a
+        from the offset. OTHER_FRAME: before a packet that is not an event. MORE: the rest is not a
         whole packet. The caller feeds on from the offset that it got.
         Raises BinlogBroken; nothing of the broken row is kept.
         """
@@ -322,7 +322,7 @@ class Decoder(Groups):
         return self._other_event(block, start, end)
 
     def _other_event(self, block: memoryview, start: int, end: int) -> Stop | None:
-        """What is rare or passes."""
+        """Handle rare events, and events to skip."""
         kind, flags = block[start + 4], u16(block, start + 17)
         self.heartbeat_count += kind in HEARTBEATS
         if kind in PASSED_KINDS or kind == EventKind.START_ENCRYPTION:

@@ -1,7 +1,7 @@
-"""How each column of a table is read: the plan that the twin and the kernel share.
+"""Plan for reading a table's columns, shared by the twin and the kernel.
 
-A plan is made once per TABLE_MAP and relation, from what the event says, the relation's types and
-the character sets.
+A plan is made once per TABLE_MAP and relation, from the event, the relation's types and the
+character sets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.model import Column, Relation
 
 
 class How(IntEnum):
-    """What a value's bytes are. The kernel has the same numbers."""
+    """Form of a value's bytes. The kernel has the same numbers."""
 
     SIGNED = 1
     UNSIGNED = 2
@@ -70,12 +70,15 @@ class How(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """How one column's values are read, and the neutral type they become.
+    """Plan for reading one column's values, and their neutral type.
 
-    prefix: bytes of the length in front of a value, 0 for values of `size` bytes.
-    size: of a value without prefix; with How.PADDED what it is filled up to. precision, scale: of
-    DECIMAL; precision also the digits of a time's fraction. charset: of text. labels: of ENUM and
-    SET.
+    Attributes:
+        prefix: bytes of the length before a value, 0 for values of `size` bytes.
+        size: of a value without prefix; with How.PADDED the size to fill up to.
+        precision: of DECIMAL; also the digits of a time's fraction.
+        scale: of DECIMAL.
+        charset: of text.
+        labels: of ENUM and SET.
     """
 
     how: How

@@ -28,8 +28,8 @@ _INFLATED_KINDS = {
 }
 
 
-def inflated(data: bytes) -> bytes:
-    """What MariaDB compressed: a byte 0x80 and the size's bytes, the size, a zlib stream.
+def inflate(data: bytes) -> bytes:
+    """Decompress data of MariaDB: a byte 0x80 and the size's bytes, the size, a zlib stream.
 
     Raises Malformed.
     """
@@ -76,7 +76,7 @@ class Payload:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether nothing will come any more."""
+        """Return whether nothing more will arrive."""
         return not self._ahead
 
     def more(self, rest: bytes) -> bytes:
@@ -141,7 +141,7 @@ class Payload:
 def inflated_rows(event: bytes) -> bytes:
     """A rows event that MariaDB compressed, as it would have been uncompressed.
 
-    The head's length is set anew. Raises BinlogBroken (reason payload).
+    The head's length is replaced. Raises BinlogBroken (reason payload).
     """
     try:
         return _inflated_rows(bytes(event))
@@ -159,7 +159,7 @@ def _inflated_rows(event: bytes) -> bytes:
     at += (width + 7) // 8 * (2 if is_update else 1)
     if at > len(event):
         raise Malformed
-    rows = inflated(event[at:])
+    rows = inflate(event[at:])
     head = bytearray(event[:at])
     head[4] = kind
     struct.pack_into("<I", head, 9, at + len(rows))

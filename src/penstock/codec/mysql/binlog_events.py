@@ -117,13 +117,13 @@ def malformed_is_broken(parse: Callable[..., Parsed]) -> Callable[..., Parsed]:
     """Let a parser fail with BinlogBroken whatever is wrong with the body."""
 
     @wraps(parse)
-    def parsed(event: bytes, *arguments: object, **more: object) -> Parsed:
+    def parse_event(event: bytes, *arguments: object, **more: object) -> Parsed:
         try:
             return parse(bytes(event), *arguments, **more)
         except (struct.error, IndexError, UnicodeDecodeError, Malformed) as error:
             raise binlog_error(Reason.EVENT_BODY, 0) from error
 
-    return parsed
+    return parse_event
 
 
 def _piece(data: bytes, at: int, size: int) -> bytes:
@@ -145,7 +145,7 @@ class FormatDescription:
 
     @property
     def is_mariadb(self) -> bool:
-        """Whether MariaDB wrote the file."""
+        """Return whether MariaDB wrote the file."""
         return "mariadb" in self.server_version.lower()
 
 
@@ -217,7 +217,7 @@ class Gtid:
     commit_time_us: int
 
     def __str__(self) -> str:
-        """As the server prints it; empty when anonymous."""
+        """Return the text as the server prints it; empty if anonymous."""
         if not self.number:
             return ""
         return (
@@ -251,7 +251,7 @@ class _Serialized:
         self.data = data
         self.at = 0
 
-    def unsigned(self) -> int:
+    def read_unsigned(self) -> int:
         first = _piece(self.data, self.at, 1)[0]
         extra = 8 if first == 0xFF else (~first & 0xFF & -(~first & 0xFF)).bit_length() - 1
         raw = int.from_bytes(_piece(self.data, self.at, extra + 1), "little")
@@ -259,12 +259,12 @@ class _Serialized:
         # With eight more bytes the first one is all length.
         return raw >> 8 if extra == 8 else raw >> extra + 1
 
-    def signed(self) -> int:
-        number = self.unsigned()
+    def read_signed(self) -> int:
+        number = self.read_unsigned()
         return -1 - (number >> 1) if number & 1 else number >> 1
 
     def text(self) -> str:
-        size = self.unsigned()
+        size = self.read_unsigned()
         self.at += size
         return _piece(self.data, self.at - size, size).decode()
 
@@ -273,24 +273,24 @@ class _Serialized:
 def gtid_tagged(event: bytes) -> Gtid:
     """Read a GTID_TAGGED event."""
     fields = _Serialized(event[HEAD_BYTES:])
-    if fields.unsigned() != 1:  # the version
+    if fields.read_unsigned() != 1:  # the version
         raise Malformed
-    size, _ = fields.unsigned(), fields.unsigned()
+    size, _ = fields.read_unsigned(), fields.read_unsigned()
     server, tag, number, commit_time = b"", "", 0, 0
     while fields.at < min(size, len(fields.data)):
-        match fields.unsigned():
+        match fields.read_unsigned():
             case 0:
-                fields.unsigned()
+                fields.read_unsigned()
             case 1:
-                server = bytes(fields.unsigned() & 0xFF for _ in range(16))
+                server = bytes(fields.read_unsigned() & 0xFF for _ in range(16))
             case 2:
-                number = fields.signed()
+                number = fields.read_signed()
             case 3:
                 tag = fields.text()
             case 4 | 5:
-                fields.signed()
+                fields.read_signed()
             case 6:
-                commit_time = fields.unsigned()
+                commit_time = fields.read_unsigned()
                 break  # what follows is of no use here
             case _:
                 break
@@ -338,7 +338,7 @@ class MariaGtid:
     alter_number: int = 0
 
     def __str__(self) -> str:
-        """As the server prints it."""
+        """Return the text as the server prints it."""
         return f"{self.domain}-{self.server_id}-{self.number}"
 
 

@@ -50,10 +50,11 @@ class Widen(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What a table id means: how its rows are read, and where they go.
+    """Meaning of a table id: how its rows are read, and where they go.
 
-    relation None: the table is not captured, its rows are passed over. store: rows of the same
-    relation share one, whatever the id.
+    Attributes:
+        relation: None if the table is not captured, and its rows are skipped.
+        store: rows of the same relation share one, whatever the id.
     """
 
     table: TableMap
@@ -86,7 +87,7 @@ class Span(NamedTuple):
 
 
 class RowsHead(NamedTuple):
-    """What comes before the rows. before, after: the bitmaps of columns that images have."""
+    """Head of a rows event; before and after are the bitmaps of columns in images."""
 
     width: int
     before: bytes
@@ -147,7 +148,7 @@ def packed_length(block: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def has_bit(bitmap: bytes, index: int) -> bool:
-    """Whether a column's bit is set, least significant first."""
+    """Return whether a column's bit is set, least significant first."""
     return bool(bitmap[index >> 3] >> (index & 7) & 1)
 
 
@@ -221,7 +222,7 @@ def row_images(
 def scan_image(
     binding: Binding, block: memoryview, present: bytes, at: int, end: int
 ) -> tuple[list[Span], int]:
-    """Where each value of an image is, and where the image ends."""
+    """Return the place of each value of an image, and where the image ends."""
     count = sum(byte.bit_count() for byte in present)
     nulls_at, at = at, at + (count + 7) // 8
     if at > end:
@@ -248,7 +249,7 @@ def scan_image(
 
 
 def _has_other_key(relation: Relation, block: memoryview, old: list[Span], new: list[Span]) -> bool:
-    """Whether an update changed the key; of all columns where the table has none."""
+    """Return whether an update changed the key; of all columns if the table has none."""
     for index in relation.identifying:
         one, other = old[index], new[index]
         if not other.sent:

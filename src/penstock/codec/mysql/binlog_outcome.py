@@ -1,7 +1,7 @@
-"""How decoding a binlog ends: the stops and the errors, shared by the twin and the kernel.
+"""Ends of decoding a binlog: the stops and the errors, shared by the twin and the kernel.
 
-Both report trouble as (reason, offset, column), and the error is made here, so that a message can
-not differ between them. Not here: the decoding itself (`binlog`, `_binlog.pyx`).
+Both report trouble as (reason, offset, column), and the error is made here, so a message cannot
+differ between them. Not here: the decoding (`binlog`, `_binlog.pyx`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Stop(IntEnum):
 
 
 class Reason(IntEnum):
-    """What is wrong with the bytes. The kernel has the same numbers."""
+    """Defect of the bytes. The kernel has the same numbers."""
 
     PACKET = 1
     EVENT_LENGTH = 2

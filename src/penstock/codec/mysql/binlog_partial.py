@@ -1,6 +1,6 @@
 """PARTIAL_UPDATE_ROWS: updates that hold changes of JSON documents instead of documents.
 
-They are written anew as plain UPDATE_ROWS events with whole documents, which needs the documents
+They are rewritten as plain UPDATE_ROWS events with whole documents, which needs the documents
 of the before image; so the kernel never sees them. The changes themselves are read by `json_diff`.
 """
 
@@ -55,7 +55,7 @@ def whole_updates(event: bytes, binding: Binding) -> bytes:
 def _partial_columns(
     binding: Binding, block: memoryview, at: int, end: int, documents: list[int]
 ) -> tuple[frozenset[int], int]:
-    """Which columns of the row hold changes, and where the after image starts."""
+    """Return the columns of the row that hold changes, and where the after image starts."""
     try:
         options, behind = packed_length(block, at, end)
         if options & ~_HAS_PARTIAL:
@@ -89,7 +89,7 @@ def _whole_image(
             continue
         data = bytes(block[span.start : span.end])
         if index in partial:
-            data = _changed(binding, index, block, old[index], data, span.start)
+            data = _apply_changes(binding, index, block, old[index], data, span.start)
         out += (
             len(data).to_bytes(binding.cells[index].prefix, "little")
             if (binding.cells[index].prefix)
@@ -99,7 +99,7 @@ def _whole_image(
     return bytes(out)
 
 
-def _changed(
+def _apply_changes(
     binding: Binding, index: int, block: memoryview, old: Span, changes: bytes, at: int
 ) -> bytes:
     if not old.sent or old.is_null:
@@ -117,7 +117,9 @@ def _changed(
 
 
 def rewritten(event: bytes, start: int, binding: Binding) -> bytes:
-    """As `whole_updates`, with places in errors counted from where the event starts in a block."""
+    """Rewrite like `whole_updates`, with places in errors counted from the event's start in a
+    block.
+    """
     try:
         return whole_updates(event, binding)
     except BinlogBroken as error:

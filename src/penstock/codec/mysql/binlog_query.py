@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-from penstock.codec.mysql.binlog_compressed import inflated
+from penstock.codec.mysql.binlog_compressed import inflate
 from penstock.codec.mysql.binlog_events import (
     HEAD_BYTES,
     EventKind,
@@ -54,22 +54,22 @@ class Query:
 
     @property
     def has_ansi_quotes(self) -> bool:
-        """Whether double quotes enclose names."""
+        """Return whether double quotes enclose names."""
         return bool(self.sql_mode & _MODE_ANSI_QUOTES)
 
     @property
     def has_backslash_escapes(self) -> bool:
-        """Whether a backslash escapes inside strings."""
+        """Return whether a backslash escapes inside strings."""
         return not self.sql_mode & NO_BACKSLASH_ESCAPES
 
     @property
     def is_strict(self) -> bool:
-        """Whether values that do not fit were refused."""
+        """Return whether values that do not fit were refused."""
         return bool(self.sql_mode & _STRICT_MODES)
 
     @property
     def checks_foreign_keys(self) -> bool:
-        """Whether foreign keys were checked."""
+        """Return whether foreign keys were checked."""
         return not self.options & _OPTION_NO_FOREIGN_KEY_CHECKS
 
 
@@ -89,7 +89,7 @@ class _Status:
 
 
 def query_text_start(event: bytes) -> int:
-    """Where the text starts in a QUERY event. Raises Malformed."""
+    """Return where the text starts in a QUERY event. Raises Malformed."""
     if len(event) < HEAD_BYTES + _POST_HEAD.size:
         raise Malformed
     _, _, schema_size, _, status_size = _POST_HEAD.unpack_from(event, HEAD_BYTES)
@@ -109,7 +109,7 @@ def query(event: bytes) -> Query:
     schema = event[start - 1 - schema_size : start - 1].decode()
     raw = event[start:]
     if event_head(event).kind == EventKind.QUERY_COMPRESSED:
-        raw = inflated(raw)
+        raw = inflate(raw)
     charset = charset_of(status.collation) if status.collation else None
     try:
         text = decoder(charset or "utf8mb4")(raw)

@@ -12,7 +12,7 @@ class Store(RowStore):
     """Collects decoded rows; those of a transaction that is undone leave again."""
 
     def count_of(self, trx: int) -> int:
-        """How many of the last rows belong to a transaction."""
+        """Return how many of the last rows belong to a transaction."""
         count = 0
         while count < len(self._heads) and self._heads[-1 - count][1] == trx:
             count += 1

@@ -58,10 +58,12 @@ class TypeRefused(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMap:
-    """What a TABLE_MAP event says. body: of the event, behind its head, without checksum.
+    """Contents of a TABLE_MAP event.
 
-    key: indexes of the primary key in key order; None: the event does not say.
-    key_prefixes: per key column the characters that count, 0 for all.
+    Attributes:
+        body: of the event, after its head, without checksum.
+        key: indexes of the primary key in key order; None if the event does not have them.
+        key_prefixes: per key column the characters that count, 0 for all.
     """
 
     table_id: int
@@ -75,7 +77,7 @@ class TableMap:
 
     @property
     def has_names(self) -> bool:
-        """Whether the server wrote full metadata."""
+        """Return whether the server wrote full metadata."""
         return all(column.name is not None for column in self.columns)
 
 
@@ -86,11 +88,11 @@ class _Body:
         self.data = data
         self.at = 0
 
-    def left(self) -> int:
+    def count_left(self) -> int:
         return len(self.data) - self.at
 
     def take(self, size: int) -> bytes:
-        if size > self.left():
+        if size > self.count_left():
             raise Malformed
         self.at += size
         return self.data[self.at - size : self.at]
@@ -116,7 +118,7 @@ class _Body:
 
     def lengths(self) -> list[int]:
         numbers = []
-        while self.left():
+        while self.count_left():
             numbers.append(self.length())
         return numbers
 
@@ -137,9 +139,9 @@ def table_map(body: bytes, *, is_mariadb: bool, server_version: str = "") -> Tab
 
 
 def _year_is_numeric(mysql_version: str) -> bool | None:
-    """Whether this MySQL spends a bit of signedness on a YEAR; None where we do not know.
+    """Return whether this MySQL uses a bit of signedness for a YEAR; None if unknown.
 
-    8.0.15 does not, 8.0.29 and 9.7 do: seen in what they write.
+    8.0.15 does not, 8.0.29 and 9.7 do: seen in their binlogs.
     """
     numbers = tuple(int(part) for part in re.findall(r"\d+", mysql_version)[:3])
     if not numbers or numbers >= (8, 0, 29):
@@ -156,7 +158,7 @@ def _table_map(body: _Body, is_mariadb: bool, year: bool | None) -> TableMap:
     codes = body.take(count)
     metadata = _Body(body.take(body.length()))
     columns = [_column(code, metadata, f"{schema}.{name}") for code in codes]
-    if metadata.left():
+    if metadata.count_left():
         raise Malformed
     nullable = body.take((count + 7) // 8)
     columns = [
@@ -164,7 +166,7 @@ def _table_map(body: _Body, is_mariadb: bool, year: bool | None) -> TableMap:
         for index, column in enumerate(columns)
     ]
     optional: dict[int, bytes] = {}
-    while body.left():
+    while body.count_left():
         kind = body.number(1)
         optional[kind] = body.take(body.length())
     key, prefixes = _key(optional, count)
@@ -172,7 +174,7 @@ def _table_map(body: _Body, is_mariadb: bool, year: bool | None) -> TableMap:
         table_id=table_id,
         schema=schema,
         name=name,
-        columns=tuple(_described(columns, optional, is_mariadb, year)),
+        columns=tuple(_describe(columns, optional, is_mariadb, year)),
         key=key,
         key_prefixes=prefixes,
         flags=flags,
@@ -260,10 +262,10 @@ def _key(optional: dict[int, bytes], count: int) -> tuple[tuple[int, ...] | None
     return tuple(key), tuple(prefixes)
 
 
-def _described(
+def _describe(
     columns: list[WireColumn], optional: dict[int, bytes], is_mariadb: bool, year: bool | None
 ) -> list[WireColumn]:
-    """The columns with what the optional fields say of them."""
+    """Return the columns with the contents of the optional fields."""
     signed = _signedness(optional.get(_SIGNEDNESS), columns, year)
     columns = [
         one if unsigned is None else replace(one, unsigned=unsigned)
@@ -280,7 +282,7 @@ def _described(
     if _NAMES in optional:
         names = _Body(optional[_NAMES])
         columns = [replace(one, name=names.take(names.number(1)).decode()) for one in columns]
-        if names.left():
+        if names.count_left():
             raise Malformed
     for code, kind in ((TypeCode.SET, _SET_VALUES), (TypeCode.ENUM, _ENUM_VALUES)):
         if kind in optional:
@@ -303,10 +305,10 @@ def _described(
 def _signedness(
     data: bytes | None, columns: list[WireColumn], year: bool | None
 ) -> list[bool | None]:
-    """Whether each number is unsigned; None for other columns and where it is not known.
+    """Return whether each number is unsigned; None for other columns and if it is unknown.
 
-    year: see `_year_is_numeric`. Where both readings are possible, what they agree on. A YEAR is
-    always unsigned, whatever its bit says.
+    `year` is as in `_year_is_numeric`; if both readings are possible, the result is where they
+    agree. A YEAR is always unsigned, whatever its bit says.
     """
     if data is None:
         return [None] * len(columns)
@@ -378,7 +380,7 @@ def _with_labels(columns: list[WireColumn], code: TypeCode, body: _Body) -> list
             out.append(replace(column, labels=tuple(map(decoder(charset), labels))))
         else:
             out.append(column)
-    if body.left():
+    if body.count_left():
         raise Malformed
     return out
 
@@ -419,7 +421,7 @@ def relation_of(
 
 
 def _is_open(column: WireColumn, is_mariadb: bool) -> bool:
-    """Whether the event leaves open what a column is."""
+    """Return whether the event does not determine a column's type."""
     if column.code in NUMERIC:
         return column.unsigned is None
     if column.code in CHARACTER:

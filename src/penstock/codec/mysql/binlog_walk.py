@@ -1,6 +1,6 @@
-"""From packets or file bytes to single events: framing, checksums, the place in the log.
+"""Framing of events: from packets or file bytes to single events, checksums, the place in the log.
 
-The lower half of the decoder in `binlog`, which says what events mean.
+This is the lower half of the decoder; `binlog` interprets the events.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _FILE_NAME = re.compile(rb"[!-~]+\.([0-9]{1,10})")
 
 @dataclass(slots=True)
 class SideEvents:
-    """Events that are not in the block: joined from packets, decompressed, written anew.
+    """Events that are not in the block: joined from packets, decompressed, rewritten.
 
     sealed: as they came from the server, with checksums; they move the position. payload: has
     more of them, once these are used.
@@ -116,7 +116,7 @@ class SideEvents:
 
 @dataclass(slots=True)
 class Scope:
-    """What table ids mean, and events at the side: of the stream, or of a transaction replayed."""
+    """Meaning of table ids, and events at the side: of the stream, or of a transaction replayed."""
 
     bindings: dict[int, Binding] = field(default_factory=dict)
     sides: list[SideEvents] = field(default_factory=list)
@@ -136,9 +136,9 @@ def position_of(number: int, offset: int) -> int:
 
 
 def has_checksum(event: memoryview) -> bool:
-    """Whether the last four bytes are the checksum of those before; for a fake ROTATE event.
+    """Return whether the last four bytes are the checksum of the rest; for a fake ROTATE event.
 
-    The server writes it as it was asked to on this connection, whatever its files have.
+    The server writes it as this connection asked for it, whatever its files have.
     """
     if len(event) < HEAD_BYTES + 8 + CHECKSUM_BYTES:
         return False
@@ -146,7 +146,7 @@ def has_checksum(event: memoryview) -> bool:
 
 
 def checksum_matches(event: memoryview) -> bool:
-    """Whether an event's checksum is right. A file that is still open counts as closed."""
+    """Return whether an event's checksum is right. A file that is still open counts as closed."""
     body = event[:-CHECKSUM_BYTES]
     if event[4] == EventKind.FORMAT_DESCRIPTION:
         closed = bytearray(body)
@@ -295,7 +295,7 @@ class Walker(ABC):
         """One event. sealed: it comes from the server, with a checksum, and moves the position."""
         if end - start < HEAD_BYTES or u32(block, start + 9) != end - start:
             raise binlog_error(Reason.EVENT_LENGTH, start)
-        body_end = self._unsealed(block, start, end) if sealed else end
+        body_end = self._unseal(block, start, end) if sealed else end
         before = self.offset
         if sealed:
             self.offset = self._offset_behind(block, start, end)
@@ -308,7 +308,7 @@ class Walker(ABC):
             self.offset = before
         return stop
 
-    def _unsealed(self, block: memoryview, start: int, end: int) -> int:
+    def _unseal(self, block: memoryview, start: int, end: int) -> int:
         """Check the checksum, if the event has one; return where the body ends."""
         kind, flags = block[start + 4], u16(block, start + 17)
         event = block[start:end]
@@ -329,7 +329,7 @@ class Walker(ABC):
         return end - CHECKSUM_BYTES
 
     def _offset_behind(self, block: memoryview, start: int, end: int) -> int:
-        """Where the event ends in its file: the head has only the lower 32 bits of that."""
+        """Return where the event ends in its file: the head has only the lower 32 bits of that."""
         kind, flags, stated = block[start + 4], u16(block, start + 17), u32(block, start + 13)
         if flags & EventFlag.ARTIFICIAL or kind in HEARTBEATS:
             return self.offset
@@ -345,7 +345,7 @@ class Walker(ABC):
 
 
 def event_end(block: memoryview, at: int, end: int) -> int | None:
-    """Where a bare event ends; None when it is not whole. Raises BinlogBroken."""
+    """Return where a bare event ends; None if it is not whole. Raises BinlogBroken."""
     if end - at < HEAD_BYTES:
         return None
     length = u32(block, at + 9)
@@ -365,7 +365,7 @@ def u32(block: memoryview, at: int) -> int:
 
 
 def checked(block: Block, start: int, end: int) -> memoryview:
-    """The block as bytes that can be indexed. Raises ValueError."""
+    """Return the block as bytes that can be indexed. Raises ValueError."""
     view = memoryview(block)
     if view.format != "B" or view.ndim != 1:
         raise ValueError("block must be plain bytes")

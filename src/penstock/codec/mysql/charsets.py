@@ -159,13 +159,13 @@ def charset_named(name: str) -> str | None:
 
 
 def widest_bytes(charset: str) -> int:
-    """How many bytes the server reserves for one character."""
+    """Return how many bytes the server reserves for one character."""
     return _WIDEST_BYTES.get(charset, 1)
 
 
 @lru_cache(maxsize=64)
 def single_byte_table(charset: str) -> tuple[str | None, ...] | None:
-    """What each of the 256 bytes means, None for nothing; None when characters have more bytes."""
+    """Return the characters of the 256 bytes, None for unused ones; None if multi-byte."""
     if charset in _WIDEST_BYTES or charset == "binary":
         return None
     table: list[str | None] = []
@@ -182,11 +182,11 @@ def single_byte_table(charset: str) -> tuple[str | None, ...] | None:
 
 
 def is_ascii_superset(charset: str) -> bool:
-    """Whether text of bytes below 0x80 alone is ASCII."""
+    """Return whether text with only bytes below 0x80 is ASCII."""
     return charset != "swe7" and charset not in ("ucs2", "utf16", "utf16le", "utf32", "binary")
 
 
-def _refused(charset: str, data: bytes, at: int, end: int) -> UnicodeDecodeError:
+def _refuse(charset: str, data: bytes, at: int, end: int) -> UnicodeDecodeError:
     return UnicodeDecodeError(charset, data, at, end, "no such character")
 
 
@@ -198,14 +198,14 @@ def _single_byte_decoder(charset: str) -> Callable[[bytes], str]:
         out = [table[byte] for byte in data]
         if None in out:
             at = out.index(None)
-            raise _refused(charset, data, at, at + 1)
+            raise _refuse(charset, data, at, at + 1)
         return "".join(text for text in out if text is not None)
 
     return decode
 
 
 def _lengths(charset: str) -> Callable[[bytes, int], int]:
-    """How many bytes the character has that starts at an offset."""
+    """Return a function that gives the length in bytes of the character at an offset."""
     if charset in ("sjis", "cp932"):
         return lambda data, at: 1 if data[at] < 0x81 or 0xA0 <= data[at] < 0xE0 else 2
     if charset in ("ujis", "eucjpms"):
@@ -218,7 +218,7 @@ def _lengths(charset: str) -> Callable[[bytes, int], int]:
 
 
 def _euc_extra(charset: str, character: bytes) -> str | None:
-    """What EUC characters mean that Python's euc_jp lacks: the user-defined rows, NEC's row 13."""
+    """Return EUC characters that Python's euc_jp lacks: the user-defined rows, NEC's row 13."""
     row, cell = character[-2], character[-1]
     if not 0xA1 <= cell <= 0xFE:
         return None
@@ -248,7 +248,7 @@ def _character(charset: str, character: bytes) -> str:
         if text is None:
             text = character.decode(_CODECS[charset])
     if text is None or len(text) != 1:
-        raise _refused(charset, character, 0, len(character))
+        raise _refuse(charset, character, 0, len(character))
     return text
 
 
@@ -279,14 +279,14 @@ def _decode_ucs2(data: bytes) -> str:
     """UTF-16 without surrogates."""
     text = data.decode("utf_16_be")
     if 2 * len(text) != len(data):
-        raise _refused("ucs2", data, 0, len(data))
+        raise _refuse("ucs2", data, 0, len(data))
     return text
 
 
 def label_charset(charset: str) -> str:
     """The character set of the labels of an ENUM or SET; labels of a binary column stay bytes.
 
-    Those are text all the same, and nothing says in which character set: nearly always UTF-8.
+    Those are text nevertheless, in an unknown character set: nearly always UTF-8.
     """
     return "utf8mb4" if charset == "binary" else charset
 

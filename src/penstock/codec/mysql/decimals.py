@@ -17,12 +17,12 @@ _REST_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4)  # of a group with fewer digits
 
 
 def decimal_shape_is_valid(precision: int, scale: int) -> bool:
-    """Whether a server could have declared decimal(precision, scale)."""
+    """Return whether a server could have declared decimal(precision, scale)."""
     return 1 <= precision <= PRECISION_MAX and 0 <= scale <= min(SCALE_MAX, precision)
 
 
 def decimal_bytes(precision: int, scale: int) -> int:
-    """How many bytes a value of decimal(precision, scale) takes."""
+    """Return how many bytes a value of decimal(precision, scale) takes."""
     whole = precision - scale
     return sum(
         count // _GROUP_DIGITS * _GROUP_BYTES + _REST_BYTES[count % _GROUP_DIGITS]
@@ -31,7 +31,7 @@ def decimal_bytes(precision: int, scale: int) -> int:
 
 
 def _groups(precision: int, scale: int) -> list[int]:
-    """How many digits each stored number has, in order."""
+    """Return how many digits each stored number has, in order."""
     whole = precision - scale
     groups = [whole % _GROUP_DIGITS] if whole % _GROUP_DIGITS else []
     groups += [_GROUP_DIGITS] * (whole // _GROUP_DIGITS + scale // _GROUP_DIGITS)
@@ -41,9 +41,9 @@ def _groups(precision: int, scale: int) -> list[int]:
 
 
 def decimal_digits(data: bytes, precision: int, scale: int) -> tuple[bool, str]:
-    """Whether a value is negative, and all its `precision` digits.
+    """Return whether a value is negative, and all its `precision` digits.
 
-    data: exactly `decimal_bytes(precision, scale)` bytes. Raises Malformed.
+    `data` has exactly `decimal_bytes(precision, scale)` bytes. Raises Malformed.
     """
     negative = not data[0] & 0x80
     plain = bytes((data[0] ^ 0x80,)) + data[1:]

@@ -87,11 +87,11 @@ class GtidSet:
                 yield source, low, high
 
     def contains(self, source: Source, number: int) -> bool:
-        """Whether a transaction is in the set."""
+        """Return whether a transaction is in the set."""
         return any(low <= number < high for low, high in self.intervals.get(source, ()))
 
     def includes(self, other: GtidSet) -> bool:
-        """Whether all of another set is in this one."""
+        """Return whether all of another set is in this one."""
         return all(
             any(low <= first and behind <= high for low, high in self.intervals.get(source, ()))
             for source, first, behind in other

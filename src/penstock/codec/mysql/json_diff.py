@@ -23,7 +23,7 @@ Leg = str | int
 
 
 class DiffKind(IntEnum):
-    """What one change does."""
+    """Kind of one change."""
 
     REPLACE = 0
     INSERT = 1
@@ -139,7 +139,7 @@ def _apply(root: list[Any], diff: Diff) -> None:
 
 def _apply_in_array(parent: Any, index: int, diff: Diff) -> None:
     if not isinstance(parent, list):
-        # The server takes a value that is no array for an array of one.
+        # The server takes a value that is not an array for an array of one.
         raise Malformed
     if diff.kind is DiffKind.INSERT:
         parent.insert(index, diff.value)  # behind the end: at the end, as the server does

@@ -1,4 +1,4 @@
-"""How reading one MySQL value fails; shared by the modules that read values."""
+"""Error of reading one MySQL value; shared by the modules that read values."""
 
 
 class Malformed(ValueError):

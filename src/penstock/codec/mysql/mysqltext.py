@@ -23,7 +23,7 @@ from penstock.codec.mysql.charsets import decoder
 
 
 class RowStop(IntEnum):
-    """Why feeding stopped. MORE: the rest is no whole row; END: the result has ended."""
+    """Reason why feeding stopped. MORE: the rest is not a whole row; END: the result has ended."""
 
     MORE = 0
     END = 1
@@ -31,7 +31,7 @@ class RowStop(IntEnum):
 
 
 class Transcoder(Protocol):
-    """What twin and kernel offer; see `RowLines`."""
+    """Interface of twin and kernel; see `RowLines`."""
 
     row_count: int
     message: bytes
@@ -89,7 +89,7 @@ class RowLines:
         """Write the lines of the whole rows in block[start:end], which begins with a packet.
 
         Returns the offset behind what was used. Stops behind the packet that ends the result, or
-        where the rest is no whole row. Raises TextBroken or CellUnfit; then nothing that was not
+        where the rest is not a whole row. Raises TextBroken or CellUnfit; then nothing that was not
         taken may be used.
         """
         if start < 0 or not start <= end <= len(block):
@@ -97,7 +97,7 @@ class RowLines:
         self.stop = RowStop.MORE
         view = memoryview(block)
         while True:
-            found = _joined(view, start, end)
+            found = _join(view, start, end)
             if found is None:
                 return start
             payload, start = found
@@ -135,7 +135,7 @@ class RowLines:
                 raise self._broken()
             if length > len(payload) - at:
                 raise self._broken()
-            line.append(self._written(write, payload[at : at + length], column))
+            line.append(self._write(write, payload[at : at + length], column))
             at += length
         if at != len(payload):
             raise self._broken()
@@ -145,7 +145,7 @@ class RowLines:
     def _broken(self) -> TextBroken:
         return TextBroken(f"row {self.row_count + 1} does not have {len(self._cells)} cells")
 
-    def _written(self, write: Callable[[bytes], bytes], cell: bytes, column: int) -> bytes:
+    def _write(self, write: Callable[[bytes], bytes], cell: bytes, column: int) -> bytes:
         try:
             return write(cell)
         except UnicodeDecodeError:
@@ -167,16 +167,16 @@ class RowLines:
             return lambda data: self._text(decode(data).encode(), cell)
         if cell.form is CellForm.UTF8:
             return lambda data: self._text(data, cell)
-        return self._escaped
+        return self._escape
 
     def _text(self, data: bytes, cell: TextCell) -> bytes:
         if cell.remove_zero:
             data = data.replace(b"\0", b"")
         if self._dialect is LineDialect.COPY and 0 in data:
             raise _Zero
-        return self._escaped(data)
+        return self._escape(data)
 
-    def _escaped(self, data: bytes) -> bytes:
+    def _escape(self, data: bytes) -> bytes:
         special = self._special
         return b"".join(special.get(byte) or bytes((byte,)) for byte in data)
 
@@ -204,8 +204,8 @@ def _is_day(year: int, month: int, day: int) -> bool:
     return 1 <= month <= 12 and 1 <= day <= length
 
 
-def _joined(view: memoryview, start: int, end: int) -> tuple[bytes, int] | None:
-    """The payload of the next packet with those that it goes on in; None while not all is there."""
+def _join(view: memoryview, start: int, end: int) -> tuple[bytes, int] | None:
+    """Return the payload of the next packet with its continuations; None if it is incomplete."""
     parts = []
     while True:
         packet = mysqlwire.packet_at(view, start, end)

@@ -55,9 +55,12 @@ class ServerError:
 
 
 class Packet(NamedTuple):
-    """Where a packet lies in a buffer. is_continued: the next packet is a part of the same.
+    """Place of a packet in a buffer.
 
-    start, end: the span of its payload.
+    Attributes:
+        start: start of its payload.
+        end: end of its payload.
+        is_continued: the next packet continues it.
     """
 
     sequence: int
@@ -81,7 +84,7 @@ class WireEventHead(NamedTuple):
 
     @property
     def is_artificial(self) -> bool:
-        """Whether the event was made for the stream and is not in the file."""
+        """Return whether the event was made for the stream and is not in the file."""
         return bool(self.flags & _ARTIFICIAL)
 
 
@@ -89,7 +92,7 @@ class WireEventHead(NamedTuple):
 
 
 def packet(payload: bytes) -> bytes:
-    """A command as one packet; sequence numbers begin anew with each command."""
+    """Return a command as one packet; sequence numbers start again with each command."""
     if len(payload) >= PIECE_BYTES_MAX:
         raise PacketInvalid(f"a command of {len(payload)} bytes does not fit one packet")
     return len(payload).to_bytes(3, "little") + b"\0" + payload
@@ -158,7 +161,7 @@ def server_error(payload: bytes) -> ServerError:
 
 
 def is_end(payload: bytes) -> bool:
-    """Whether a packet ends the dump: with DUMP_NON_BLOCK, where the log ends."""
+    """Return whether a packet ends the dump: with DUMP_NON_BLOCK, where the log ends."""
     return payload[:1] == bytes([EOF]) and len(payload) <= EOF_BYTES_MAX
 
 
@@ -173,12 +176,12 @@ def event_head(event: bytes | memoryview) -> WireEventHead:
 
 
 def log_identity(events: Sequence[bytes]) -> str:
-    """What distinguishes a binlog file from another one of the same name, in hex.
+    """Return a text in hex that tells binlog files of the same name apart. Raises PacketInvalid.
 
-    events: those that the file begins with, read from offset 4 on: the format description, which
-    holds the second in which the file was made, the server's id and version, and what is behind it:
-    the GTIDs of all files before this one. The first one's checksum is always there and does not
-    count the flag that says that the file is being written. Raises PacketInvalid.
+    `events` are the first events of the file, read from offset 4 on: the format description, which
+    holds the second in which the file was made, the server's id and version, and the next one: the
+    GTIDs of all earlier files. The first one's checksum is always there and does not include the
+    flag that the file is being written.
     """
     head = event_head(events[0])
     if head.kind != FORMAT_DESCRIPTION or head.length < EVENT_HEAD_BYTES + _CHECKSUM_BYTES:

@@ -1,8 +1,8 @@
-"""Whether values stay what they are when a column's type changes. Pure.
+"""Check whether values stay the same when a column's type changes. Pure.
 
-MySQL converts the existing rows and says nothing about it in the log. Where every value of the old
-type is one of the new, the target's own conversion gives the same; where some are not, a strict
-session fails instead of changing them, as long as nothing is rounded.
+MySQL converts the existing rows and does not log it. If every value of the old type is one of the
+new type, the target's own conversion gives the same. If some are not, a strict session fails
+instead of changing them, as long as nothing is rounded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _FRACTIONS = frozenset(("time", "datetime", "timestamp"))
 
 
 def keeps_values(old: str, new: str, *, strict: bool) -> bool:
-    """Whether a change of type leaves every value as it is.
+    """Return whether a change of type leaves every value as it is.
 
-    strict: the session that made it refuses values that do not fit.
+    With `strict` the session that made it refuses values that do not fit.
     """
     before, after = parse_type(old), parse_type(new)
     if before is None or after is None:

@@ -48,7 +48,7 @@ class TimeSpan(NamedTuple):
 
 
 def fraction_bytes(fsp: int) -> int:
-    """How many bytes the fraction of the newer formats takes."""
+    """Return how many bytes the fraction of the newer formats takes."""
     return (fsp + 1) // 2
 
 
@@ -60,7 +60,7 @@ def _fraction_us(data: bytes) -> int:
     return int(number * 100 ** (3 - len(data)))
 
 
-def _checked(moment: Moment) -> Moment:
+def _check(moment: Moment) -> Moment:
     if (
         moment.year > _YEAR_MAX
         or moment.month > 12
@@ -79,7 +79,7 @@ def _checked(moment: Moment) -> Moment:
 def date_fields(data: bytes) -> Moment:
     """DATE: 24 bits, little-endian."""
     packed = int.from_bytes(data, "little")
-    return _checked(Moment(packed >> 9, packed >> 5 & 15, packed & 31))
+    return _check(Moment(packed >> 9, packed >> 5 & 15, packed & 31))
 
 
 def datetime_fields(data: bytes) -> Moment:
@@ -88,7 +88,7 @@ def datetime_fields(data: bytes) -> Moment:
     if packed < 0:
         raise Malformed
     year, month = divmod(packed >> 22, 13)
-    return _checked(
+    return _check(
         Moment(
             year,
             month,
@@ -128,7 +128,7 @@ def old_time_span(data: bytes) -> TimeSpan:
 def old_datetime_fields(data: bytes) -> Moment:
     """DATETIME before MySQL 5.6: YYYYMMDDhhmmss as a number of 64 bits, little-endian."""
     date, time = divmod(int.from_bytes(data, "little"), 1_000_000)
-    return _checked(
+    return _check(
         Moment(
             date // 10_000,
             date // 100 % 100,
@@ -168,7 +168,7 @@ def hires_datetime_fields(data: bytes, fsp: int) -> Moment:
     packed, day = divmod(packed, 32)
     year, month = divmod(packed, 13)
     micro = fraction * 10 ** (FSP_MAX - fsp)
-    return _checked(Moment(year, month, day, hour, minute, second, micro))
+    return _check(Moment(year, month, day, hour, minute, second, micro))
 
 
 def hires_timestamp_us(data: bytes, fsp: int) -> int:

@@ -150,7 +150,7 @@ class WireColumn:
 
     @property
     def is_binary(self) -> bool:
-        """Whether a character column holds bytes."""
+        """Return whether a character column holds bytes."""
         return self.collation == BINARY_COLLATION
 
 
@@ -212,7 +212,7 @@ def _decimal_shape(parsed: TypeText) -> tuple[int, int]:
 
 
 def neutral_type(text: str) -> str:
-    """How the log keeps values of a type, by its text; what is not known by name is text."""
+    """Return how the log keeps values of a type, by its text; unknown types are text."""
     parsed = parse_type(text)
     if parsed is None:
         return "string"
@@ -273,10 +273,10 @@ def type_text(column: WireColumn) -> str:
 
 
 def needs_schema(column: WireColumn, is_mariadb: bool) -> bool:
-    """Whether the event leaves open what the column is, even with full metadata.
+    """Return whether the event leaves a column's type open, even with full metadata.
 
     MariaDB writes UUID and INET6 as BINARY(16), INET4 as BINARY(4), and its older times with a
-    fraction without saying how many digits.
+    fraction without the number of digits.
     """
     if not is_mariadb:
         return False
@@ -286,9 +286,9 @@ def needs_schema(column: WireColumn, is_mariadb: bool) -> bool:
 
 
 def agrees(column: WireColumn, text: str, charset: str) -> bool:
-    """Whether a column of this type's text, in this character set, is written like this.
+    """Return whether a column of this type's text and character set is written like this.
 
-    What the event does not say does not count against the text. charset: "" when not known.
+    Facts that the event lacks do not count against the text. `charset` is "" if unknown.
     """
     parsed = parse_type(text)
     if parsed is None:

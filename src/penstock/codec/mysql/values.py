@@ -124,7 +124,7 @@ def _timestamp(cell: Cell) -> Reader:
     return text
 
 
-def _padded(cell: Cell) -> Reader:
+def _pad(cell: Cell) -> Reader:
     def read(data: bytes) -> bytes:
         if len(data) > cell.size:
             raise Malformed
@@ -174,12 +174,12 @@ def ewkb_hex(data: bytes) -> str:
 
 
 def _inet4(cell: Cell) -> Reader:
-    padded = _padded(cell)
+    padded = _pad(cell)
     return lambda data: str(ipaddress.IPv4Address(padded(data)))
 
 
 def _inet6(cell: Cell) -> Reader:
-    padded = _padded(cell)
+    padded = _pad(cell)
 
     def read(data: bytes) -> str:
         address = ipaddress.IPv6Address(padded(data))
@@ -194,8 +194,8 @@ def _inet6(cell: Cell) -> Reader:
     return read
 
 
-def uncompressed(data: bytes) -> bytes:
-    """What a value of a COMPRESSED column of MariaDB holds. Raises Malformed."""
+def decompress(data: bytes) -> bytes:
+    """Return the value of a COMPRESSED column of MariaDB. Raises Malformed."""
     if not data:
         return b""
     head, body = data[0], data[1:]
@@ -217,11 +217,11 @@ def uncompressed(data: bytes) -> bytes:
     return value
 
 
-def _compressed(cell: Cell) -> Reader:
+def _read_compressed(cell: Cell) -> Reader:
     if cell.how is How.COMPRESSED_BYTES:
-        return uncompressed
+        return decompress
     decode = decoder(cell.charset)
-    return lambda data: decode(uncompressed(data))
+    return lambda data: decode(decompress(data))
 
 
 _MAKERS: dict[How, Callable[[Cell], Reader]] = {
@@ -246,15 +246,15 @@ _MAKERS: dict[How, Callable[[Cell], Reader]] = {
     How.SINGLE_BYTE: lambda cell: decoder(cell.charset),
     How.OTHER_TEXT: lambda cell: decoder(cell.charset),
     How.BYTES: lambda _: bytes,
-    How.PADDED: _padded,
+    How.PADDED: _pad,
     How.ENUM: _enum,
     How.SET: _set,
     How.JSON: lambda _: json_text,
     How.GEOMETRY: lambda _: ewkb_hex,
     How.INET4: _inet4,
     How.INET6: _inet6,
-    How.COMPRESSED_TEXT: _compressed,
-    How.COMPRESSED_BYTES: _compressed,
+    How.COMPRESSED_TEXT: _read_compressed,
+    How.COMPRESSED_BYTES: _read_compressed,
 }
 
 

@@ -14,7 +14,7 @@ def read_array(text: str) -> list[str | None]:
     """Return the elements of an array of one dimension, as it is printed. Raises Refused: 22P02."""
     body = text.strip()
     if not (body.startswith("{") and body.endswith("}")):
-        raise _malformed(text)
+        raise _make_malformed(text)
     if body[1:-1].strip() == "":
         return []
     found: list[str | None] = []
@@ -24,7 +24,7 @@ def read_array(text: str) -> list[str | None]:
             at += 1
         match = _ELEMENT.match(body, at)
         if match is None or body[match.end() : match.end() + 1] not in (",", "}"):
-            raise _malformed(text)
+            raise _make_malformed(text)
         if match["quoted"] is not None:
             found.append(re.sub(r"\\(.)", r"\1", match["quoted"], flags=re.DOTALL))
         else:
@@ -32,11 +32,11 @@ def read_array(text: str) -> list[str | None]:
             found.append(None if plain.lower() == "null" else plain)
         at = match.end() + 1
     if body[-2] == ",":
-        raise _malformed(text)
+        raise _make_malformed(text)
     return found
 
 
-def _malformed(text: str) -> Refused:
+def _make_malformed(text: str) -> Refused:
     return Refused("22P02", f'malformed array literal: "{text}"')
 
 

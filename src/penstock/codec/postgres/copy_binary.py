@@ -121,7 +121,7 @@ class RowWriter:
             out += struct.pack(">H", len(columns))
             for name, field in zip(batch.schema.names, columns, strict=True):
                 try:
-                    out += _sized(field(row))
+                    out += _add_size(field(row))
                 except _NoFormError as error:
                     raise Unwritable(name, row, str(error)) from None
             if len(out) >= BLOCK_BYTES:
@@ -143,7 +143,7 @@ def _form_of(kind: Any) -> _Form:
     return _FORMS[kind]
 
 
-def _sized(value: bytes | None) -> bytes:
+def _add_size(value: bytes | None) -> bytes:
     if value is None:
         return _NULL
     if len(value) > FIELD_BYTES_MAX:
@@ -152,7 +152,7 @@ def _sized(value: bytes | None) -> bytes:
 
 
 def _fields(values: Any, head: bytes) -> Callable[[int], bytes | None]:
-    """What gives a column's value in a row."""
+    """Return a function that gives a column's value in a row."""
     if pa.types.is_list(values.type):
         return _arrays(values)
     form = _form_of(values.type)
@@ -198,7 +198,7 @@ def _arrays(values: Any) -> Callable[[int], bytes | None]:
             return struct.pack(">iiI", 0, 0, oid)
         found = [element(at) for at in range(start, end)]
         head = struct.pack(">iiIii", 1, None in found, oid, end - start, 1)
-        return head + b"".join(map(_sized, found))
+        return head + b"".join(map(_add_size, found))
 
     return field
 
@@ -222,7 +222,9 @@ class _KernelWriter(RowWriter):
 
 
 def _plan(values: Any, head: bytes) -> tuple[Any, ...]:
-    """How the kernel reads a column: kind, scale or oid, head, offset, addresses; its elements."""
+    """Return the kernel's plan of a column: kind, scale or oid, head, offset, addresses; its
+    elements.
+    """
     addresses = [0 if buffer is None else buffer.address for buffer in values.buffers()]
     places = (values.offset, *(*addresses, 0)[:3])
     if pa.types.is_list(values.type):

@@ -24,7 +24,7 @@ _LENGTH_MIN = 4
 
 
 class LineTranscoder(Protocol):
-    """What twin and kernel offer; see `LoadLines`."""
+    """Interface of twin and kernel; see `LoadLines`."""
 
     row_count: int
 
@@ -152,7 +152,7 @@ def _date(text: bytes) -> bytes:
     return text
 
 
-def _zoned(text: bytes) -> bytes:
+def _drop_zone(text: bytes) -> bytes:
     out = _date(text)
     if not out.endswith(b"+00"):
         raise _Broken
@@ -177,7 +177,7 @@ _WRITERS: dict[LineForm, Callable[[bytes], bytes]] = {
     LineForm.TEXT: _text,
     LineForm.NUMBER: _number,
     LineForm.DATE: _date,
-    LineForm.ZONED: _zoned,
+    LineForm.ZONED: _drop_zone,
     LineForm.BOOL: _bool,
     LineForm.BYTES: _bytes,
 }

@@ -1,7 +1,7 @@
 """Values in the binary form of PostgreSQL's types, for clients that ask for it. Pure.
 
 A column has one where its type is PostgreSQL's own, its form is known here, and the log keeps the
-values in a way that all of them have it; the other columns are sent as text, which clients take in
+values in a way that all of them have it; the other columns are sent as text, which clients read in
 between.
 Source: the send functions of PostgreSQL's types.
 """
@@ -51,7 +51,7 @@ class Unencodable(ValueError):
 
 
 def binary_form(column: Column) -> Convert | None:
-    """What makes a column's values, as an Arrow array, an array of their bytes; None: text is sent.
+    """Return a function from a column's Arrow array to an array of bytes; None: text is sent.
 
     NULL stays NULL.
     """
@@ -64,10 +64,10 @@ def binary_form(column: Column) -> Convert | None:
     if oid == _BOOL and neutral == "bool":
         return _booleans
     if _FLOATS.get(oid) == neutral:
-        return lambda values: _fixed(values, ">f4" if neutral == "float32" else ">f8")
+        return lambda values: _to_network_order(values, ">f4" if neutral == "float32" else ">f8")
     if oid in _TIMES and _TIMES[oid][0] == neutral:
         if neutral == "time":
-            return lambda values: _fixed(values.cast(pa.int64()), ">i8")
+            return lambda values: _to_network_order(values.cast(pa.int64()), ">i8")
         return lambda values: _dates(values.cast(pa.int64()), ">i8", EPOCH_US, MICROSECONDS)
     if oid == _DATE and neutral == "date":
         return lambda values: _dates(values.cast(pa.int32()), ">i4", EPOCH_DAYS, DAYS)
@@ -90,7 +90,7 @@ def _integers(oid: int, neutral: str) -> Convert | None:
     if _INTEGER_BYTES[neutral] + wider > size or (is_unsigned and not neutral.startswith("u")):
         return None
     kind = f">{'u' if is_unsigned else 'i'}{size}"
-    return lambda values: _fixed(values, kind)
+    return lambda values: _to_network_order(values, kind)
 
 
 def _dates(values: Any, kind: str, epoch: int, bounds: range) -> Any:
@@ -99,11 +99,11 @@ def _dates(values: Any, kind: str, epoch: int, bounds: range) -> Any:
     bad = (numbers < bounds.start) | (numbers >= bounds.stop)
     if bad.any():
         raise Unencodable(int(np.argmax(bad)), NO_SUCH_DATE)
-    return _fixed(values, kind, epoch)
+    return _to_network_order(values, kind, epoch)
 
 
-def _fixed(values: Any, kind: str, less: int = 0) -> Any:
-    """Numbers of one size in network order, after something was taken off."""
+def _to_network_order(values: Any, kind: str, less: int = 0) -> Any:
+    """Return numbers of one size in network order, after a subtraction."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     has_nulls = bool(values.null_count)
     if has_nulls:
@@ -119,7 +119,7 @@ def _fixed(values: Any, kind: str, less: int = 0) -> Any:
 
 
 def _booleans(values: Any) -> Any:
-    return _fixed(values.cast(pa.uint8()), ">u1")
+    return _to_network_order(values.cast(pa.uint8()), ">u1")
 
 
 def _documents(values: Any) -> Any:

@@ -44,13 +44,13 @@ AsStream = Callable[[bytearray, int, int], tuple[int, bool]]
 
 
 def next_head(block: Block, start: int, end: int) -> int:
-    """Where the first message begins that is not known to be CopyData.
+    """Return where the first message begins that is not known to be CopyData.
 
-    block[start:end] begins with a message, or start is past end: inside a frame that goes on.
-    Returns an offset p. Up to p, or to end when that comes first, all bytes belong to CopyData.
-    p > end: the last frame has p - end bytes still to come. p <= end: at p is another message,
-    a head that is not whole yet, a length that no message has, or nothing more.
-    Raises ValueError when start or end lies outside the block.
+    block[start:end] begins with a message, or start is past end: inside a frame that continues.
+    Returns an offset p. Up to p, or to end if that is first, all bytes belong to CopyData. p >
+    end: the last frame has p - end bytes still to come. p <= end: at p is another message, an
+    incomplete head, a length that no message has, or nothing more. Raises ValueError if start or
+    end is outside the block.
     """
     if start < 0 or not 0 <= end <= len(block):
         raise ValueError(f"no span of {len(block)} bytes: {start} to {end}")

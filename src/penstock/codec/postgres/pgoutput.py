@@ -146,7 +146,7 @@ class Decoder:
         self._ignored.add(source_id)
 
     def bindings(self) -> dict[int, Relation]:
-        """What is bound now, by oid."""
+        """Present bindings, by oid."""
         return {source_id: store.relation for source_id, store in self._current.items()}
 
     def unbind_all(self) -> None:
@@ -206,7 +206,7 @@ class Decoder:
         end: int,
         handle: Callable[[memoryview, int, int], Stop | None],
     ) -> int:
-        view = _checked(block, start, end)
+        view = _check_block(block, start, end)
         at = start
         self.stop = Stop.MORE
         while end - at >= _FRAME_HEAD_BYTES:
@@ -401,7 +401,7 @@ class Decoder:
         line), as with `feed`. Raises DecodeError.
         """
         self._limits(row_limit, None)
-        view = _checked(block, start, end)
+        view = _check_block(block, start, end)
         self._require_transaction(start)
         store = self._current.get(source_id)
         if store is None:
@@ -444,7 +444,7 @@ class Decoder:
         return transactions_batch(taken)
 
 
-def _checked(block: Block, start: int, end: int) -> memoryview:
+def _check_block(block: Block, start: int, end: int) -> memoryview:
     view = memoryview(block)
     if view.format != "B" or view.ndim != 1:
         raise ValueError("block must be plain bytes")

@@ -241,7 +241,7 @@ class _KernelEncoder(Encoder):
 
 
 def _plan(values: Any, column: Column) -> tuple[Any, tuple[int, ...]]:
-    """What must be kept alive, and how the kernel prints it: kind, scale and buffers."""
+    """Return the objects to keep alive, and the kernel's plan: kind, scale and buffers."""
     kind, scale = _KINDS.get(column.neutral, _BYTES), 0
     if column.neutral.startswith("decimal("):
         kind, scale = _DECIMAL, values.type.scale
@@ -253,7 +253,7 @@ def _plan(values: Any, column: Column) -> tuple[Any, tuple[int, ...]]:
 
 
 def _buffers(values: Any) -> tuple[int, ...]:
-    """Where an array starts in its buffers, and their addresses: 0 for one that is not there."""
+    """Return where an array starts in its buffers, and their addresses: 0 for a missing one."""
     found = values.buffers()
     if pa.types.is_struct(values.type):
         found = found[:1]

@@ -65,7 +65,7 @@ def need(length: int, at: int, end: int) -> None:
 
 
 def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
-    """Where the byte first is in block[start:end], -1 when nowhere."""
+    """Return where the byte is first in block[start:end], -1 if nowhere."""
     found = bytes(block[start:end]).find(byte)
     return found if found < 0 else start + found
 
@@ -200,7 +200,7 @@ def copy_values(store: TextStore, block: memoryview, at: int, end: int) -> list[
             at += 1  # over the tab that ended the field before
         tab = find(block, b"\t", at, end)
         field_end = end if tab < 0 else tab
-        text = _unescaped(store, index, block, at, field_end)
+        text = _unescape(store, index, block, at, field_end)
         values.append(None if text is None else _read(store, index, text, at))
         at = field_end
     if at != end:
@@ -208,7 +208,7 @@ def copy_values(store: TextStore, block: memoryview, at: int, end: int) -> list[
     return values
 
 
-def _unescaped(
+def _unescape(
     store: TextStore, index: int, block: memoryview, start: int, end: int
 ) -> bytes | None:
     field = bytes(block[start:end])

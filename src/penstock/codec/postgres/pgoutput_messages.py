@@ -355,7 +355,7 @@ def stream_abort(body: Buffer) -> StreamAbort:
     return message
 
 
-def _prepared(kind: str, body: Buffer, flags: bool) -> PreparedMessage:
+def _read_prepared(kind: str, body: Buffer, flags: bool) -> PreparedMessage:
     reader = _Reader(body)
     if flags:
         reader.u8()
@@ -373,17 +373,17 @@ def _prepared(kind: str, body: Buffer, flags: bool) -> PreparedMessage:
 
 def begin_prepare(body: Buffer) -> PreparedMessage:
     """Parse b."""
-    return _prepared("b", body, flags=False)
+    return _read_prepared("b", body, flags=False)
 
 
 def prepare(body: Buffer) -> PreparedMessage:
     """Parse P."""
-    return _prepared("P", body, flags=True)
+    return _read_prepared("P", body, flags=True)
 
 
 def stream_prepare(body: Buffer) -> PreparedMessage:
     """Parse p."""
-    return _prepared("p", body, flags=True)
+    return _read_prepared("p", body, flags=True)
 
 
 def commit_prepared(body: Buffer) -> CommitPrepared:

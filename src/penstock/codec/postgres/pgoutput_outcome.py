@@ -1,7 +1,7 @@
-"""How decoding pgoutput ends: the stops and the one error, shared by the twin and the kernel.
+"""Ends of decoding pgoutput: the stops and the one error, shared by the twin and the kernel.
 
-Both report trouble as (reason, offset, column), and the error is made here, so that a message can
-not differ between them.
+Both report trouble as (reason, offset, column), and the error is made here, so a message cannot
+differ between them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Stop(IntEnum):
 
 
 class Reason(IntEnum):
-    """What is wrong with the bytes. The kernel has the same numbers."""
+    """Defect of the bytes. The kernel has the same numbers."""
 
     FRAME_LENGTH = 1
     COPY_DATA = 2

@@ -174,7 +174,7 @@ def read_timestamp(text: bytes) -> int:
     if not match:
         raise Malformed
     days = _days(match[1], match[2], match[3], match[8])
-    return _fit(days * _DAY_US + _microseconds(match[4], match[5], match[6], match[7]))
+    return _check_range(days * _DAY_US + _microseconds(match[4], match[5], match[6], match[7]))
 
 
 def read_timestamptz(text: bytes) -> int:
@@ -190,10 +190,10 @@ def read_timestamptz(text: bytes) -> int:
     if hours > _ZONE_HOUR_MAX or minutes > 59 or seconds > 59:
         raise Malformed
     offset = (hours * 3600 + minutes * 60 + seconds) * 1_000_000
-    return _fit(local + offset if match[8] == b"-" else local - offset)
+    return _check_range(local + offset if match[8] == b"-" else local - offset)
 
 
-def _fit(microseconds: int) -> int:
+def _check_range(microseconds: int) -> int:
     if not -(2**63) <= microseconds < 2**63:
         raise Unfit
     return microseconds
@@ -264,7 +264,7 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 
 
 def is_hex_bytea(column: Column) -> bool:
-    """Whether a `binary` column holds bytea's hex form; if not, text of unknown encoding."""
+    """Return whether a `binary` column holds bytea's hex form; if not, text of unknown encoding."""
     return column.type_oid == BYTEA_OID or (column.base_type or column.source_type) == "bytea"
 
 

@@ -1,6 +1,6 @@
-"""Which neutral type keeps the values of a built-in PostgreSQL type, and how one is announced.
+"""Neutral types for the values of built-in PostgreSQL types, and their announcement.
 
-By oid and modifier only, so it works for what a Relation message says. Types made by users
+They are found by oid and modifier only, so this works for a Relation message. Types made by users
 (enums, domains, extensions) have no fixed oid: they are kept as exact text unless the catalogue
 reader knows a domain's base type and asks with that one's oid.
 """

@@ -57,7 +57,7 @@ class ServerMessage:
 
 
 class Frame(NamedTuple):
-    """Where a message lies in a buffer: its type byte's value, and the span of its body."""
+    """Place of a message in a buffer: its type byte's value, and the span of its body."""
 
     kind: int
     start: int

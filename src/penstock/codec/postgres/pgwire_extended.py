@@ -27,32 +27,32 @@ class Described(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the column."""
         ...
 
     @property
     def type_oid(self) -> int:
-        """Of its type."""
+        """Oid of its type."""
         ...
 
     @property
     def type_size(self) -> int:
-        """Of its type; -1 for one that varies."""
+        """Size of its type; -1 if it varies."""
         ...
 
     @property
     def typmod(self) -> int:
-        """Of its type; -1 for none."""
+        """Modifier of its type; -1 for none."""
         ...
 
     @property
     def table_oid(self) -> int:
-        """Of the table it comes from, 0 for none."""
+        """Oid of its table, 0 for none."""
         ...
 
     @property
     def number(self) -> int:
-        """In that table, from 1; 0 for none."""
+        """Number in that table, from 1; 0 for none."""
         ...
 
 
@@ -83,7 +83,7 @@ class _Body:
         self._body, self._at = body, 0
 
     def text(self) -> str:
-        """Up to the next zero byte."""
+        """Return the text up to the next zero byte."""
         end = self._body.find(b"\0", self._at)
         if end < 0:
             raise Refused(_VIOLATION, "invalid string in message")
@@ -94,7 +94,7 @@ class _Body:
             raise Refused("22021", "invalid byte sequence for encoding UTF8") from None
 
     def data(self, count: int) -> bytes:
-        """So many bytes."""
+        """Return the next `count` bytes."""
         if count < 0 or len(self._body) - self._at < count:
             raise Refused(_VIOLATION, "insufficient data left in message")
         found, self._at = self._body[self._at : self._at + count], self._at + count
@@ -112,7 +112,7 @@ class _Body:
         return found
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise unless everything was read."""
         if self._at != len(self._body):
             raise Refused(_VIOLATION, "invalid message format")
 
@@ -146,7 +146,7 @@ def bind(body: bytes) -> Bind:
 
 
 def target(body: bytes) -> tuple[str, str]:
-    """What a Describe or Close is about: `S` (statement) or `P` (portal), and its name."""
+    """Return the subject of a Describe or Close: `S` (statement) or `P` (portal), and its name."""
     read = _Body(body)
     kind, name = read.data(1).decode("latin-1"), read.text()
     read.end()

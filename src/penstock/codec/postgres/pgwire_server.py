@@ -37,7 +37,7 @@ _TEXT_FORMAT = 0
 
 
 class Refused(Exception):
-    """What a client asked for or sent is not to be had. It is told so, with the SQLSTATE."""
+    """A client's request cannot be fulfilled. The client gets the SQLSTATE."""
 
     def __init__(self, sqlstate: str, message: str, *, hint: str = "") -> None:
         """sqlstate: five characters, see the manual's appendix A."""
@@ -50,10 +50,12 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Who it is and what it wants. parameters: `user`, `database`, settings, by name.
+    """Start of a session: the user and the requested settings.
 
-    unknown_options: names that begin with `_pq_.`, which we answer as not known, and minor, the
-    minor version asked for.
+    Attributes:
+        parameters: `user`, `database`, settings, by name.
+        unknown_options: names that begin with `_pq_.`, which the server answers as unknown.
+        minor: the requested minor version.
     """
 
     parameters: dict[str, str]
@@ -63,21 +65,23 @@ class Startup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionRequest:
-    """It asks for an encrypted connection. kind: `tls` or `gss`."""
+    """Request for an encrypted connection; kind is `tls` or `gss`."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRequest:
-    """It asks for the command of another connection to be given up."""
+    """Request to abort the command of another connection."""
 
     process_id: int
     secret_key: bytes = field(repr=False)
 
 
 class StandbyStatus(NamedTuple):
-    """How far a client is: LSNs. flush is what may be forgotten. reply_now: it wants an answer."""
+    """Progress of a client, as LSNs; up to flush may be forgotten. reply_now: it wants
+    an answer.
+    """
 
     write: int
     flush: int

@@ -79,7 +79,7 @@ class Chosen:
     table: str | None
 
     def takes(self, schema: str, table: str) -> bool:
-        """Whether it is of this table."""
+        """Return whether it is of this table."""
         return self.schema in (None, schema) and self.table in (None, table)
 
 
@@ -121,13 +121,13 @@ class Wal2Json:
     # -- what is sent at all ---------------------------------------------------------------------
 
     def takes(self, schema: str, table: str) -> bool:
-        """Whether rows of a table are sent."""
+        """Return whether rows of a table are sent."""
         if any(one.takes(schema, table) for one in self.filtered):
             return False
         return self.added is None or any(one.takes(schema, table) for one in self.added)
 
     def takes_message(self, prefix: str) -> bool:
-        """Whether a logical message is sent."""
+        """Return whether a logical message is sent."""
         if prefix in self.filtered_prefixes:
             return False
         return not self.added_prefixes or prefix in self.added_prefixes
@@ -135,7 +135,7 @@ class Wal2Json:
     # -- boundaries ------------------------------------------------------------------------------
 
     def begin(self, transaction: Transaction) -> bytes | None:
-        """What goes in front of a transaction."""
+        """Return the text before a transaction."""
         if self.version == 2:
             return self._boundary("B", transaction) if self.transaction else None
         tab, line, space = self._white
@@ -148,7 +148,7 @@ class Wal2Json:
         return f'{{{line}{"".join(lines)}{tab}"change":{space}['.encode()
 
     def commit(self, transaction: Transaction) -> bytes | None:
-        """What goes behind it."""
+        """Return the text after a transaction."""
         if self.version == 2:
             return self._boundary("C", transaction) if self.transaction else None
         tab, line, _ = self._white
@@ -172,7 +172,7 @@ class Wal2Json:
         return f'{{"action":"{letter}"{self._of(transaction)}{where}}}'.encode()
 
     def _of(self, transaction: Transaction | None) -> str:
-        """What is said of a transaction in each object of format 2; None: it is in none."""
+        """Return the facts about a transaction for each object of format 2; None: it is in none."""
         told = transaction
         return (
             f',"xid":{told.xid if told else "null"}' * self.xids
@@ -273,7 +273,7 @@ class _Table:
         # Of a whole old image all columns identify the row; else those that it has.
         self._identity = range(len(columns)) if self._is_full else sorted(relation.before)
 
-    def _sent(self, row: int) -> list[int]:
+    def _list_sent(self, row: int) -> list[int]:
         everything = range(len(self._names))
         if self._images.absent[row] is None:
             return list(everything)
@@ -282,10 +282,10 @@ class _Table:
     # -- format 2 --------------------------------------------------------------------------------
 
     def second_format(self, row: int) -> str:
-        """What follows action and transaction."""
+        """Return the text after action and transaction."""
         plugin, op = self._plugin, self._images.ops[row]
         has_old = op != Op.INSERT and self._images.has_before[row]
-        sent = self._sent(row)
+        sent = self._list_sent(row)
         parts = [plugin._table(self._relation)]
         if op != Op.DELETE:
             items = [self._item(index, self._new[index][row], is_new=True) for index in sent]
@@ -337,7 +337,7 @@ class _Table:
         return "".join(parts) + f"{2 * tab}}}"
 
     def _columns(self, row: int, *, more: bool) -> str:
-        plugin, sent = self._plugin, self._sent(row)
+        plugin, sent = self._plugin, self._list_sent(row)
         columns = self._relation.columns
         lists = [("columnnames", [self._names[i] for i in sent])]
         if plugin.types:
@@ -371,7 +371,7 @@ class _Table:
             shown = [i for i in self._identity if i in self._old and not self._old_null[i][row]]
             values = [self._old[i][row] for i in shown]
         else:
-            sent = self._sent(row)
+            sent = self._list_sent(row)
             shown = [
                 i for i in self._identity if i in sent and self._images.after[i][row] is not None
             ]

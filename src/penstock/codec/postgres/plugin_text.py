@@ -30,7 +30,7 @@ _TOAST = "unchanged-toast-datum"
 
 
 class Transaction(NamedTuple):
-    """What messages say of a transaction. end: the LSN of its END; its COMMIT is one lower."""
+    """Facts about a transaction in messages; `end` is its END, its COMMIT is one lower."""
 
     xid: int
     time_us: int
@@ -38,7 +38,7 @@ class Transaction(NamedTuple):
 
     @property
     def time(self) -> str:
-        """When it was committed."""
+        """Time of the commit."""
         return timestamp_text(self.time_us, "+00")
 
 
@@ -55,7 +55,7 @@ class Images(NamedTuple):
     absent: list[bytes | None]
 
     def is_absent(self, row: int, index: int) -> bool:
-        """Whether an update's new image lacks a column, whose value has not changed."""
+        """Return whether an update's new image lacks a column, whose value has not changed."""
         bits = self.absent[row] if self.ops[row] == Op.UPDATE else None
         return (
             bits is not None and index >> 3 < len(bits) and bool(bits[index >> 3] >> index % 8 & 1)
@@ -73,16 +73,16 @@ def images(relation: Relation, batch: Any) -> Images:
     columns = relation.columns
     return Images(
         ops=ops,
-        after=[_decoded(v, c) for v, c in zip(after.flatten(), columns, strict=True)],
+        after=[_decode(v, c) for v, c in zip(after.flatten(), columns, strict=True)],
         before=[
-            _decoded(v, columns[i]) for v, i in zip(before.flatten(), relation.before, strict=True)
+            _decode(v, columns[i]) for v, i in zip(before.flatten(), relation.before, strict=True)
         ],
         has_before=has_before,
         absent=batch.column("absent").to_pylist(),
     )
 
 
-def _decoded(values: Any, column: Column) -> list[str | None]:
+def _decode(values: Any, column: Column) -> list[str | None]:
     found = [
         None if one is None else one.decode("utf-8", "surrogateescape")
         for one in texts(values, column)
@@ -110,7 +110,7 @@ def float_text(text: str, neutral: str) -> str:
 
 
 def to_bytes(text: str) -> bytes:
-    """What is sent of a text that was decoded as above."""
+    """Return the bytes of a text that was decoded as above."""
     return text.encode("utf-8", "surrogateescape")
 
 

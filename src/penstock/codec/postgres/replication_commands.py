@@ -1,6 +1,6 @@
 """Commands of a replication connection, read as PostgreSQL's own grammar reads them. Pure.
 
-`parse` gives one frozen dataclass, or None where the text is no such command and so is SQL. Both
+`parse` gives one frozen dataclass, or None if the text is not a command, and so is SQL. Both
 spellings of options are read: words (before PostgreSQL 15) and a list in parentheses. Positions are
 LSNs as numbers.
 Source: PostgreSQL manual, "Streaming Replication Protocol"; repl_gram.y, repl_scanner.l.
@@ -90,7 +90,7 @@ class AlterSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSlot:
-    """DROP_REPLICATION_SLOT. wait: until nobody streams from it."""
+    """DROP_REPLICATION_SLOT. wait: until no connection streams from it."""
 
     slot: str
     wait: bool = False
@@ -207,7 +207,7 @@ class _Tokens:
             raise _syntax(self._peek()[1])
 
     def sign(self, sign: str) -> bool:
-        """Whether this sign was next; then it is taken."""
+        """Take this sign if it is next; return whether it was."""
         if self._peek() != ("sign", sign):
             return False
         self._at += 1
@@ -272,11 +272,11 @@ class _Tokens:
         return found
 
     def has_options(self) -> bool:
-        """Whether a list comes."""
+        """Return whether a list follows."""
         return self._peek() == ("sign", "(")
 
     def end(self) -> None:
-        """Nothing may follow but one semicolon."""
+        """Raise unless the rest is at most one semicolon."""
         self.sign(";")
         if self._at < len(self._found):
             raise _syntax(self._peek()[1])

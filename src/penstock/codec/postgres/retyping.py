@@ -1,4 +1,4 @@
-"""Whether one type of PostgreSQL holds every value of another as it is. Pure.
+"""Check whether one type of PostgreSQL holds every value of another unchanged. Pure.
 
 Types are texts as `format_type` prints them.
 """
@@ -20,10 +20,10 @@ FRACTION_DIGITS_MAX = 6
 
 
 def holds(wider: str, narrower: str) -> bool:
-    """Whether every value of one type is a value of the other, written the same way."""
+    """Return whether every value of one type is a value of the other, written the same way."""
     if wider == narrower:
         return True
-    new, old = _parsed(wider), _parsed(narrower)
+    new, old = _parse(wider), _parse(narrower)
     if new is None or old is None:
         return False
     (base, arguments), (old_base, old_arguments) = new, old
@@ -47,13 +47,13 @@ def is_kept_in_place(new: str, old: str) -> bool:
 
     Then no expression of ALTER TYPE has computed other values.
     """
-    after, before = _parsed(new), _parsed(old)
+    after, before = _parse(new), _parse(old)
     if after is None or before is None or not holds(new, old):
         return new == old
     return after[0] == before[0] or {after[0], before[0]} <= set(_TEXTS)
 
 
-def _parsed(text: str) -> tuple[str, tuple[int, ...]] | None:
+def _parse(text: str) -> tuple[str, tuple[int, ...]] | None:
     match = _TYPE.match(text)
     if match is None:
         return None

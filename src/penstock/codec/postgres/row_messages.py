@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_lines import as_bytes, escaped, joined, scalar, text_of
+from penstock.codec.arrow_lines import as_bytes, escape, join_values, scalar, text_of
 from penstock.codec.exact_text import exact_texts
 from penstock.codec.postgres.pgbinary import binary_form
 from penstock.codec.postgres.pgtext import is_hex_bytea
@@ -56,7 +56,7 @@ def copy_lines(
 ) -> bytes:
     """Return CopyData messages, one for each row, in COPY's text format."""
     escapes = _ESCAPES if delimiter == b"\t" else (*_ESCAPES, (delimiter, b"\\" + delimiter))
-    return _lines([escaped(one, escapes) for one in cells], count, delimiter, null)
+    return _lines([escape(one, escapes) for one in cells], count, delimiter, null)
 
 
 def csv_lines(
@@ -78,7 +78,7 @@ def csv_lines(
     for values, always in zip(cells, is_quoted, strict=True):
         inside = values if escape == quote else pc.replace_substring(values, escape, escape * 2)
         inside = pc.replace_substring(inside, quote, escape + quote)
-        in_quotes = joined([scalar(quote), inside, scalar(quote)], b"", null=b"")
+        in_quotes = join_values([scalar(quote), inside, scalar(quote)], b"", null=b"")
         needs = pc.equal(values, scalar(null))
         for one in special:
             needs = pc.or_(needs, pc.match_substring(values, one))
@@ -93,13 +93,13 @@ def _lines(cells: list[Any], count: int, delimiter: bytes, null: bytes) -> bytes
     if not count:
         return b""
     if cells:
-        cells[-1] = joined([cells[-1], scalar(b"")], b"\n", null=null)
-        rows = joined(cells, delimiter, null=null)
+        cells[-1] = join_values([cells[-1], scalar(b"")], b"\n", null=null)
+        rows = join_values(cells, delimiter, null=null)
     else:
         rows = pa.array([b"\n"] * count, pa.large_binary())
     lengths = pc.binary_length(rows).to_numpy().astype(np.int64) + 4
-    head = _fixed(np.concatenate([_letter(b"d", count), _be32(lengths)], axis=1))
-    return b"".join(as_bytes(joined([head, rows], b"", null=b"")))
+    head = _to_array(np.concatenate([_letter(b"d", count), _be32(lengths)], axis=1))
+    return b"".join(as_bytes(join_values([head, rows], b"", null=b"")))
 
 
 def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
@@ -112,10 +112,10 @@ def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
         lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy().astype(np.int64)
         total += 4 + lengths
         told = lengths if not values.null_count else np.where(_valid(values), lengths, _NO_LENGTH)
-        parts += [_fixed(_be32(told)), values]
+        parts += [_to_array(_be32(told)), values]
     number = np.broadcast_to(np.frombuffer(len(cells).to_bytes(2, "big"), np.uint8), (count, 2))
-    head = _fixed(np.concatenate([_letter(letter, count), _be32(total), number], axis=1))
-    return b"".join(as_bytes(joined([head, *parts], b"", null=b"")))
+    head = _to_array(np.concatenate([_letter(letter, count), _be32(total), number], axis=1))
+    return b"".join(as_bytes(join_values([head, *parts], b"", null=b"")))
 
 
 def binary_cells(values: Any, column: Column) -> Any:
@@ -143,8 +143,8 @@ def _be32(numbers: Any) -> Any:
     return data.view(np.uint8).reshape(len(data), 4)
 
 
-def _fixed(data: Any) -> Any:
-    """Rows of bytes as an array of bytes."""
+def _to_array(data: Any) -> Any:
+    """Return rows of bytes as an array of bytes."""
     count, width = data.shape
     buffer = pa.py_buffer(np.ascontiguousarray(data).tobytes())
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])

@@ -112,7 +112,7 @@ class ScramClient:
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not continue ours")
-        salt = _decoded(fields.get("s", ""), "salt")
+        salt = _decode(fields.get("s", ""), "salt")
         text = fields.get("i", "")
         iterations = parse_whole(text, _ITERATIONS_MAX, otherwise=0)
         if not iterations or not salt:
@@ -133,7 +133,7 @@ class ScramClient:
         fields = _fields(server_final)
         if "e" in fields:
             raise ScramError(f"the server refused the SCRAM exchange: {fields['e']}")
-        given = _decoded(fields.get("v", ""), "signature")
+        given = _decode(fields.get("v", ""), "signature")
         if self._server_signature is None or not hmac.compare_digest(given, self._server_signature):
             raise ScramError(
                 "the server could not prove that it knows the password",
@@ -149,7 +149,7 @@ def _fields(message: bytes) -> dict[str, str]:
     return {part[0]: part[2:] for part in parts if len(part) >= 2 and part[1] == "="}
 
 
-def _decoded(text: str, what: str) -> bytes:
+def _decode(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -1,7 +1,7 @@
 """SCRAM-SHA-256 and SCRAM-SHA-256-PLUS, the server's side, without I/O.
 
 What is kept of a password is a `Verifier`, in the text form that PostgreSQL keeps: it lets a client
-be checked, and nobody log in. One `ScramServer` per log-in: `challenge(client_first)`, then
+be checked, but not used to log in. One `ScramServer` per login: `challenge(client_first)`, then
 `finish(client_final)`; only when the latter has returned is the client authenticated.
 Source: RFC 5802, 7677, 5929 (tls-server-end-point); PostgreSQL manual, "SASL Authentication".
 """
@@ -39,7 +39,7 @@ _PROTOCOL_VIOLATION, _INVALID_PASSWORD = "08P01", "28P01"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verifier:
-    """What a server has to know of a password. Its keys do not show in its repr."""
+    """Server's knowledge of a password. Its keys do not show in its repr."""
 
     iterations: int
     salt: bytes
@@ -48,7 +48,7 @@ class Verifier:
 
     @classmethod
     def of(cls, password: str, *, salt: bytes = b"", iterations: int = ITERATIONS) -> Self:
-        """Of a password. salt: random when empty."""
+        """Return the verifier of a password; an empty salt is replaced by a random one."""
         salt = salt or secrets.token_bytes(_SALT_BYTES)
         salted = hashlib.pbkdf2_hmac("sha256", saslprep(password), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -61,7 +61,7 @@ class Verifier:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From the text form. Raises ValueError, which does not show the text."""
+        """Return the verifier of a text form. Raises ValueError, which does not show the text."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise ValueError("not a SCRAM-SHA-256 verifier")
@@ -80,9 +80,10 @@ class Verifier:
 
     @classmethod
     def unknown(cls, user: str, secret: bytes) -> Self:
-        """For a user that there is not: no password fits, and the answer looks like any other.
+        """Return a verifier for an unknown user: no password fits, and the answer looks like any
+        other.
 
-        secret: of this server, so that a name gets the same salt each time.
+        `secret` belongs to this server, so a name gets the same salt each time.
         """
         return cls(
             iterations=ITERATIONS,
@@ -92,7 +93,7 @@ class Verifier:
         )
 
     def text(self) -> str:
-        """As PostgreSQL keeps it in pg_authid."""
+        """Text as PostgreSQL keeps it in pg_authid."""
         return (
             f"{SCRAM}${self.iterations}:{_base64(self.salt)}"
             f"${_base64(self.stored_key)}:{_base64(self.server_key)}"
@@ -124,7 +125,7 @@ class ScramServer:
         ):
             raise Refused(_PROTOCOL_VIOLATION, "unsupported SCRAM channel binding")
         if match["binding"] == b"y" and self._binding is not None:
-            # The client could have bound, and was told that we could not: somebody is between.
+            # The client could have bound, and was told that we could not: a man in the middle.
             raise Refused(_PROTOCOL_VIOLATION, "SCRAM channel binding negotiation error")
         self._channel = match["header"] + ((self._binding or b"") if plus else b"")
         self._nonce = match["nonce"].decode() + self._nonce

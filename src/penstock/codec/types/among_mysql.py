@@ -1,4 +1,4 @@
-"""How MySQL and MariaDB hold each other's types, and their own."""
+"""Rules for MySQL and MariaDB holding each other's types, and their own."""
 
 from __future__ import annotations
 
@@ -54,8 +54,12 @@ _WRITES = {
 }
 
 
-def held(kind: SourceType, server: Server, key_bytes: int | None, source: Server) -> Held | None:
-    """How a type is held; None: it is not. key_bytes: what a key has for it; None: in no key."""
+def hold_type(
+    kind: SourceType, server: Server, key_bytes: int | None, source: Server
+) -> Held | None:
+    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
+    no key.
+    """
     if kind.base in ("uuid", "inet4", "inet6"):
         return _mariadb_only(kind, server)
     if kind.base == "json":

@@ -18,12 +18,12 @@ FULL_YEAR = "lpad(if(year({}) = 1900, 0, year({})), 4, '0')"
 
 
 def filled(template: str, operand: str) -> str:
-    """A template with its operand put in. Not str.format: patterns hold braces."""
+    """Fill a template with its operand. Not str.format: patterns hold braces."""
     return template.replace(VALUE, operand)
 
 
 class Kind(StrEnum):
-    """What kind of text it is, in the words of the documentation."""
+    """Kind of a text, in the words of the documentation."""
 
     BOOLEAN = "1 or 0"
     INTEGER = "digits"

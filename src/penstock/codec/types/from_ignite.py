@@ -1,7 +1,8 @@
-"""How PostgreSQL, MySQL and MariaDB hold the types of Ignite.
+"""Rules for PostgreSQL, MySQL and MariaDB holding the types of Ignite.
 
-Its values are those of Java, so text may hold the character U+0000, a decimal any number of digits,
-and a timestamp nanoseconds. For MySQL and MariaDB a type is held as its counterpart of PostgreSQL.
+Its values are those of Java, so text may hold the character U+0000, a decimal any number of
+digits, and a timestamp nanoseconds. For MySQL and MariaDB a type is held as its counterpart of
+PostgreSQL.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ _COUNTERPARTS = {
 NANOS = "[.][0-9]{7}"  # digits behind the microsecond
 
 
-def held(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
-    """How a type is held; None: it is not. key_bytes: what a key has for it; None: in no key."""
+def hold_type(kind: SourceType, target: Server, key_bytes: int | None) -> Held | None:
+    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
+    no key.
+    """
     if kind.base not in _COUNTERPARTS:
         return None
     if target.engine is Engine.POSTGRESQL:
@@ -61,7 +64,7 @@ def _same(kind: SourceType, _: int | None) -> Held:
 
 
 def _is_text(kind: SourceType) -> bool:
-    """Whether values wait as text, and are not text in the target."""
+    """Return whether values wait as text, and are not text in the target."""
     return kind.neutral == "string"
 
 
@@ -88,7 +91,7 @@ def _bytes(kind: SourceType, key_bytes: int | None) -> Held:
 
 
 def _json(_: SourceType, __: int | None) -> Held:
-    """As `json`: the text stays as it is, and a backslash with u0000 in it is no error."""
+    """Return `json`: the text stays as it is, and may have a backslash with u0000."""
     return plain("json", Kind.TEXT, cast="::json", note=NOTE_JSON)
 
 
@@ -152,7 +155,7 @@ _MAKERS: dict[str, Callable[[SourceType, int | None], Held]] = {
 
 def _in_mysql(kind: SourceType, target: Server, key_bytes: int | None) -> Held:
     there = replace(kind, engine=Engine.POSTGRESQL, base=_COUNTERPARTS[kind.base][1])
-    found = to_mysql.held(there, target, key_bytes)
+    found = to_mysql.hold_type(there, target, key_bytes)
     if kind.base == "timestamp":
         nanos = Case(
             loss="nanoseconds",

@@ -1,7 +1,7 @@
-"""What may get lost between engines, by name, and what the user wants done about it.
+"""Losses between engines, by name, and the user's choices for them.
 
-A loss has a name that people can say and the choices that there are; `[target.types]` chooses.
-Nothing lossy happens without a choice.
+A loss has a name for people and its possible choices; `[target.types]` chooses. Nothing lossy
+happens without a choice.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ class TypeChoiceUnknown(PenstockError):
 
 
 class TypeChoiceInvalid(PenstockError):
-    """A value of [target.types] that is no choice for that loss."""
+    """A value of [target.types] is not a choice for that loss."""
 
     code = "CF31"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Something that the target cannot hold. name: as in [target.types]. what: which values.
+    """Values that the target cannot hold.
 
-    choices: what can be done about it, each with what it means.
+    Attributes:
+        name: as in [target.types].
+        what: the values.
+        choices: possible choices, each with its meaning.
     """
 
     name: str
@@ -78,7 +81,7 @@ LOSSES: dict[str, Loss] = {
             "digits",
             "numbers with more digits than the target's decimal has before or behind the point",
             error=_ERROR_MEANS,
-            round="round behind the point; before the point it is an error all the same",
+            round="round after the point; before the point it is an error nevertheless",
             text=_TEXT_MEANS,
         ),
         _loss(
@@ -121,10 +124,13 @@ LOSSES: dict[str, Loss] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What `[target.types]` says. by_scope: (loss, scope) to choice.
+    """Contents of `[target.types]`.
 
     A scope is empty, a type's name, or `schema.table.column`; the narrowest that fits counts.
-    everything: what `"*"` says, or empty.
+
+    Attributes:
+        by_scope: (loss, scope) to choice.
+        everything: the choice of `"*"`, or empty.
     """
 
     by_scope: Mapping[tuple[str, str], str] = field(default_factory=dict)
@@ -218,5 +224,5 @@ def _invalid(key: str, choice: str, allowed: tuple[str, ...]) -> TypeChoiceInval
 
 
 def column_scope(table: TableName | None, column: str) -> str:
-    """How [target.types] names a column."""
+    """Return the name of a column in [target.types]."""
     return f"{table}.{column}" if table is not None else ""

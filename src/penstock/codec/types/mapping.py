@@ -1,6 +1,6 @@
-"""How a column is held in a target: what a rule says, and what remains once the user has chosen.
+"""Mapping of a column to the target: the result of a rule, and of the user's choices.
 
-Not here: the rules themselves (`to_postgres`, `to_mysql`, `among_mysql`).
+Not here: the rules (`to_postgres`, `to_mysql`, `among_mysql`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ AS_TEXT = "as text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """How a value gets into the target's column.
+    """Conversion of a value for the target's column.
 
-    sql: template over the value as it waits there, to be used where it meets the column. On
-    PostgreSQL the value waits in its neutral type (text for `string`, `uint32` and `uint64`). On
-    MySQL and MariaDB as text in utf8mb4, `binary` as bytes: `1` and `0` for bool, times as
-    `2024-02-29 12:34:56.789` (UTC, without an offset, for timestamptz), all else as usual.
-    prepare: what our own process does to the text before it is sent, or empty: see `prepared`.
-    needs_text: on MySQL and MariaDB the value has to wait as text, because the type that it would
-    wait as otherwise does not hold all of the source's values either.
+    Attributes:
+        sql: template over the value as it waits there, to be used where it meets the column. On
+            PostgreSQL the value waits in its neutral type (text for `string`, `uint32` and
+            `uint64`). On MySQL and MariaDB it waits as text in utf8mb4, `binary` as bytes: `1` and
+            `0` for bool, times as `2024-02-29 12:34:56.789` (UTC, without an offset, for
+            timestamptz), all else as usual.
+        prepare: our own process's change of the text before it is sent, or empty: see
+            `prepare_values`.
+        needs_text: on MySQL and MariaDB the value has to wait as text, because the type that it
+            would wait as otherwise does not hold all of the source's values either.
     """
 
     name: str = AS_IS
@@ -47,12 +50,15 @@ class Equality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mapping:
-    """How one column is held in the target.
+    """Mapping of one column to the target.
 
-    target_type: as in CREATE TABLE, with character set and collation; empty when
-    refused. losses: what may not arrive, whatever was chosen; chosen: loss to choice; missing:
-    losses that nobody has chosen for: a pipeline with one does not start. refused: why there is no
-    way at all. note: for the reader of a plan.
+    Attributes:
+        target_type: as in CREATE TABLE, with character set and collation; empty if refused.
+        losses: values that may not arrive, whatever was chosen.
+        chosen: loss to choice.
+        missing: losses without a choice: a pipeline with one does not start.
+        refused: why there is no way at all.
+        note: for the reader of a plan.
     """
 
     source_type: str
@@ -66,22 +72,22 @@ class Mapping:
 
     @property
     def exact(self) -> bool:
-        """Whether every value of the source's type arrives as it is."""
+        """Return whether every value of the source's type arrives unchanged."""
         return not self.losses and not self.refused
 
     @property
     def missing(self) -> tuple[Loss, ...]:
-        """The losses that nobody has chosen for."""
+        """Losses without a choice."""
         return tuple(loss for loss in self.losses if loss.name not in self.chosen)
 
     @property
     def may_be_null(self) -> bool:
-        """Whether a value that is not NULL in the source may be in the target."""
+        """Return whether a value that is not NULL in the source may be NULL in the target."""
         return NULL in self.chosen.values()
 
     @property
     def may_run(self) -> bool:
-        """Whether a pipeline with this column may start."""
+        """Return whether a pipeline with this column may start."""
         return not self.refused and not self.missing
 
 
@@ -90,7 +96,7 @@ class Case:
     """The values that a rule cannot hold.
 
     waiting: condition over the value as it waits in the target; empty where none waits, or where
-    the target refuses it by itself. stored: condition over the source's column. refusal: text that
+    the target refuses it anyway. stored: condition over the source's column. refusal: text that
     the target's type does not take, to stop with. instead: choice to (write, source's form).
     prepare: choice to what our process does.
     """
@@ -105,7 +111,9 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a rule says of a type. cast: behind the whole expression. text: held as text instead."""
+    """Result of a rule for a type; `cast` follows the whole expression, `text` is the mapping as
+    text.
+    """
 
     target_type: str
     source_form: Form
@@ -117,16 +125,18 @@ class Held:
     text: Held | None = None
 
 
-def refused(kind: SourceType, reason: str) -> Mapping:
-    """The mapping of a type that has no way into the target."""
+def refuse(kind: SourceType, reason: str) -> Mapping:
+    """Return the mapping of a type that has no way into the target."""
     return Mapping(source_type=kind.text, refused=reason)
 
 
 def resolve(
     held: Held, kind: SourceType, target: Engine, choices: Choices, column: str = ""
 ) -> Mapping:
-    """What a rule comes to under the user's choices. column: `schema.table.column`, or empty."""
-    losses = tuple(_offered(LOSSES[case.loss], held) for case in held.cases)
+    """Return a rule's mapping under the user's choices; `column` is `schema.table.column`, or
+    empty.
+    """
+    losses = tuple(_offer(LOSSES[case.loss], held) for case in held.cases)
     chosen = {
         loss.name: choice
         for loss in losses
@@ -159,8 +169,8 @@ def resolve(
     )
 
 
-def _offered(loss: Loss, held: Held) -> Loss:
-    """A loss with the choices that there are for this type: not all can be held as text."""
+def _offer(loss: Loss, held: Held) -> Loss:
+    """Return a loss with the choices for this type: not all types can be held as text."""
     if held.text is not None:
         return loss
     return replace(loss, choices={k: v for k, v in loss.choices.items() if k != TEXT})
@@ -169,7 +179,7 @@ def _offered(loss: Loss, held: Held) -> Loss:
 def _expressions(
     held: Held, kind: SourceType, chosen: AbstractMapping[str, str]
 ) -> tuple[Write, str]:
-    """How values are written, and the source's text of them, with what was chosen."""
+    """Return how values are written, and the source's text of them, with the choices."""
     sql, source = held.write.sql, held.source_form.sql(kind.engine)
     prepare = held.write.prepare
     for case in held.cases:
@@ -177,19 +187,19 @@ def _expressions(
         prepare = case.prepare.get(choice, prepare)
         if choice in case.instead:
             instead = case.instead[choice]
-            sql = _guarded(case.waiting, instead[0], sql)
-            source = _guarded(case.stored, instead[1], source)
+            sql = _guard(case.waiting, instead[0], sql)
+            source = _guard(case.stored, instead[1], source)
         elif choice == NULL:
-            sql, source = _guarded(case.waiting, "null", sql), _guarded(case.stored, "null", source)
+            sql, source = _guard(case.waiting, "null", sql), _guard(case.stored, "null", source)
         elif case.refusal:
-            sql = _guarded(case.waiting, f"'{case.refusal}'", sql)
+            sql = _guard(case.waiting, f"'{case.refusal}'", sql)
     if held.cast:
         sql = f"({sql}){held.cast}"
     needs_text = any(case.waiting for case in held.cases)
     return replace(held.write, sql=sql, prepare=prepare, needs_text=needs_text), source
 
 
-def _guarded(condition: str, then: str, otherwise: str) -> str:
+def _guard(condition: str, then: str, otherwise: str) -> str:
     if not condition:
         return otherwise
     return f"case when {condition} then {then} else {otherwise} end"
@@ -204,6 +214,6 @@ __all__ = [
     "Mapping",
     "Write",
     "filled",
-    "refused",
+    "refuse",
     "resolve",
 ]

@@ -25,9 +25,10 @@ WITHIN_FLOAT = _within(_FLOAT_MAX)
 
 
 def within_digits(base: str, digits: int, scale: int) -> str:
-    """How a value of FLOAT(digits, scale), or DOUBLE, is written into a column of the same type.
+    """Return the template for a FLOAT(digits, scale), or DOUBLE, in a column of the same type.
 
-    The greatest one is stored as the number next to it, which may be out of the type's own range.
+    The greatest value is stored as the number next to it, which may be out of the type's own
+    range.
     """
     if digits - scale > (_FLOAT_DIGITS if base == "float" else _DOUBLE_DIGITS):
         return WITHIN_FLOAT if base == "float" else "{}"
@@ -97,7 +98,7 @@ def text_type(
         room = key_bytes // CHARACTER_BYTES
         if characters is None or characters > room:
             characters = room
-            cases.append(Case(loss="long keys"))  # strict mode refuses them by itself
+            cases.append(Case(loss="long keys"))  # strict mode refuses them anyway
         if collated.pads:
             cases.append(Case(loss="blanks in keys"))
     if characters is None or characters > VARCHAR_MAX:

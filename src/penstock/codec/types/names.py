@@ -29,11 +29,13 @@ class NameRefused(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameRules:
-    """What the target does with names.
+    """Target's rules for names.
 
-    folds: whether names of tables and schemas that differ in case alone are one there
-    (lower_case_table_names is not 0). lowers: whether it stores them in lower case (it is 1).
-    shorten: cut what is too long instead of refusing it.
+    Attributes:
+        folds: names of tables and schemas that differ only in case are one there
+            (lower_case_table_names is not 0).
+        lowers: names are stored in lower case (it is 1).
+        shorten: cut a name that is too long instead of refusing it.
     """
 
     engine: Engine
@@ -54,7 +56,7 @@ class NameRules:
         )
 
     def fits(self, name: str) -> bool:
-        """Whether a name is short enough."""
+        """Return whether a name is short enough."""
         if self.engine.is_mysql:
             return len(name) <= MYSQL_CHARACTERS_MAX
         return len(name.encode()) <= POSTGRES_BYTES_MAX
@@ -87,14 +89,14 @@ class NameRules:
         own = self._name(name.name, f"table {name}")
         return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
 
-    def shown(self, name: str) -> str:
-        """A column's name as a plan shows it, whether or not it is allowed."""
-        return self._shortened(name) if self.shorten and not self.fits(name) else name
+    def show(self, name: str) -> str:
+        """Return a column's name for a plan, whether or not it is allowed."""
+        return self._shorten(name) if self.shorten and not self.fits(name) else name
 
     def table_shown(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
         """A table's name as a plan shows it, whether or not it is allowed."""
-        schema = self.shown(namespaces.get(name.schema, name.schema))
-        own = self.shown(name.name)
+        schema = self.show(namespaces.get(name.schema, name.schema))
+        own = self.show(name.name)
         return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
 
     def _name(self, name: str, what: str) -> str:
@@ -104,10 +106,10 @@ class NameRules:
                 hint='Rename it at the source, or write "long names" = "shorten" in '
                 "[target.types].",
             )
-        return name if self.fits(name) else self._shortened(name)
+        return name if self.fits(name) else self._shorten(name)
 
-    def _shortened(self, name: str) -> str:
-        """The name's beginning and a number made from all of it: the same on every run."""
+    def _shorten(self, name: str) -> str:
+        """Return the name's beginning and a hash of all of it: the same on every run."""
         digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_CHARACTERS // 2).hexdigest()
         kept = name
         while not self.fits(f"{kept}_{digest}"):
@@ -118,7 +120,7 @@ class NameRules:
 def target_names(
     tables: Iterable[TableName], namespaces: Mapping[str, str], rules: NameRules
 ) -> dict[TableName, TableName]:
-    """Where each table lives in the target. Raises NameRefused, naming both when two are one."""
+    """Return each table's name in the target. Raises NameRefused, with both if two are the same."""
     result: dict[TableName, TableName] = {}
     taken: dict[tuple[str, str], TableName] = {}
     for name in tables:

@@ -1,4 +1,4 @@
-"""What is done to values in our own process, because the target would not even take them in."""
+"""Changes of values in our own process that the target needs to accept them at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _NUL = "\0"
 
 
 def prepared(values: pa.Array, what: str) -> pa.Array:
-    """A column as it is sent. what: `Write.prepare`; empty: nothing. Raises KeyError."""
+    """Return a column as it is sent; `what` is `Write.prepare`, empty for no change. Raises
+    KeyError.
+    """
     if not what:
         return values
     return {REMOVE_NUL: _without_nul}[what](values)

@@ -53,10 +53,11 @@ class Unservable(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedColumn:
-    """How a column is announced, and what is done to its values before they are printed.
+    """Announcement of a column, and the conversion of its values before printing.
 
-    column: its source_type is PostgreSQL's. convert: None where values print as they are; raises
-    Unservable.
+    Attributes:
+        column: its source_type is PostgreSQL's.
+        convert: None if values print as they are; raises Unservable.
     """
 
     column: Column
@@ -124,7 +125,7 @@ def _printed_days(name: str, suffix: str, *, as_null: bool) -> Convert:
             return None
         match = _DAY.fullmatch(text)
         if match is None:
-            raise Unservable(f"{name} holds {text!r}, which is no date")
+            raise Unservable(f"{name} holds {text!r}, which is not a date")
         year, month, day = int(match[1]), int(match[2]), int(match[3])
         if not _is_day(year, month, day):
             if as_null:
@@ -159,7 +160,7 @@ def _without_nul(name: str, *, removes: bool) -> Convert:
 
 
 def _has_nul(values: Any) -> bool:
-    """Whether any text has the character; one look at all bytes."""
+    """Return whether any text has the character; one look at all bytes."""
     _, offsets, data = values.buffers()
     if data is None or not len(values):
         return False

@@ -1,4 +1,4 @@
-"""Which engine is at a side of a pipeline, and its version."""
+"""Engine at a side of a pipeline, and its version."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Engine(StrEnum):
 
     @property
     def is_mysql(self) -> bool:
-        """Whether it is of MySQL's family: MySQL or MariaDB."""
+        """Return whether it belongs to MySQL's family: MySQL or MariaDB."""
         return self in (Engine.MYSQL, Engine.MARIADB)
 
     @property
     def is_target(self) -> bool:
-        """Whether it can be one."""
+        """Return whether it can be a target."""
         return self is not Engine.IGNITE
 
 
@@ -46,13 +46,13 @@ class Server:
     version: tuple[int, ...]
 
     def mysql(self, *version: int) -> bool:
-        """Whether it is MySQL of this version or newer."""
+        """Return whether it is MySQL of this version or newer."""
         return self.engine is Engine.MYSQL and self.version >= version
 
     def mariadb(self, *version: int) -> bool:
-        """Whether it is MariaDB of this version or newer."""
+        """Return whether it is MariaDB of this version or newer."""
         return self.engine is Engine.MARIADB and self.version >= version
 
     def __str__(self) -> str:
-        """As in `MySQL 8.0.15`."""
+        """Return text like `MySQL 8.0.15`."""
         return f"{self.engine.label} {'.'.join(map(str, self.version))}"

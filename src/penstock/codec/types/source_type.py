@@ -156,7 +156,7 @@ class SourceType:
 
     @property
     def is_builtin(self) -> bool:
-        """Whether it is one of the engine's own types, no array of them."""
+        """Return whether it is one of the engine's own types, and not an array of them."""
         return self.base in builtin_types(self.engine) and not self.is_array
 
     @property
@@ -166,7 +166,9 @@ class SourceType:
 
     @property
     def is_short_year(self) -> bool:
-        """Whether it is MariaDB's YEAR(2), which holds a year and prints two digits of it."""
+        """Return whether it is MariaDB's YEAR(2), which holds a year and prints two
+        digits of it.
+        """
         return self.base == "year" and self.length == 2
 
     @property

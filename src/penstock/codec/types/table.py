@@ -13,14 +13,14 @@ from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import among_mysql, from_ignite, to_mysql, to_postgres
 from penstock.codec.types.forms import Form, Kind
 from penstock.codec.types.losses import NO_CHOICES, Choices, column_scope
-from penstock.codec.types.mapping import Held, Mapping, refused, resolve
+from penstock.codec.types.mapping import Held, Mapping, refuse, resolve
 from penstock.codec.types.mysql_text import CHARACTER_BYTES, KEY_BYTES_MAX, ROW_BYTES_MAX
 from penstock.codec.types.sides import Engine, Server
 from penstock.codec.types.source_type import SourceType
 from penstock.model import Column, ColumnDefinition, Identity, TableDefinition, TableName
 
-_OTHER_BYTES = 36  # the most that a column takes in a key or row that is no text
-_LONG_BYTES = 12  # what a blob or a long text takes in the row itself
+_OTHER_BYTES = 36  # maximum for a column other than text in a key or row
+_LONG_BYTES = 12  # of a blob or a long text in the row itself
 _SIZED = re.compile(r"(var)?(char|binary)\((\d+)\)")
 _MYSQL_COLUMNS_MAX = 1017
 _POSTGRES_COLUMNS_MAX = 1600
@@ -36,20 +36,20 @@ def map_column(
     key_bytes: int | None = None,
     is_enum: bool = False,
 ) -> Mapping:
-    """How one column is held in the target.
+    """Return the mapping of one column to the target.
 
-    column: from the source's catalogue or from the log; its neutral type decides how values are
-    written, so ask again when a relation keeps it as text. table: the source's, so that the
-    choices for one column are found. key_bytes: bytes that a key of the target has for it, None
-    when it is in no key. is_enum: its type is an enum of PostgreSQL.
+    `column` is from the source's catalogue or from the log; its neutral type decides how values
+    are written, so call it again when a relation keeps it as text. `table` is the source's, for
+    the choices of one column. A key of the target has `key_bytes` for it, None if it is in no key.
+    `is_enum`: its type is an enum of PostgreSQL.
     """
     kind = replace(SourceType.of(column, source.engine), is_enum=is_enum)
     if source.engine.is_mysql and kind.charset and charset_named(kind.charset) is None:
-        return refused(kind, f"penstock does not read the character set {kind.charset}")
-    held = _held(kind, source, target, key_bytes)
+        return refuse(kind, f"penstock does not read the character set {kind.charset}")
+    held = _hold_type(kind, source, target, key_bytes)
     if held is None:
         known = "carries no" if kind.is_builtin else "does not know the type"
-        return refused(kind, f"penstock {known} {kind.base}")
+        return refuse(kind, f"penstock {known} {kind.base}")
     return resolve(held, kind, target.engine, choices, column_scope(table, column.name))
 
 
@@ -60,10 +60,11 @@ def map_table(
     *,
     choices: Choices = NO_CHOICES,
 ) -> dict[str, Mapping]:
-    """How each column of a table is held, by name, in the table's order; generated ones too.
+    """Return the mapping of each column of a table, generated ones too, by name in the table's
+    order.
 
-    What keys and rows of the target have room for is shared out among the columns. A table that
-    is too wide for the target has its first column refused.
+    The columns share the room that keys and rows of the target have. A table that is too wide for
+    the target has its first column refused.
     """
     enums = {f"{t.schema}.{t.name}" for t in definition.types if t.kind == "e"}
     room = key_room(definition, source, target)
@@ -110,17 +111,19 @@ def _bare(text: str) -> str:
     return text.replace('"', "")
 
 
-def _held(kind: SourceType, source: Server, target: Server, key_bytes: int | None) -> Held | None:
+def _hold_type(
+    kind: SourceType, source: Server, target: Server, key_bytes: int | None
+) -> Held | None:
     if source.engine is Engine.POSTGRESQL:
         if target.engine is Engine.POSTGRESQL:
             form = Form(kind=Kind.PRINTED)
             return Held(target_type=kind.text, source_form=form, target_form=form)
-        return to_mysql.held(kind, target, key_bytes)
+        return to_mysql.hold_type(kind, target, key_bytes)
     if source.engine is Engine.IGNITE:
-        return from_ignite.held(kind, target, key_bytes)
+        return from_ignite.hold_type(kind, target, key_bytes)
     if target.engine is Engine.POSTGRESQL:
-        return to_postgres.held(kind, key_bytes)
-    return among_mysql.held(kind, target, key_bytes, source)
+        return to_postgres.hold_type(kind, key_bytes)
+    return among_mysql.hold_type(kind, target, key_bytes, source)
 
 
 # -- room in keys and rows -------------------------------------------------------------------------
@@ -145,14 +148,14 @@ def key_room(definition: TableDefinition, source: Server, target: Server) -> dic
         keys.append(definition.identity_columns)
     room: dict[str, int] = {}
     for key in keys:
-        wanted = {name: _wanted(kinds[name]) for name in key if name in kinds}
+        wanted = {name: _key_bytes(kinds[name]) for name in key if name in kinds}
         for name, share in _shares(wanted, total).items():
             room[name] = min(share, room.get(name, share))
     return room
 
 
-def _wanted(kind: SourceType) -> int | None:
-    """Bytes of the longest value in a key; None: there is no longest."""
+def _key_bytes(kind: SourceType) -> int | None:
+    """Return the bytes of the longest value in a key; None if there is no limit."""
     if kind.is_array or not kind.is_builtin:
         return None
     if kind.base in ("varchar", "char"):

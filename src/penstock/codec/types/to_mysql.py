@@ -1,4 +1,4 @@
-"""How MySQL and MariaDB hold the types of PostgreSQL."""
+"""Rules for MySQL and MariaDB holding the types of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ _ENUM_LABEL_MAX = 63
 _IN_REPLACE_OF_TEXT = 40  # characters that dates, times and numbers print at most
 
 
-def held(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """How a type is held. key_bytes: what a key has for it; None: it is in no key."""
+def hold_type(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
+    """Return how a type is held. A key has `key_bytes` for it; None: it is in no key."""
     if kind.neutral == "binary" and kind.base != "bytea":
         return _raw(key_bytes)
     if kind.is_array or not kind.is_builtin:
         most = _ENUM_LABEL_MAX if kind.is_enum and not kind.is_array else None
-        return printed(server, key_bytes, most)
+        return hold_printed(server, key_bytes, most)
     if kind.base in _INTEGERS:
         return _same(_INTEGERS[kind.base], Kind.INTEGER)
     if kind.base in _MAKERS:
         return _MAKERS[kind.base](kind, server, key_bytes)
-    return printed(server, key_bytes, PRINTED.get(kind.base))
+    return hold_printed(server, key_bytes, PRINTED.get(kind.base))
 
 
-def printed(server: Server, key_bytes: int | None, most: int | None) -> Held:
-    """A type that has no counterpart in the target. most: characters of its text, None for any
+def hold_printed(server: Server, key_bytes: int | None, most: int | None) -> Held:
+    """Return a type without a counterpart in the target; its text has `most` characters, or any
     number.
     """
     target, cases = text_type(server, most, key_bytes)
@@ -116,7 +116,7 @@ def _float(target: str) -> Callable[[SourceType, Server, int | None], Held]:
 
 
 def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    text = _printed_number(kind, printed(server, key_bytes, None))
+    text = _printed_number(kind, hold_printed(server, key_bytes, None))
     precision, scale = (*kind.arguments, 0)[:2] if kind.arguments else (0, 0)
     if scale < 0:
         precision, scale = precision - scale, 0  # numeric(5,-2) keeps whole hundreds
@@ -160,15 +160,15 @@ def _boolean(_: SourceType, __: Server, ___: int | None) -> Held:
     return _same("tinyint(1)", Kind.BOOLEAN)
 
 
-def _sized(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
+def _hold_sized(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     most = {"name": 63, '"char"': 4, "text": None}.get(kind.base, kind.length)
     target, cases = text_type(server, most, key_bytes)
     form = Form(kind=Kind.PRINTED if kind.base in ("name", '"char"') else Kind.TEXT)
     return Held(target_type=target, source_form=form, target_form=form, cases=cases)
 
 
-def _padded(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
-    """character(n): blanks at the end mean nothing, and MySQL's CHAR does not keep them."""
+def _hold_padded(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
+    """Return character(n): blanks at the end mean nothing, and MySQL's CHAR does not keep them."""
     form = Form(kind=Kind.PADDED)
     target, cases = text_type(server, kind.length, key_bytes)
     if kind.length is not None and kind.length <= CHAR_MAX and not cases:
@@ -219,7 +219,7 @@ def _date(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
         source_form=form,
         target_form=form,
         cases=(_out_of_range("date '0001-01-01'", "date '10000-01-01'"),),
-        text=_printed_temporal(kind, printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
+        text=_printed_temporal(kind, hold_printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
     )
 
 
@@ -242,7 +242,7 @@ def _timestamp(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
         write=write,
         cases=(_out_of_range(*bounds),),
         note="in UTC" if zoned else "",
-        text=_printed_temporal(kind, printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
+        text=_printed_temporal(kind, hold_printed(server, key_bytes, _IN_REPLACE_OF_TEXT)),
     )
 
 
@@ -251,14 +251,14 @@ def _time(kind: SourceType, _: Server, __: int | None) -> Held:
 
 
 def _uuid(_: SourceType, __: Server, ___: int | None) -> Held:
-    """As text in MariaDB, too: its UUID refuses some that PostgreSQL holds."""
+    """Return text, in MariaDB, too: its UUID refuses some that PostgreSQL holds."""
     return _same("char(36) character set ascii collate ascii_bin", Kind.TEXT)
 
 
 def _bit(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
     width = kind.length or 1
     if width > BIT_WIDTH_MAX:
-        return printed(server, key_bytes, width)
+        return hold_printed(server, key_bytes, width)
     form = Form(kind=Kind.BITS, width=width)
     write = Write(name="the number of the bits", sql="cast(conv({}, 2, 10) as unsigned)")
     return Held(target_type=f"bit({width})", source_form=form, target_form=form, write=write)
@@ -267,7 +267,7 @@ def _bit(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 def _json(_: SourceType, server: Server, key_bytes: int | None) -> Held:
     engine = server.engine
     own = "MySQL's JSON would change" if engine is Engine.MYSQL else "MariaDB's JSON would check"
-    as_printed = printed(server, key_bytes, None)
+    as_printed = hold_printed(server, key_bytes, None)
     note = f"the document's text, unchanged ({own} it)"
     return Held(
         target_type=as_printed.target_type,
@@ -283,11 +283,11 @@ _MAKERS: dict[str, Callable[[SourceType, Server, int | None], Held]] = {
     "real": _float("float"),
     "double precision": _float("double"),
     "numeric": _numeric,
-    "text": _sized,
-    "varchar": _sized,
-    "name": _sized,
-    '"char"': _sized,
-    "char": _padded,
+    "text": _hold_sized,
+    "varchar": _hold_sized,
+    "name": _hold_sized,
+    '"char"': _hold_sized,
+    "char": _hold_padded,
     "bytea": _bytea,
     "date": _date,
     "time": _time,
@@ -295,7 +295,7 @@ _MAKERS: dict[str, Callable[[SourceType, Server, int | None], Held]] = {
     "timestamptz": _timestamp,
     "uuid": _uuid,
     "bit": _bit,
-    "varbit": lambda kind, server, key_bytes: printed(server, key_bytes, kind.length),
+    "varbit": lambda kind, server, key_bytes: hold_printed(server, key_bytes, kind.length),
     "json": _json,
     "jsonb": _json,
 }

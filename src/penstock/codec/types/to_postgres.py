@@ -1,4 +1,4 @@
-"""How PostgreSQL holds the types of MySQL and MariaDB."""
+"""Rules for PostgreSQL holding the types of MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ _STORED_NO_DAY = _no_such_day("cast({} as char)", lambda text: f"({text} + 0)")
 _YEAR_ZERO = "case when left({}, 5) = '0000-' then '0001' || substr({}, 5) || ' BC' else {} end"
 
 
-def held(kind: SourceType, key_bytes: int | None) -> Held | None:
-    """How a type is held; None: it is not. key_bytes: what a key has for it; None: in no key."""
+def hold_type(kind: SourceType, key_bytes: int | None) -> Held | None:
+    """Return how a type is held; None if it is not. A key has `key_bytes` for it; None: it is in
+    no key.
+    """
     base = kind.base
     if base in ("tinyint", "smallint", "mediumint", "int", "bigint"):
         target = _INTEGERS[base, kind.unsigned]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.codec.ignite.cache_config import CacheConfig, QueryEntity, read_cache_config
-from penstock.codec.ignite.kinds import declared
+from penstock.codec.ignite.kinds import find_declared
 from penstock.engines.ignite.directory import NodeDirectory
 from penstock.engines.ignite.source.shapes import (
     KEY,
@@ -53,11 +53,11 @@ def columns_of(config: CacheConfig) -> list[DeclaredColumn]:
 
 def _columns(entity: QueryEntity) -> Iterator[DeclaredColumn]:
     if entity.key_field is None and not entity.key_fields and entity.key_type:
-        yield _column(KEY, OF_KEY, "", declared(entity.key_type))
+        yield _column(KEY, OF_KEY, "", find_declared(entity.key_type))
     for name, java_class in entity.fields.items():
         if "." in name:
             continue  # a field inside a field
-        kind = declared(java_class, entity.precision.get(name, -1), entity.scale.get(name, -1))
+        kind = find_declared(java_class, entity.precision.get(name, -1), entity.scale.get(name, -1))
         shown = entity.aliases.get(name, name)
         if name == entity.key_field:
             yield _column(shown, OF_KEY, "", kind)
@@ -66,7 +66,7 @@ def _columns(entity: QueryEntity) -> Iterator[DeclaredColumn]:
         else:
             yield _column(shown, OF_KEY if name in entity.key_fields else OF_VALUE, name, kind)
     if not entity.fields and entity.value_type:
-        yield _column(VALUE, OF_VALUE, "", declared(entity.value_type))
+        yield _column(VALUE, OF_VALUE, "", find_declared(entity.value_type))
 
 
 def _column(name: str, side: str, field: str, kind: str | None) -> DeclaredColumn:

@@ -80,7 +80,7 @@ class RowMaker:
         made = self._plain_rows(cache, entries, puts, is_put, gsn, trx)
         if made is not None:
             return made
-        keys, values = entries.decoded("key"), puts.decoded("value")
+        keys, values = entries.list_values("key"), puts.list_values("value")
         self._learn_declared(cache)
         self._learn(cache, OF_KEY, keys, entries)
         self._learn(cache, OF_VALUE, values, puts)
@@ -296,7 +296,7 @@ class _Unfit(Exception):
 
 
 def _bytes_of(changes: Changes, side: str) -> list[bytes]:
-    return changes.marshalled("key" if side == OF_KEY else "value")
+    return changes.list_marshalled("key" if side == OF_KEY else "value")
 
 
 def _pick(column: KeptColumn, found: list[Any]) -> list[Any]:

@@ -254,7 +254,7 @@ def _are_accepted(versions: Versions, entries: Changes) -> Iterator[bool]:
     numbers = zip(*(rows[name].tolist() for name in names), strict=True)
     for cache, key, has_version, version, time_ms in zip(
         rows["cache_id"].tolist(),
-        entries.marshalled("key"),
+        entries.list_marshalled("key"),
         rows["write"].tolist(),
         numbers,
         rows["time_ms"].tolist(),

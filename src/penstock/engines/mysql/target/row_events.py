@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_lines import as_bytes, joined, text_of
+from penstock.codec.arrow_lines import as_bytes, join_values, text_of
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.mysql.binlog_events import HEAD_BYTES, EventKind
 from penstock.codec.mysql.types import parse_type
@@ -161,7 +161,7 @@ def statements(table: EventTable, batch: pa.RecordBatch) -> Iterator[bytes]:
         rows = after.filter(mask)
         if kind == UPSERT:
             keys = _images(table, batch.filter(mask), table.key)
-            rows = joined([keys, rows], b"", null=b"")
+            rows = join_values([keys, rows], b"", null=b"")
         yield from _pieces(table, _ROWS[kind], rows)
 
 
@@ -194,7 +194,7 @@ def _together(parts: list[Part]) -> pa.Array:
             fixed = []
         if part is not None:
             found.append(part)
-    return found[0] if len(found) == 1 else joined(found, b"", null=b"")
+    return found[0] if len(found) == 1 else join_values(found, b"", null=b"")
 
 
 def _pieces(table: EventTable, kind: EventKind, rows: pa.Array) -> Iterator[bytes]:

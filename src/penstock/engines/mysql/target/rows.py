@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.codec.arrow_lines import escaped, joined, load_data_lines, scalar, text_of
+from penstock.codec.arrow_lines import escape, join_values, load_data_lines, scalar, text_of
 
 _LITERAL_ESCAPES = (
     (b"\\", b"\\\\"),
@@ -34,9 +34,9 @@ def lines(batch: pa.RecordBatch) -> bytes:
 def tuples(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[bytes]:
     """The batch as `(1,'a'),(2,NULL)`, in pieces of at most this size where a row allows it."""
     columns = [_literal(column) for column in batch.columns]
-    columns[0] = joined([scalar(b""), columns[0]], b"(", null=b"NULL")
-    columns[-1] = joined([columns[-1], scalar(b"")], b")", null=b"NULL")
-    rows = joined(columns, b",", null=b"NULL")
+    columns[0] = join_values([scalar(b""), columns[0]], b"(", null=b"NULL")
+    columns[-1] = join_values([columns[-1], scalar(b"")], b")", null=b"NULL")
+    rows = join_values(columns, b",", null=b"NULL")
     sizes = np.cumsum(pc.binary_length(rows).to_numpy(zero_copy_only=False) + 1)
     start, sent = 0, 0
     while start < len(rows):
@@ -53,5 +53,5 @@ def _literal(column: Any) -> Any:
     is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     quote = scalar(b"_binary'" if is_bytes else b"'")
     return pc.binary_join_element_wise(
-        quote, escaped(text, _LITERAL_ESCAPES), scalar(b"'"), scalar(b"")
+        quote, escape(text, _LITERAL_ESCAPES), scalar(b"'"), scalar(b"")
     )
