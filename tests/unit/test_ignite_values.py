@@ -105,7 +105,7 @@ def metadata_file(**fields: bytes) -> bytes:
 
 def test_a_file_that_is_no_type() -> None:
     """Nothing is made up of it."""
-    no_file = "no file of binary_meta"
+    no_file = "not a file of binary_meta"
     opaque = b"\xfe\x07\0\0\0" + bytes(7)
     for data, cause in (
         (b"\x03\x01\0\0\0", no_file),
