@@ -116,7 +116,7 @@ def test_a_file_that_is_no_type() -> None:
         (metadata_file(affKeyFieldName=b"\x03\0\0\0\0"), "names no affinity field"),
         (metadata_file(fields=b"\x19\x01\0\0\0\x01" + text("a") + opaque), "without a number"),
         (metadata_file(fields=b"\x19\x01\0\0\0\x01\x65" + opaque), "without a number"),
-        (metadata_file(schemaIds=b"\x18\x01\0\0\0\x03" + text("a")), "that is no number"),
+        (metadata_file(schemaIds=b"\x18\x01\0\0\0\x03" + text("a")), "that is not a number"),
         (metadata_file(isEnum=b"\x08\x01", ordinalToName=b"\x19\x01\0\0\0\x01\x65\x65"),
          "without a name"),
     ):  # fmt: skip
