@@ -24,7 +24,7 @@ from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.source.catalog import captured_tables as mysql_captured
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.engines.postgres.source.catalog import captured_tables
-from penstock.engines.postgres.target.types import staged
+from penstock.engines.postgres.target.types import staging_of
 from penstock.model import Column, ColumnDefinition
 
 _MICROSECONDS = "case when isfinite({}) then trunc(extract(epoch from {}) * 1000000)::text end"
@@ -124,7 +124,7 @@ class PostgresSide:
         text = waiting.value
         if text[:5] == "0000-" and waiting.neutral in WIDENED:
             text = f"0001{text[4:]} BC"  # in Arrow a number, which has no such trouble
-        return f"{literal(text)}::{staged(kept).sql}"
+        return f"{literal(text)}::{staging_of(kept).sql}"
 
 
 def _postgres_waiting(column: ColumnDefinition, text: str | None, number: str | None) -> Waiting:

@@ -15,14 +15,14 @@ from fix_kills import POSTGRES, BankPipeline
 from fix_soak import Story, draw
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.mysql.source.source_engine import MySQLEngine
-from penstock.engines.postgres.handover import prepared
+from penstock.engines.postgres.handover import prepare
 from penstock.host import faults
 from penstock.log import links
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Importing declares the fault points.
-assert prepared.__module__
+assert prepare.__module__
 assert MySQLEngine.__module__
 assert open_snapshots.__module__
 

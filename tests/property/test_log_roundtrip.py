@@ -28,7 +28,7 @@ from fix_log import (
 )
 from penstock.codec.ckt import FormatUnknown
 from penstock.log import SegmentCorrupt, check, list_segments, open_chain, open_segment
-from penstock.log.change_tables import dated
+from penstock.log.change_tables import add_commit
 from penstock.log.text import lines
 from penstock.log.writer import Writer, WriterOptions
 from penstock.model import Marker, Rows, TableName
@@ -76,10 +76,12 @@ def test_what_is_written_is_read(
         write_log(directory, groups, actions, options)
         assert not check(directory)
         segments = open_chain(list_segments(directory), gsn_applied=0)
-        batches = [dated(segment, rows) for segment in segments for rows in segment.rows()]
+        batches = [add_commit(segment, rows) for segment in segments for rows in segment.rows()]
         assert plain_batches(batches) == expected
         ordered = [
-            dated(segment, _single(item)) for segment in segments for item in segment.in_order()
+            add_commit(segment, _single(item))
+            for segment in segments
+            for item in segment.in_order()
         ]
         assert plain_batches(ordered) == expected
         assert [one.batch.column(0)[0].as_py() for one in ordered] == [row[0] for row in expected]
@@ -87,7 +89,7 @@ def test_what_is_written_is_read(
             table = TableName(relation.schema, relation.name)
             after = len(expected) // 2
             found = [
-                dated(segment, rows)
+                add_commit(segment, rows)
                 for segment in segments
                 for rows in segment.rows(table=table, gsn_after=after)
             ]

@@ -22,7 +22,7 @@ from penstock.host import checkpoint, faults
 from penstock.log import links
 from penstock.log.reader import check
 from penstock.log.state import load_state
-from penstock.merge.beginning import begun
+from penstock.merge.beginning import begin_merge
 from penstock.merge.engine import MergeEngine
 from penstock.merge.state import STATE_FILE, BaseLacking, MergeState
 from penstock.model import Op, TableName
@@ -239,13 +239,15 @@ def test_a_log_that_has_no_base_yet_is_waited_for(tmp_path: Path) -> None:
     )
     place = replace(log.place, holder=holder)
     with pytest.raises(BaseNotReady, match="s0: there is no base") as caught:
-        begun([place], join_us=1)
+        begin_merge([place], join_us=1)
     assert caught.value.code == "BA04"
     based(log, [ITEM])
     late = TableName("public", "late")
     with pytest.raises(BaseNotReady, match=r"table public\.late is not in the base"):
-        begun([replace(place, followed=lambda: [late])], join_us=1)
-    state, held = begun([replace(place, followed=lambda: [TableName("public", "item")])], join_us=1)
+        begin_merge([replace(place, followed=lambda: [late])], join_us=1)
+    state, held = begin_merge(
+        [replace(place, followed=lambda: [TableName("public", "item")])], join_us=1
+    )
     assert state.settles_us == held[0][1].end.commit_time_us + 1
     held[0][1].release()
     log.close()
