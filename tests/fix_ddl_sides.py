@@ -11,7 +11,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
 
@@ -24,11 +24,24 @@ Row = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a table is. types: by column. key: columns of its primary key. nullable: columns."""
+    """What a table is.
+
+    Attributes:
+        types: of each column.
+        key: columns of its primary key.
+        nullable: columns that may be NULL.
+        unsent: generated columns, where the server's log does not have their values.
+    """
 
     types: Mapping[str, str]
     key: frozenset[str]
     nullable: frozenset[str]
+    unsent: frozenset[str] = frozenset()
+
+    def without_unsent(self) -> Facts:
+        """Return what a copy can have whose server does not compute these columns."""
+        kept = {name: kind for name, kind in self.types.items() if name not in self.unsent}
+        return replace(self, types=kept, nullable=self.nullable - self.unsent)
 
 
 class Side(Protocol):
@@ -79,7 +92,7 @@ class PostgresSide:
         rows = self.run(
             f"""
             select a.attname, format_type(a.atttypid, a.atttypmod), not a.attnotnull,
-                   coalesce(a.attnum = any (i.indkey), false)
+                   coalesce(a.attnum = any (i.indkey), false), a.attgenerated <> ''
               from pg_class c
               join pg_namespace n on n.oid = c.relnamespace
               left join pg_attribute a
@@ -95,6 +108,7 @@ class PostgresSide:
             types={row[0]: row[1] for row in rows},
             key=frozenset(row[0] for row in rows if row[3]),
             nullable=frozenset(row[0] for row in rows if row[2]),
+            unsent=frozenset(row[0] for row in rows if row[4]),
         )
 
     def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
@@ -322,6 +336,8 @@ def differences(
         return []
     if theirs is None:
         return [f"{table}: no such table in the target"]
+    if source.kind != target.kind:
+        ours = ours.without_unsent()
     found = []
     if set(ours.types) != set(theirs.types):
         return [f"{table}: columns {sorted(ours.types)} became {sorted(theirs.types)}"]
@@ -339,8 +355,9 @@ def differences(
 def base_differences(source: Side, served: ServedLog, schema: str, table: str) -> list[str]:
     """How the fold of the log differs from the source; empty when it is equal."""
     ours = source.facts(schema, table)
-    if ours is None or not ours.types:
+    if ours is None or not ours.without_unsent().types:
         return []
+    ours = ours.without_unsent()
     try:
         names, rows = served.rows(schema, table)
     except psycopg.Error as error:

@@ -5,7 +5,7 @@ Standard library only. No I/O, no drivers, no columns: rows as Arrow live in `pe
 
 from penstock.model.change import DROP_TABLE, FlushPoint, Marker, MarkerKind, Op, Rows, Run
 from penstock.model.errors import LOAD_AFRESH, LOAD_AGAIN, PenstockError, Retry
-from penstock.model.relation import Column, Identity, Relation, TypeDefinition
+from penstock.model.relation import Column, ComputedColumn, Identity, Relation, TypeDefinition
 from penstock.model.table import (
     ColumnDefinition,
     ForeignKey,
@@ -20,6 +20,7 @@ __all__ = [
     "LOAD_AGAIN",
     "Column",
     "ColumnDefinition",
+    "ComputedColumn",
     "FlushPoint",
     "ForeignKey",
     "Identity",

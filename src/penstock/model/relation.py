@@ -85,6 +85,24 @@ class TypeDefinition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ComputedColumn:
+    """A generated column whose values the source does not send.
+
+    Attributes:
+        source_type: its type, as the source prints it.
+        expression: SQL of the source that computes a value from the row's other columns.
+        is_stored: values are kept in the rows; if not, they are computed when they are read.
+        id: identity of the column within its table, in one sequence with `Column.id`.
+    """
+
+    name: str
+    source_type: str
+    expression: str
+    is_stored: bool
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """One version of a table's shape. A relation is replaced, never changed.
 
@@ -102,6 +120,7 @@ class Relation:
             that keeps the table's contents leaves it as it is, and skips the rows of this version.
         types: the user's types of the columns as of the start of the version, each after those
             that it depends on.
+        computed: the generated columns that rows do not have.
         since: the source's position from which the table has this shape; 0 if unknown.
     """
 
@@ -115,6 +134,7 @@ class Relation:
     version: int = 1
     unique: tuple[tuple[str, ...], ...] | None = None
     awaits_reload: str = ""
+    computed: tuple[ComputedColumn, ...] = ()
     types: tuple[TypeDefinition, ...] = field(default=(), compare=False)
     since: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)

@@ -117,6 +117,8 @@ class TableRecord:
         version: the version of the shape that the target's copy has; 0 before the first.
         key: names of the columns of the source's key, as applied; None if not known.
         not_null: names of the columns that are never NULL, as applied.
+        computed: `(id, name, source type, expression, whether it is stored)` of the generated
+            columns that rows do not have, as applied; None if not known.
         left_out: columns of the source that the target does not have, by a policy.
         kept: columns that the source has no more, and the target still has, by a policy.
         notes: a sentence for each change that could not be applied.
@@ -135,6 +137,7 @@ class TableRecord:
     version: int = 0
     key: tuple[str, ...] | None = None
     not_null: tuple[str, ...] = ()
+    computed: tuple[tuple[int, str, str, str, bool], ...] | None = None
     left_out: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -152,7 +155,8 @@ def check_still_fits(
     if record is None or not record.made or record.columns is None:
         return
     named = {column.name for column in definition.columns}
-    dropped = ({name for name, _ in record.columns} & set(present)) - named
+    computed = {name for _, name, *_ in record.computed or ()}
+    dropped = (({name for name, _ in record.columns} | computed) & set(present)) - named
     strict = {column.name for column in definition.columns if column.not_null}
     loosened = (set(record.not_null) & named) - strict
     has_other_key = record.key is not None and record.key != definition.row_key

@@ -9,7 +9,7 @@ from penstock.ports.target import TableRecord
 
 _FIELDS = (
     *("columns", "ids", "source_id", "collations", "unique", "log_id", "version"),
-    *("key", "not_null", "left_out", "kept", "notes"),
+    *("key", "not_null", "computed", "left_out", "kept", "notes"),
 )
 
 

@@ -12,7 +12,14 @@ from typing import Self
 from penstock.model import Relation, TableName
 from penstock.ports.policies import ChangeKind, Policy
 from penstock.ports.target import ShapeNote, TableRecord
-from penstock.sql.shape_changes import ShapeChange, ids_of, key_of, not_null_of, shape_of
+from penstock.sql.shape_changes import (
+    ShapeChange,
+    computed_in,
+    ids_of,
+    key_of,
+    not_null_of,
+    shape_of,
+)
 
 NOTES_MAX = 50
 _LEAVING = (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN)
@@ -83,6 +90,7 @@ class SchemaDrift:
             version=relation.version,
             key=key_of(relation),
             not_null=not_null_of(relation),
+            computed=computed_in(relation),
             left_out=tuple(sorted(self.left_out)),
             kept=tuple(sorted(self.kept)),
             notes=tuple(self.notes),

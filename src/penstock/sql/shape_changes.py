@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from penstock.model import Column, Relation, TableName
+from penstock.model import Column, ComputedColumn, Relation, TableName
 from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
@@ -41,6 +41,7 @@ class ShapeChange:
         column: the wanted column; None for a dropped one, and for changes of keys.
         name: of a dropped or renamed column, its name in the copy.
         columns: of a unique key, the names of its columns.
+        computed: the generated column that changes, which rows do not have.
         is_recollated: the collation or character set of the column's text changed.
     """
 
@@ -49,6 +50,7 @@ class ShapeChange:
     column: Column | None = None
     name: str = ""
     columns: tuple[str, ...] = ()
+    computed: ComputedColumn | None = None
     is_recollated: bool = False
 
 
@@ -71,6 +73,14 @@ def ids_of(relation: Relation) -> tuple[int, ...]:
     """Return the identities of a relation's columns; empty if the source has none."""
     ids = tuple(column.id for column in relation.columns)
     return ids if all(ids) else ()
+
+
+def computed_in(relation: Relation) -> tuple[tuple[int, str, str, str, bool], ...]:
+    """Return the part of a relation that a record's generated columns are."""
+    return tuple(
+        (one.id, one.name, one.source_type, one.expression, one.is_stored)
+        for one in relation.computed
+    )
 
 
 def is_applied(record: TableRecord, relation: Relation, log_id: str = "") -> bool:
@@ -276,6 +286,47 @@ def shape_changes(
     if record.unique is not None:
         result = [*_dropped_keys(record.unique, relation), *result]
     return result
+
+
+def computed_changes(
+    record: TableRecord, relation: Relation
+) -> tuple[list[ShapeChange], list[ShapeChange]]:
+    """Return what a relation changes in generated columns: what goes first, and what comes last.
+
+    One is dropped before the columns that it is computed from change, and added after them. One
+    that is no longer generated is an ordinary column of the relation: not meant here.
+    """
+    if record.computed is None:
+        return [], []
+    now = {one.id: one for one in relation.computed}
+    before = {one[0]: one for one in record.computed}
+    ordinary = {column.id for column in relation.columns}
+    leaving, coming = [], []
+    for number, name, *rest in record.computed:
+        wanted = now.get(number)
+        if wanted is None and number not in ordinary:
+            leaving.append(_computed_dropped(name, f"generated column {name} was dropped"))
+        elif (
+            wanted is not None and [wanted.source_type, wanted.expression, wanted.is_stored] != rest
+        ):
+            leaving.append(_computed_dropped(name, f"generated column {name} is computed anew"))
+            coming.append(_computed_added(wanted))
+        elif wanted is not None and wanted.name != name:
+            what = f"generated column {name} was renamed to {wanted.name}"
+            kind = ChangeKind.RENAME_COLUMN
+            coming.append(ShapeChange(kind=kind, what=what, name=name, computed=wanted))
+    coming += [_computed_added(one) for one in relation.computed if one.id not in before]
+    return leaving, coming
+
+
+def _computed_dropped(name: str, what: str) -> ShapeChange:
+    computed = ComputedColumn(name=name, source_type="", expression="", is_stored=True, id=0)
+    return ShapeChange(kind=ChangeKind.DROP_COLUMN, what=what, name=name, computed=computed)
+
+
+def _computed_added(column: ComputedColumn) -> ShapeChange:
+    what = f"generated column {column.name} was added as {column.source_type}"
+    return ShapeChange(kind=ChangeKind.ADD_COLUMN, what=what, computed=column)
 
 
 def _dropped_keys(before: tuple[tuple[str, ...], ...], relation: Relation) -> list[ShapeChange]:

@@ -158,6 +158,9 @@ def identify(
             if old is None:
                 continue
             doubt = doubt or _doubt_of(old, column, one, known)
+            if place in relation.key and old.nullable and not column.nullable:
+                # ADD PRIMARY KEY gives NULLs another value, even in a strict session.
+                doubt = doubt or f"column {column.name} became a column of the key"
             columns[place] = _continue(old, column)
     settled = KnownColumns(
         columns=tuple(

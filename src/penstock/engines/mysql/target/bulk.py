@@ -149,6 +149,8 @@ class MySQLBulk:
         notes: list[str] = []
         for definition in definitions:
             name = self._named(definition)
+            # DDL commits: a table that a kill leaves behind must be known to be ours.
+            self._record(definition, name, made=name not in present)
             if name not in present:
                 database = f"create database if not exists {quoted(name.schema)}"
                 run(connection, database, doing=f"making database {name.schema}")
@@ -156,7 +158,6 @@ class MySQLBulk:
                 run(connection, statement, doing=f"creating table {name}")
                 notes += lacking
                 notes += self._defaults(definition, name)
-            self._record(definition, name, made=name not in present)
         return notes
 
     def _defaults(self, definition: TableDefinition, name: TableName) -> list[str]:

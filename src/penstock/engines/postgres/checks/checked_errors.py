@@ -51,7 +51,7 @@ NOT_FOUND_BEFORE: Mapping[str, str] = MappingProxyType(
     {
         "PG60": "the pipeline file: the name of a slot, which is read before doctor's checks",
         "PG44": "of a server at the moment that it is asked for something",
-        "PG46 PG49 PG66 PG71 PG72": "while changes are followed",
+        "PG46 PG66 PG71 PG72": "while changes are followed",
     }
 )
 """See EngineChecks."""

@@ -371,7 +371,10 @@ class DdlWatch:
         for _ in range(ATTEMPTS_MAX):
             texts = self._query(ids, names, with_text=True)
             shapes = {id_: read_shape(digest, text or "") for id_, (digest, text) in texts.items()}
-            definitions = definitions_of(self.connection, list(shapes), shape_only=True)
+            self.connection.execute(f"set lock_timeout = '{LOCK_TIMEOUT_MS}ms'")
+            definitions = definitions_of(
+                self.connection, list(shapes), shape_only=True, expressions=True
+            )
             position = self._read_position()
             # A definition is read by several queries: nothing may have changed in between.
             again = {i: digest for i, (digest, _) in self._query(ids, names).items()}

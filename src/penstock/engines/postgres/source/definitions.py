@@ -78,7 +78,7 @@ COLUMNS = """
                   and u.contype = 'n'
                   and u.conkey = array[a.attnum]
                   and not u.convalidated) as not_null,
-           case when not %(shape_only)s
+           case when not %(shape_only)s or %(expressions)s and a.attgenerated <> ''
                 then pg_get_expr(d.adbin, d.adrelid) end as default_sql,
            a.attgenerated::text as generated,
            a.attidentity::text as identity_kind,
@@ -198,17 +198,20 @@ def definitions_of(
     *,
     book: TypeBook | None = None,
     shape_only: bool = False,
+    expressions: bool = False,
 ) -> dict[int, TableDefinition]:
     """Definitions by oid; an oid that the catalogue does not have is left out.
 
     connection: autocommit or in a transaction, with EXACT_TEXT_SETTINGS. book: types already
     known. shape_only: without sizes, defaults and foreign keys, so that nothing waits
-    for an ALTER TABLE in progress. Raises SettingsWrong on a connection without those settings.
+    for an ALTER TABLE in progress. expressions: with those of generated columns nevertheless, which
+    waits for an ALTER TABLE of a table that has such columns. Raises SettingsWrong on a connection
+    without those settings.
     """
     require_exact_text(connection)
     ids = sorted(set(source_ids))
     book = book or TypeBook()
-    asked = {"ids": ids, "shape_only": shape_only}
+    asked = {"ids": ids, "shape_only": shape_only, "expressions": expressions}
     with connection.cursor(row_factory=dict_row) as cursor:
         tables = cursor.execute(TABLES, asked).fetchall()
         columns = _by_table(cursor.execute(COLUMNS, asked).fetchall())

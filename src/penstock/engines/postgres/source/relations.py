@@ -22,6 +22,13 @@ from penstock.codec.postgres.retyping import is_kept_in_place
 from penstock.engines.postgres.connect import is_table_in_motion
 from penstock.engines.postgres.source.column_types import TypeBook
 from penstock.engines.postgres.source.definitions import definitions_of
+from penstock.engines.postgres.source.relation_building import (
+    column_of,
+    computed_of,
+    key_of,
+    left_of,
+    relation_of,
+)
 from penstock.engines.postgres.source.table_shape import (
     ReloadReason,
     TableWithoutColumns,
@@ -29,6 +36,7 @@ from penstock.engines.postgres.source.table_shape import (
 from penstock.model import (
     Column,
     ColumnDefinition,
+    ComputedColumn,
     Identity,
     Relation,
     TableDefinition,
@@ -54,62 +62,6 @@ PRIMARY_KEY = """
        and i.indimmediate
        and i.indisvalid
 """
-
-
-def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
-    """Return the shape of rows read by COPY: as the stream has them, generated columns left out."""
-    definitions = [column for column in definition.columns if not column.generated]
-    columns = tuple(_column(column) for column in definitions)
-    names = [column.name for column in columns]
-    identity = [names.index(n) for n in definition.identity_columns if n in names]
-    return Relation(
-        schema=definition.name.schema,
-        name=definition.name.name,
-        columns=columns,
-        key=_key(definition.identity, tuple(sorted(identity)), names, definition),
-        before=tuple(sorted(identity)),
-        identity=definition.identity,
-        source_id=definition.source_id,
-        version=version,
-        unique=UniqueKey.columns_of(definition.unique_keys),
-        types=definition.types,
-    )
-
-
-def _column(column: ColumnDefinition) -> Column:
-    return Column(
-        name=column.name,
-        source_type=column.type_text,
-        neutral=column.neutral,
-        base_type=column.base_type,
-        type_oid=column.type_oid,
-        typmod=column.typmod,
-        nullable=not column.not_null,
-        missing=column.missing,
-        id=column.id,
-    )
-
-
-def _key(
-    identity: Identity,
-    before: tuple[int, ...],
-    names: Sequence[str],
-    definition: TableDefinition,
-) -> tuple[int, ...]:
-    """Return the columns that find a row for a merge; always held by a before image, if one comes.
-
-    With an identity index the before image has that index's columns and perhaps not those of the
-    primary key, so that index is the key. With FULL it has all, so the primary key is; without one
-    the whole row is the key, which is an empty tuple. It also is where the identity has a generated
-    column: the rest of it may be the same in many rows.
-    """
-    generated = {column.name for column in definition.columns if column.generated}
-    if identity in (Identity.DEFAULT, Identity.INDEX) and before:
-        return () if generated & set(definition.identity_columns) else before
-    primary = definition.key_of_changes
-    if not primary or not set(primary) <= set(names):
-        return ()
-    return tuple(sorted(names.index(name) for name in primary))
 
 
 class RelationResolver:
@@ -355,14 +307,18 @@ class RelationResolver:
         self._definitions[definition.source_id] = definition
         self._messages.pop(definition.source_id, None)
         last = self._current.get(definition.name)
-        relation = relation_of(definition)
-        if last is not None and _is_same(last, relation):
+        relation = self._with_computed(relation_of(definition), definition)
+        if last is not None and _is_same(last, relation) and last.computed == relation.computed:
             return None
         if last is not None and base is not None and not _is_same(last, base):
             # The last message is newer than what we had: perhaps newer than this one.
             live = self._read(definition.source_id)
-            if live is None or not _is_same(relation_of(live), relation):
+            if live is None:
                 return None
+            if not _is_same(relation_of(live), relation):
+                computed = left_of(relation.computed, live)
+                is_told = last.source_id != live.source_id or computed == last.computed
+                return None if is_told else self._settle(replace(last, computed=computed))
         if last is not None and last.source_id != relation.source_id:
             relation = replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
         return self._settle(relation)
@@ -402,7 +358,8 @@ class RelationResolver:
             self._names.add(definition.name)
             self._note_numbers(definition.source_id, definition.columns)
             self._messages.pop(definition.source_id, None)
-            return self._settle(relation_of(definition), is_whole_table=True)
+            relation = self._with_computed(relation_of(definition), definition)
+            return self._settle(relation, is_whole_table=True)
 
     def widen(self, relation: Relation, column: int) -> Relation:
         """Return the version of relation in which one column is kept as exact text; remembered."""
@@ -422,6 +379,14 @@ class RelationResolver:
             column=relation.columns[column].name,
         )
         return wider
+
+    def _with_computed(self, relation: Relation, definition: TableDefinition) -> Relation:
+        """Return the relation with the generated columns that were told, if it has none itself."""
+        if computed_of(definition) is not None:
+            return relation
+        last = self._current.get(definition.name)
+        told = last.computed if last and last.source_id == definition.source_id else ()
+        return replace(relation, computed=left_of(told, definition))
 
     def _replace_incarnation(self, definition: TableDefinition) -> None:
         for oid, old in list(self._definitions.items()):
@@ -454,14 +419,23 @@ class RelationResolver:
             schema=name.schema,
             name=name.name,
             columns=columns,
-            key=_key(identity, before, names, definition),
+            key=key_of(identity, before, names, definition),
             before=before,
             identity=identity,
             source_id=message.source_id,
             unique=_told_keys(definition, live, last=self._current.get(name)),
+            computed=self._told_computed(definition, live),
             types=(live or definition).types,
             notes=tuple(notes),
         )
+
+    def _told_computed(
+        self, definition: TableDefinition, live: TableDefinition | None
+    ) -> tuple[ComputedColumn, ...]:
+        last = self._current.get(definition.name)
+        if last is not None and last.source_id == definition.source_id:
+            return last.computed if live is None else left_of(last.computed, live)
+        return left_of(computed_of(definition) or (), live or definition)
 
     def _columns(
         self,
@@ -475,7 +449,7 @@ class RelationResolver:
         for column in wanted:
             found = _match(column, by_name)
             if found is not None:
-                yield _column(found)
+                yield column_of(found)
                 continue
             kind = self._book.get(column.type_oid, column.typmod)
             notes.append(

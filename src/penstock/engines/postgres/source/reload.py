@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -38,7 +39,14 @@ from penstock.engines.postgres.source.snapshot import (
     temporary_consistent_point,
 )
 from penstock.host.faults import declare, point
-from penstock.model import MarkerKind, PenstockError, Relation, TableDefinition, TableName
+from penstock.model import (
+    ColumnDefinition,
+    MarkerKind,
+    PenstockError,
+    Relation,
+    TableDefinition,
+    TableName,
+)
 
 logger = structlog.get_logger()
 declare("extract.resend.rows")
@@ -223,6 +231,11 @@ def open_reload(
     raise AssertionError("unreachable")
 
 
+def _sent(table: TableDefinition) -> list[ColumnDefinition]:
+    """Return the columns without the expressions that one of two definitions was read with."""
+    return [replace(column, default=None) for column in table.columns]
+
+
 def _lock_table(
     url: str, reader: psycopg.Connection, table: TableName, source_id: int
 ) -> TableDefinition:
@@ -245,10 +258,10 @@ def _lock_table(
         raise
     check_not_rewritten(reader, [seen])
     with open_catalog(url) as catalog, server_errors(f"reading the definition of {table}"):
-        now = definitions_of(catalog, [source_id], shape_only=True).get(source_id)
+        now = definitions_of(catalog, [source_id], shape_only=True, expressions=True).get(source_id)
     # The COPY reads the present columns; the rows of the stream behind X have those of the
     # snapshot.
-    if now is None or now.name != seen.name or now.columns != seen.columns:
+    if now is None or now.name != seen.name or _sent(now) != _sent(seen):
         raise TableRewritten(
             f"{table} got other columns behind the snapshot",
             hint="Nothing to do: the table is read at a later point.",

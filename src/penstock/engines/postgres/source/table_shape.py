@@ -321,13 +321,6 @@ class TableNotPublished(PenstockError):
     retry = "operator"
 
 
-class ExpressionChanged(PenstockError):
-    """A generated column was added or dropped, or has another expression: it is never sent."""
-
-    code = "PG49"
-    retry = "operator"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeDifference:
     """The result of comparing two looks at a table.
@@ -490,28 +483,22 @@ def _attributes(before: TableShape, after: TableShape) -> ShapeDifference:
     """Columns, keys and identity."""
     old = {attribute.number: attribute for attribute in before.attributes}
     new = {attribute.number: attribute for attribute in after.attributes}
-    for number in sorted(old.keys() ^ new.keys()):
-        one = new.get(number) or old[number]
-        if one.generated:
-            return ShapeDifference(stop=_generated_changed(after, one, added=number in new))
     missed = _missed_reason(before, after)
     if missed is not None:
         return ShapeDifference(reload=missed)
     common = [(old[number], new[number]) for number in old.keys() & new.keys()]
     added = [new[number] for number in new.keys() - old.keys()]
-    dropped_names = {old[number].name for number in old.keys() - new.keys()}
-    if any(attribute.name in dropped_names for attribute in added):
+    dropped = [old[number] for number in old.keys() - new.keys()]
+    dropped_names = {attribute.name for attribute in dropped if not attribute.generated}
+    if any(attribute.name in dropped_names for attribute in added if not attribute.generated):
         return ShapeDifference(reload=ReloadReason.COLUMN_REMADE)
     if any(a.generated != b.generated for a, b in common):
         return ShapeDifference(reload=ReloadReason.COLUMN_UNGENERATED)
-    for a, b in common:
-        if a.expression != b.expression:
-            return ShapeDifference(stop=_expression_changed(after, b))
     touched = [b for a, b in common if a.xid != b.xid] + added
     if _has_new_file(before, after) and any(not attribute.generated for attribute in touched):
         return ShapeDifference(reload=ReloadReason.REWRITTEN)
     changed = (
-        bool(added or dropped_names)
+        bool(added or dropped)
         or any(replace(a, xid="") != replace(b, xid="") for a, b in common)
         or before.identity != after.identity
         or before.keys != after.keys
@@ -532,30 +519,6 @@ def _missed_reason(before: TableShape, after: TableShape) -> ReloadReason | None
     if _generated_identity(before) is not None:
         return ReloadReason.GENERATED_IDENTITY
     return None
-
-
-def _expression_changed(table: TableShape, attribute: AttributeShape) -> PenstockError:
-    return ExpressionChanged(
-        f"generated column {attribute.name} of {table.name} has another expression",
-        hint="Let the loader finish, give the column in the target the same expression "
-        f"(alter table ... alter column {quoted(attribute.name)} set expression as (...), before "
-        "17 drop and add it), and start again.",
-        table=str(table.name),
-    )
-
-
-def _generated_changed(
-    table: TableShape, attribute: AttributeShape, *, added: bool
-) -> PenstockError:
-    column = quoted(attribute.name)
-    do = f"add column {column} ... generated always as (...)" if added else f"drop column {column}"
-    return ExpressionChanged(
-        f"generated column {attribute.name} of {table.name} was {'added' if added else 'dropped'}: "
-        "the log has no generated columns",
-        hint="Let the loader finish, do the same in the target "
-        f"(alter table {quoted(*table.name)} {do};), and start again.",
-        table=str(table.name),
-    )
 
 
 def _has_new_file(before: TableShape, after: TableShape) -> bool:

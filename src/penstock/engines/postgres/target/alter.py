@@ -13,7 +13,7 @@ from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import map_namespaces, same_type
-from penstock.model import LOAD_AFRESH, Column, Relation
+from penstock.model import LOAD_AFRESH, Column, ComputedColumn, Relation
 from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
@@ -114,6 +114,9 @@ class Alterer:
 
     def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
+        if change.computed is not None:
+            yield from self._computed(change.computed, change)
+            return
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._rename(column, change)
             return
@@ -137,6 +140,31 @@ class Alterer:
             if not same_type(found.type_text, kind):
                 self._refuse_inherited(found, kind, change)
                 yield self._retype(found, kind, change)
+
+    def _computed(self, column: ComputedColumn, change: ShapeChange) -> Iterator[Alteration]:
+        """Yield the statements of a generated column, which the target computes as the source does.
+
+        Nothing where the target is so already, perhaps by hand.
+        """
+        found, new = self.table.column(change.name), quoted(column.name)
+        if change.kind is ChangeKind.DROP_COLUMN:
+            if found is not None and found.generated:
+                yield Alteration(f"{self._alter} drop column {quoted(change.name)}", change.what)
+        elif self.table.column(column.name) is not None:
+            return
+        elif change.kind is ChangeKind.RENAME_COLUMN:
+            if found is not None:
+                sql = f"{self._alter} rename column {quoted(change.name)} to {new}"
+                yield Alteration(sql, change.what)
+        else:
+            kind = map_namespaces(column.source_type, self.namespaces)
+            expression = map_namespaces(column.expression, self.namespaces)
+            sql = f"{self._alter} add column {new} {kind} generated always as ({expression})"
+            stored = f"{sql} stored"
+            if column.is_stored:
+                yield Alteration(stored, change.what)
+            else:
+                yield Alteration(f"{sql} virtual", change.what, instead=stored)
 
     def _rename(self, column: Column, change: ShapeChange) -> Iterator[Alteration]:
         if self.table.column(change.name) is None:
@@ -239,6 +267,8 @@ class Alterer:
 
     def _lenient(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
+        if change.computed is not None:
+            return
         if change.kind in (ChangeKind.DROP_COLUMN, ChangeKind.RENAME_COLUMN):
             yield from self._optional(change.name, change)
         if change.kind in (ChangeKind.ADD_COLUMN, ChangeKind.RENAME_COLUMN) and column is not None:

@@ -28,6 +28,7 @@ from penstock.sql.shape_changes import (
     ShapeChange,
     TypeRules,
     column_renames,
+    computed_changes,
     names_in_the_way,
     shape_changes,
     under_new_names,
@@ -35,6 +36,12 @@ from penstock.sql.shape_changes import (
 )
 
 logger = structlog.get_logger(__name__)
+# The target lacks a type or schema, or does not know virtual columns.
+INSTEAD = (
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.SyntaxError,
+)
 TYPES = TypeRules(holds=holds, same=same_type)
 
 
@@ -68,7 +75,8 @@ class Reshaping:
         Raises SchemaChangeRefused, ShapeNotApplicable and what the server refuses.
         """
         computed = [column.name for column in table.columns if column.generated]
-        for change in self._changes(record, relation, computed):
+        leaving, coming = computed_changes(record, relation)
+        for change in [*leaving, *self._changes(record, relation, computed), *coming]:
             self.policies.check(change.kind, change.what, table=str(table.name))
         aside = names_in_the_way(
             record, relation, keeps_dropped=self.policies.keeps(ChangeKind.DROP_COLUMN)
@@ -90,8 +98,11 @@ class Reshaping:
         )
         schema_drift = SchemaDrift.of(record)
         schema_drift.kept &= {column.name for column in table.columns}
+        for change in leaving:
+            self._one(change, alterer, schema_drift)
         if aside:
             self._execute_all(alterer.set_aside(aside), alterer)
+        if leaving or aside:
             alterer = self._looked_again(alterer)
         for change in names:
             if not schema_drift.never_there(change):
@@ -106,6 +117,8 @@ class Reshaping:
             if place:  # columns were dropped and added
                 alterer = self._looked_again(alterer)
             self._one(change, alterer, schema_drift)
+        for change in coming:
+            self._one(change, self._looked_again(alterer), schema_drift)
         self.noted.extend(schema_drift.applied_notes(table.name))
         return schema_drift.record(record, relation, log_id=self.log_id)
 
@@ -167,7 +180,7 @@ class Reshaping:
                 try:
                     with self.connection.transaction():
                         self.connection.execute(alteration.sql)
-                except (psycopg.errors.UndefinedObject, psycopg.errors.InvalidSchemaName):
+                except INSTEAD:
                     self.connection.execute(alteration.instead)
             else:
                 self.connection.execute(alteration.sql)

@@ -113,6 +113,11 @@ def _record(
                 unique=UniqueKey.columns_of(definition.unique_keys),
                 key=definition.row_key,
                 not_null=tuple(column.name for column in copied if column.not_null),
+                computed=tuple(
+                    (one.id, one.name, one.type_text, one.default or "", one.generated == "s")
+                    for one in definition.columns
+                    if one.generated
+                ),
             )
         )
     progress.write_tables(connection, records)
