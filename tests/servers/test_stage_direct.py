@@ -437,8 +437,8 @@ configure_table("t", apply=write)
         ("map=lambda doc, meta: 1 / 0", "map of .*t in the user's module: ZeroDivisionError"),
         ("map=lambda doc, meta: {'id': object()}", "map of .*t in the user's module: TypeError"),
         ("cas=['v'], merge=lambda op: None", 'a merge gives {"apply": row}'),
-        ("cas=['v'], merge=lambda op: {'apply': 5}", "apply is no row"),
-        ("apply=lambda ops: get_tx().apply([{}])", "something that is no operation"),
+        ("cas=['v'], merge=lambda op: {'apply': 5}", "apply is not a row"),
+        ("apply=lambda ops: get_tx().apply([{}])", "something that is not an operation"),
     ],
 )
 def test_a_function_that_fails(make: Make, target: Rows, rules: str, said: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.ports.staging import Lease
 from penstock.ports.staging_errors import StagingUnusable
-from penstock.stage.consistent.lease import HeldLease, held
+from penstock.stage.consistent.lease import HeldLease, hold_lease
 from penstock.stage.position import LeaseLost
 
 LIFETIME_S = 0.4
@@ -56,7 +56,7 @@ class Database:
 @contextmanager
 def holding(database: Any) -> Iterator[HeldLease]:
     """A lease that was acquired."""
-    with held(database, LEASE.names, LIFETIME_S, "host") as lease:
+    with hold_lease(database, LEASE.names, LIFETIME_S, "host") as lease:
         assert isinstance(lease, HeldLease)
         yield lease
 
@@ -72,7 +72,8 @@ def test_it_is_renewed_for_as_long_as_it_is_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("renews", "why"), [("no", "somebody has taken it away"), ("error", "could not be renewed")]
+    ("renews", "why"),
+    [("no", "another instance has taken it away"), ("error", "could not be renewed")],
 )
 def test_a_lease_that_is_lost_is_told(renews: str, why: str) -> None:
     """Taken away by somebody, or not renewed before it expired."""
@@ -99,7 +100,7 @@ def test_an_error_that_nobody_foresaw_does_not_end_the_renewals() -> None:
     """It would be lost, and taken by another, while this one works on."""
     database: Any = Database("defect")
     clock: Any = SlowClock()
-    with held(database, LEASE.names, LIFETIME_S, "host", clock=clock) as lease:
+    with hold_lease(database, LEASE.names, LIFETIME_S, "host", clock=clock) as lease:
         assert isinstance(lease, HeldLease)
         while not database.renewed_count:
             lease.check()
@@ -110,6 +111,6 @@ def test_a_lease_of_another_is_not_held() -> None:
     """Until when it is taken is said."""
     database: Any = Database()
     database.busy_until = datetime.now(UTC)
-    with held(database, LEASE.names, LIFETIME_S, "host") as lease:
+    with hold_lease(database, LEASE.names, LIFETIME_S, "host") as lease:
         assert lease == database.busy_until
     assert database.released == []

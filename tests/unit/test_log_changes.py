@@ -15,7 +15,7 @@ from fix_staging import FakeStaging
 from penstock.model import Column, Relation
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import Mutation, StagedTable, mutations_of
-from penstock.stage.log_changes import Changes, mutations, timed
+from penstock.stage.log_changes import Changes, assign_times, mutations
 from penstock.stage.log_marks import KEPT_MAX, LogMarks, Mark, time_of
 
 GROUP = ("shop", "public")
@@ -53,7 +53,7 @@ def changes(relation: Relation, *rows: dict[str, Any]) -> Changes:
 def staged(*found: Changes, before: Hlc = ZERO) -> dict[str, list[tuple[Any, ...]]]:
     """Time, key and images of the mutations, by table."""
     made = mutations(
-        found, timed(found, before), lambda relation: StagedTable(GROUP, relation.name)
+        found, assign_times(found, before), lambda relation: StagedTable(GROUP, relation.name)
     )
     return {table.name: list(map(_row, mutations_of(batch))) for table, batch in made.items()}
 
@@ -117,7 +117,7 @@ def test_times_are_the_same_however_often_the_log_is_read(
         count = data.draw(st.integers(1, len(rows)))
         piece, rows = changes(TABLE, *rows[:count]), rows[count:]
         pieces += staged(piece, before=last)["t"]
-        last = timed([piece], last).last
+        last = assign_times([piece], last).last
     assert pieces == whole
 
 

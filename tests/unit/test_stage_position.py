@@ -34,7 +34,7 @@ from penstock.stage.apply.admission import FeedEarly, MutationLate
 from penstock.stage.consistent.beginning import take_over
 from penstock.stage.consistent.marks import Marking
 from penstock.stage.metrics import Metrics
-from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, moved
+from penstock.stage.position import LeaseLost, PositionAhead, PositionMoved, advance_to
 from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver
 from penstock.stage.receiver.sessions import Sessions
@@ -327,8 +327,8 @@ def test_a_row_waits_behind_staged_ones_of_its_key(site: Site, mode: StageMode) 
 def test_a_position_never_goes_back() -> None:
     """Whatever a sweep has found to wait."""
     there = Applied(segment=4, position=position_behind(Hlc(9)))
-    assert moved(there, Hlc(5)) == there
-    assert moved(there, Hlc(11)) == Applied(segment=4, position=position_behind(Hlc(11)))
+    assert advance_to(there, Hlc(5)) == there
+    assert advance_to(there, Hlc(11)) == Applied(segment=4, position=position_behind(Hlc(11)))
 
 
 def test_what_is_written_directly_is_kept_whole_for_consumers() -> None:

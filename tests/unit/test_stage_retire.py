@@ -127,7 +127,7 @@ def test_without_the_lease_nothing_is_retired() -> None:
 
     def check() -> None:
         if staging.retired:
-            raise lease_lost("sequtil.Lease.shop.public", "somebody has taken it away")
+            raise lease_lost("sequtil.Lease.shop.public", "another instance has taken it away")
 
     run(staging, until_s=10 * INTERVAL_S, check=check)
     assert len(staging.retired) == 2  # of two tables, in one step

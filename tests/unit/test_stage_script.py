@@ -15,7 +15,7 @@ from penstock.model.hlc import Hlc
 from penstock.ports.stage_config import StageMode, StageSection
 from penstock.ports.staging import Mutation, StagedTable, batch_of, mutations_of
 from penstock.stage import script as calls
-from penstock.stage.apply.dispatching import dispatched
+from penstock.stage.apply.dispatching import dispatch
 from penstock.stage.apply.merging import StandardMerge
 from penstock.stage.apply.tables import TableNotThere, table_not_there
 from penstock.stage.script import Script, UserModuleFailed, UserModuleInvalid, load_script
@@ -81,17 +81,17 @@ def test_a_module_is_imported_afresh(tmp_path: Path) -> None:
         ("configure_source('t', target='u', dispatch=print)", "one of dispatch and target"),
         ("configure_source('t', dispatch=lambda d, m: None)", "dispatch needs it"),
         ("configure_source('t', target='u', deletes_to='u')", "deletes_to belongs to dispatch"),
-        ("configure_source('t', dispatch=5, deletes_to='u')", "dispatch is no function"),
-        ("configure_source('t', target='a..b')", "'a..b' is no name of a table"),
-        ("configure_table('a.b.c.d')", "is no name of a table"),
-        ("configure_table('')", "is no name of a table"),
+        ("configure_source('t', dispatch=5, deletes_to='u')", "dispatch is not a function"),
+        ("configure_source('t', target='a..b')", "'a..b' is not the name of a table"),
+        ("configure_table('a.b.c.d')", "is not the name of a table"),
+        ("configure_table('')", "is not the name of a table"),
         ("configure_table('t', map=lambda doc: doc)", "map does not take 2 arguments"),
         ("async def f(ops): ...\nconfigure_table('t', apply=f)", "apply is async"),
         ("configure_table('t', merge=standard_merge())", "merge needs cas or deadlines"),
         ("configure_table('t', cas='version')", "cas is a list of columns"),
         ("configure_table('t', deadlines={'a': 'soon'})", "a deadline is like 1h"),
         ("configure_table('t', row_limit=0)", "row_limit is a whole number"),
-        ("standard_merge(5)", "fallback is no function"),
+        ("standard_merge(5)", "fallback is not a function"),
         ("set_options({'listen': 'x'})", "set_options: listen cannot be set"),
         ("get_tx()", r"get_tx\(\) was called outside"),
         ("configure_table('t', nothing=1)", "unexpected keyword argument 'nothing'"),
@@ -143,7 +143,7 @@ def definition_of(one: StagedTable, why: str) -> TableDefinition:
 
 def sent(script: Script, *mutations: Mutation, name: str = "feed") -> dict[str, list[Any]]:
     """What goes where, as time, key and row."""
-    batches = dispatched(G, {table(name): batch_of(mutations)}, script, definition_of)
+    batches = dispatch(G, {table(name): batch_of(mutations)}, script, definition_of)
     return {
         target.name: [
             (

@@ -33,7 +33,7 @@ from penstock.ports.stage_config import StageMode, seconds
 from penstock.ports.stage_groups import group_config, leases_of, log_id_of, source_identity
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
 from penstock.stage.consistent.beginning import begin_log, forget_log, take_over
-from penstock.stage.consistent.lease import HeldLease, held
+from penstock.stage.consistent.lease import HeldLease, hold_lease
 from penstock.stage.consistent.marks import Marking
 from penstock.stage.position import LeaseLost, TakenOver
 from penstock.stage.retire import Retiring
@@ -126,7 +126,7 @@ class GroupWorker:
     def _tenure(self) -> None:
         lifetime_s = self._section.lease_seconds
         names = leases_of(self.group, self._sequencer.table_names(self.group))
-        with held(self._database, names, lifetime_s, socket.gethostname()) as lease:
+        with hold_lease(self._database, names, lifetime_s, socket.gethostname()) as lease:
             if isinstance(lease, datetime):
                 self.state = "idle"
                 self._stop.wait(LEASE_POLL_S)

@@ -25,7 +25,7 @@ from penstock.ports.row_apply import row_target_at
 from penstock.ports.stage_config import StageSection
 from penstock.ports.stage_groups import leases_of, log_id_of, position_behind, time_through
 from penstock.ports.staging import Group, StagingDatabase, StagingSession, group_name
-from penstock.stage.consistent.lease import held
+from penstock.stage.consistent.lease import hold_lease
 from penstock.stage.position import TakenOver, check_fence
 
 faults.declare("stage.rewind.staged")
@@ -65,7 +65,7 @@ def held_alone(
     """Hold the leases of a target schema for a with block. Raises RewindRefused."""
     with row_target_at(config.target.url).open_session() as rows:
         names = leases_of(group, rows.tables(group))
-    with held(database, names, section.lease_seconds, socket.gethostname()) as lease:
+    with hold_lease(database, names, section.lease_seconds, socket.gethostname()) as lease:
         if isinstance(lease, datetime):
             raise RewindRefused(
                 f"an instance works on {group_name(group)}, until {lease:%H:%M:%S} UTC at least",

@@ -39,7 +39,7 @@ from penstock.ports.staging import (
 from penstock.ports.table_sync import SyncState
 from penstock.ports.target import target_name
 from penstock.ports.target_state import TargetReader, open_target_reader
-from penstock.stage.log_changes import Changes, Timed, mutations, timed
+from penstock.stage.log_changes import Changes, Timed, assign_times, mutations
 from penstock.stage.log_marks import LogMarks, Mark, time_of
 from penstock.stage.retire import Retiring
 
@@ -111,7 +111,7 @@ class StagingConsumer(CdcConsumer):
 
     def _stage(self, changes: list[Changes]) -> None:
         first = min(one.batch.column("gsn")[0].as_py() for one in changes)
-        times = timed(changes, self._marks.before(first))
+        times = assign_times(changes, self._marks.before(first))
         found = mutations(changes, times, self._names.staged_table)
         self._session.stage(found)
         faults.point("staging.rows.staged")

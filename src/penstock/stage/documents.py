@@ -1,4 +1,4 @@
-"""Rows as the user's module sees them: dicts of what JSON has, every number exact. Pure."""
+"""Rows as the user's module sees them: dicts of JSON's values, every number exact. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 
 def document_of(text: bytes) -> Any:
-    """What a JSON text holds."""
+    """Return the content of a JSON text."""
     return json.loads(text, parse_float=Decimal, parse_int=_integer)
 
 
@@ -27,12 +27,12 @@ def _integer(text: str) -> int | Decimal:
 
 
 def text_of(document: Any) -> bytes:
-    """The JSON text. Raises TypeError or ValueError for what JSON does not have."""
+    """Return the JSON text. Raises TypeError or ValueError for values that JSON does not have."""
     return _ENCODER.encode(document)
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two values of documents are equal: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two values of documents are equal: 1 and 1.0 are, 1 and true are not."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -43,7 +43,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def meta_of(mutation: Mutation, schema: str, table: str) -> Document:
-    """What functions of the user's module are told besides: schema, table, updated and key."""
+    """Return the second argument of the user's functions: schema, table, updated and key."""
     return {
         "schema": schema,
         "table": table,

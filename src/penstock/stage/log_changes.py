@@ -1,9 +1,9 @@
-"""Changes of the log as mutations: what `[staging]` in a pipeline of any source keeps.
+"""Changes of the log as mutations, which `[staging]` in a pipeline of any source keeps.
 
 Each change has a time of its own, in the order of the log: the commit's nanoseconds, never fewer
 than those of the change before, and a number that counts the changes of equal nanoseconds. So the
 same changes get the same times whenever they are read again from a known place. Pure. Not here: the
-consumer that reads the log, and what is applied (`penstock.control.staging_consumer`).
+consumer that reads the log, and applied mutations (`penstock.control.staging_consumer`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.ports.staging import MUTATIONS, StagedTable
 
 Ints = npt.NDArray[np.int64]
 KEYLESS = "[]"
-"""The key of a row whose table has none: a JSON array without columns."""
+"""Key of a row whose table has none: a JSON array without columns."""
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -38,7 +38,7 @@ class Changes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Changes in the order of the log: which batch and row each is of, and its time."""
+    """Changes in the order of the log: the batch and row of each, and its time."""
 
     gsns: Ints
     trxs: Ints
@@ -48,20 +48,20 @@ class Timed:
 
     @property
     def last(self) -> Hlc:
-        """The time of the last one."""
+        """Time of the last one."""
         return self.time(len(self.gsns) - 1)
 
     def time(self, at: int) -> Hlc:
-        """The time of one of them."""
+        """Return the time of one of them."""
         return Hlc(int(self.nanos[at]), int(self.logical[at]))
 
 
-def timed(changes: Sequence[Changes], before: Hlc) -> Timed:
-    """Give changes their times. before: the time of the change in front of them, ZERO for none."""
+def assign_times(changes: Sequence[Changes], before: Hlc) -> Timed:
+    """Assign times to changes. before: the time of the previous change, or ZERO."""
     counts = [one.batch.num_rows for one in changes]
-    gsns = _joined(one.batch.column("gsn") for one in changes)
+    gsns = _join(one.batch.column("gsn") for one in changes)
     order = np.argsort(gsns, kind="stable")
-    commits = _joined(one.batch.column("commit_time").cast(pa.int64()) for one in changes)[order]
+    commits = _join(one.batch.column("commit_time").cast(pa.int64()) for one in changes)[order]
     nanos = np.maximum.accumulate(np.maximum(commits * 1000, before.nanos))
     at = np.arange(len(nanos))
     is_new = np.append(True, nanos[1:] != nanos[:-1])
@@ -71,21 +71,22 @@ def timed(changes: Sequence[Changes], before: Hlc) -> Timed:
     places[order] = at
     return Timed(
         gsns=gsns[order],
-        trxs=_joined(one.batch.column("trx") for one in changes)[order],
+        trxs=_join(one.batch.column("trx") for one in changes)[order],
         nanos=nanos,
         logical=logical,
         places=np.split(places, np.cumsum(counts)[:-1]),
     )
 
 
-def _joined(columns: Any) -> Ints:
+def _join(columns: Any) -> Ints:
     return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns])
 
 
 def mutations(
     changes: Sequence[Changes], times: Timed, table_of: Callable[[Relation], StagedTable]
 ) -> dict[StagedTable, pa.RecordBatch]:
-    """The mutations of each table, as MUTATIONS. table_of: the target's table of a relation.
+    """Return the mutations of each table, as MUTATIONS. table_of: returns a relation's target
+    table.
 
     A column that was not sent is not in the row's JSON. An update that changes the key is a removal
     of the old key and a row of the new one.
@@ -133,7 +134,7 @@ def _key(names: Sequence[str], row: dict[str, Any]) -> str:
 def _documents(
     images: Any, columns: Sequence[Column], absent: Any | None
 ) -> list[dict[str, Any] | None]:
-    """Each row's image by column, None where there is none."""
+    """Return each row's image by column, None if there is none."""
     names = [column.name for column in columns]
     fields = [
         json_values(values, column)

@@ -1,7 +1,7 @@
-"""Which change of a log has which time in the staging database, as far as that is still needed.
+"""Times in the staging database of a log's changes, as far as they are still needed.
 
-Kept in the table memo, one row for each log: at each place where the consumer may go on, and for
-what is staged and not yet applied.
+They are kept in the table memo, one row for each log: for each place where the consumer may
+continue, and for staged changes that are not yet applied.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _KEY = "log "
 
 
 class Mark(NamedTuple):
-    """Everything up to a change of the log has this time or an earlier one."""
+    """Mark: everything up to a change of the log has this time or an earlier one."""
 
     gsn: int
     time: Hlc
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """As memo has it: the floor, the marks, and the groups, each as its parts."""
+    """Row of memo: the floor, the marks, and the groups, each as its parts."""
 
     floor: tuple[int, int]
     marks: list[tuple[int, int, int]]
@@ -35,7 +35,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class LogMarks:
-    """The marks of one log, in order, and the groups that its rows are of.
+    """Marks of one log, in order, and the groups of its rows.
 
     Changed by one thread; others may read `marks` and `groups`.
     """
@@ -43,13 +43,13 @@ class LogMarks:
     def __init__(
         self, log_id: str, floor: Hlc, marks: tuple[Mark, ...] = (), groups: tuple[Group, ...] = ()
     ) -> None:
-        """floor: the time behind which those of the log's first changes are."""
+        """Keep the marks. floor: the time after which the log's first changes are."""
         self.log_id, self._floor = log_id, floor
         self.marks, self.groups = marks, groups
 
     @classmethod
     def load(cls, session: StagingSession, log_id: str, floor: Callable[[], Hlc]) -> LogMarks:
-        """What is kept of a log. floor: asked when there is nothing; it is kept from then on."""
+        """Return the kept marks of a log. floor: asked if there are none; its time is then kept."""
         text = session.get_memo(_KEY + log_id)
         if text is None:
             found = cls(log_id, floor())
@@ -60,7 +60,7 @@ class LogMarks:
         return cls(log_id, Hlc(*kept.floor), marks, tuple(kept.groups))
 
     def save(self, session: StagingSession) -> None:
-        """Keep them. Raises what the staging database does."""
+        """Save the marks. Raises the errors of the staging database."""
         kept = _Kept(
             floor=(self._floor.nanos, self._floor.logical),
             marks=[(gsn, time.nanos, time.logical) for gsn, time in self.marks],
@@ -70,28 +70,28 @@ class LogMarks:
 
     @property
     def last(self) -> Hlc:
-        """The time of the last change that is staged."""
+        """Time of the last staged change."""
         return self.marks[-1].time if self.marks else self._floor
 
     def before(self, gsn: int) -> Hlc:
-        """The time behind which that of this change is; marks from there on are void."""
+        """Return the time after which this change's time is; marks from there on are void."""
         self.marks = tuple(one for one in self.marks if one.gsn < gsn)
         return self.last
 
     def add(self, new: Sequence[Mark], groups: Iterable[Group], applied: int) -> None:
-        """Some more, at the end. applied: the change up to which the target has everything.
+        """Add some more, at the end. applied: the change up to which the target has everything.
 
-        Of those before, the last one stays, too: the consumer may go on there or at the end.
+        Of the earlier ones, the last one stays, too: the consumer may continue there or at the end.
         """
         self.groups = tuple(sorted({*self.groups, *groups}))
         done = sum(one.gsn <= applied for one in self.marks)
         kept = [*self.marks[max(0, done - 1) :], *new]
-        if len(kept) > KEPT_MAX:  # nothing is lost, only marked applied in larger steps
+        if len(kept) > KEPT_MAX:  # nothing is lost, rows are only marked applied in larger steps
             kept = sorted({*kept[::2], *self.marks[-1:], new[-1]})
         self.marks = tuple(kept)
 
 
 def time_of(marks: tuple[Mark, ...], gsn: int) -> Hlc:
-    """The last time that everything up to a change has; ZERO where none is known."""
+    """Return the last time of everything up to a change; ZERO if none is known."""
     at = bisect_right([one.gsn for one in marks], gsn)
     return marks[at - 1].time if at else ZERO

@@ -1,7 +1,7 @@
-"""A staging database whose calls are counted, by the names that Replicator publishes.
+"""A staging database whose calls are counted, with the names that Replicator publishes.
 
-A call that is about several tables at once has an empty label `table`. Not here: what receiving and
-applying count (`metrics.py`, `apply/metrics.py`).
+A call about several tables at once has an empty label `table`. Not here: the counts of receiving
+and applying (`metrics.py`, `apply/metrics.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StagingMetrics:
     def __init__(self, registry: CollectorRegistry, clock: Clock = REAL_CLOCK) -> None:
         self.clock = clock
         self.windows: dict[str, Window] = {}
-        count, seconds = _made(registry, Gauge), _histograms(registry)
+        count, seconds = _make_gauges(registry, Gauge), _histograms(registry)
         self.selected = Counter(
             "stage_select_mutations", "Staged mutations read.", _OF_TABLE, registry=registry
         )
@@ -84,19 +84,19 @@ class StagingMetrics:
         registry.register(_Windows(self))
 
     def age_s(self, time: Hlc) -> float:
-        """How long ago a time was."""
+        """Return the age of a time in seconds."""
         return max(0.0, self.clock.now_us() / 1e6 - time.nanos / 1e9)
 
     @contextmanager
-    def timed(self, histogram: Histogram, *labels: str) -> Iterator[None]:
-        """Observe how long the block takes, if it does not fail."""
+    def measure(self, histogram: Histogram, *labels: str) -> Iterator[None]:
+        """Observe the duration of the block, if it does not fail."""
         begun_s = self.clock.monotonic_s()
         yield
         histogram.labels(*labels).observe(self.clock.monotonic_s() - begun_s)
 
 
-def _made(registry: CollectorRegistry, kind: type[Gauge]) -> Any:
-    """Also for counters whose published name has no `_total`, which the library would append."""
+def _make_gauges(registry: CollectorRegistry, kind: type[Gauge]) -> Any:
+    """Return a maker, also for counters whose published name lacks the library's `_total`."""
 
     def make(name: str, text: str, labels: tuple[str, ...]) -> Gauge:
         return kind(name, text, labels, registry=registry)
@@ -123,13 +123,13 @@ WINDOW_METRICS = (
 
 
 class _Windows(Collector):
-    """Ages at the moment of asking; nothing of what is not known."""
+    """Ages at the moment of asking, without unknown ones."""
 
     def __init__(self, metrics: StagingMetrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """All of WINDOW_METRICS."""
+        """Yield all of WINDOW_METRICS."""
         windows = dict(self._metrics.windows)
         for name, text in WINDOW_METRICS:
             is_target = name.startswith("target_")
@@ -147,7 +147,7 @@ class _Windows(Collector):
 
 
 class MeteredStaging:
-    """See `StagingDatabase`: one whose sessions count."""
+    """Implementation of `StagingDatabase` whose sessions count."""
 
     def __init__(self, database: StagingDatabase, metrics: StagingMetrics) -> None:
         self._database, self._metrics = database, metrics
@@ -168,7 +168,7 @@ class MeteredStaging:
 
 
 class _Metered:
-    """A session; what is not counted goes through unchanged."""
+    """Session that counts; other calls are passed on unchanged."""
 
     def __init__(self, session: StagingSession, metrics: StagingMetrics) -> None:
         self._session, self._metrics = session, metrics
@@ -187,14 +187,14 @@ class _Metered:
         self, table: StagedTable, batch: pa.RecordBatch, *, keep: bool = False
     ) -> None:
         """See `StagingSession`."""
-        with self._metrics.timed(self._metrics.mark_seconds, *_labels([table])):
+        with self._metrics.measure(self._metrics.mark_seconds, *_labels([table])):
             self._session.mark_applied(table, batch, keep=keep)
 
     def mark_applied_through(
         self, tables: Collection[StagedTable], time: Hlc, *, after: Hlc = ZERO
     ) -> Mapping[StagedTable, int]:
         """See `StagingSession`."""
-        with self._metrics.timed(self._metrics.mark_seconds, *_labels(tables)):
+        with self._metrics.measure(self._metrics.mark_seconds, *_labels(tables)):
             return self._session.mark_applied_through(tables, time, after=after)
 
     def read(
@@ -204,7 +204,7 @@ class _Metered:
         metrics = self._metrics
         slices = self._session.read(tables, after, through, limit=limit)
         while True:
-            with metrics.timed(metrics.select_seconds, *_labels(tables)):
+            with metrics.measure(metrics.select_seconds, *_labels(tables)):
                 found = next(slices, None)
             if found is None:
                 return
@@ -220,7 +220,7 @@ class _Metered:
     def retire(self, table: StagedTable, before: Hlc) -> int:
         """See `StagingSession`."""
         try:
-            with self._metrics.timed(self._metrics.retire_seconds, *_labels([table])):
+            with self._metrics.measure(self._metrics.retire_seconds, *_labels([table])):
                 return self._session.retire(table, before)
         except PenstockError:
             self._metrics.retire_errors.labels(*_labels([table])).inc()
@@ -237,19 +237,19 @@ class _Metered:
     def window(self, group: Group) -> Window:
         """See `StagingSession`."""
         name = group_name(group)
-        with self._metrics.timed(self._metrics.refresh_seconds, name):
+        with self._metrics.measure(self._metrics.refresh_seconds, name):
             found = self._session.window(group)
         self._metrics.windows[name] = found
         return found
 
     def commit(self, group: Group, through: Hlc) -> None:
         """See `StagingSession`."""
-        with self._metrics.timed(self._metrics.commit_seconds, group_name(group)):
+        with self._metrics.measure(self._metrics.commit_seconds, group_name(group)):
             self._session.commit(group, through)
 
 
 def _labels(tables: Collection[StagedTable]) -> tuple[str, str]:
-    """The labels schema and table."""
+    """Return the labels schema and table."""
     schemas = {group_name(table.group) for table in tables}
     names = {table.name for table in tables}
     return (

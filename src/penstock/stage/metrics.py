@@ -1,4 +1,4 @@
-"""What the stage room counts, by the names that document 001's implementation publishes."""
+"""Counts of the stage package, with the names that document 001's implementation publishes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 3
 
 
 class Metrics:
-    """One set of counters; a process has one."""
+    """Set of counters; a process has one."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -48,7 +48,7 @@ class Metrics:
         self.keys_loaded = self._gauge("jwt_last_refresh_time", "Keys read, since 1970 UTC.", ())
 
     def expose(self) -> bytes:
-        """The page that Prometheus reads."""
+        """Return the page that Prometheus reads."""
         return generate_latest(self.registry)
 
     def note_staged(
@@ -59,7 +59,7 @@ class Metrics:
         staged: Mapping[StagedTable, Staged] | None,
         seconds: float,
     ) -> None:
-        """Count what was staged; without `staged`, that it was not."""
+        """Count staged mutations; without `staged`, mutations that could not be staged."""
         count = sum(batch.num_rows for batch in batches.values())
         labels = (kind, group_name(group))
         self.received.labels(*labels).inc(count)
@@ -78,8 +78,8 @@ class Metrics:
         self.source_lag.labels(*labels).set(max(0.0, REAL_CLOCK.now_us() / 1e6 - newest / 1e9))
 
     @contextmanager
-    def timed(self, histogram: Histogram) -> Iterator[None]:
-        """Observe how long the block takes."""
+    def measure(self, histogram: Histogram) -> Iterator[None]:
+        """Observe the duration of the block."""
         begun_s = REAL_CLOCK.monotonic_s()
         try:
             yield
@@ -90,7 +90,7 @@ class Metrics:
         return Counter(name, text, labels, registry=self.registry)
 
     def _count(self, name: str, text: str, labels: tuple[str, ...]) -> Gauge:
-        """A counter of a published name without `_total`, which the library would append."""
+        """Make a counter of a published name without `_total`, which the library would append."""
         return self._gauge(name, text, labels)
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...]) -> Gauge:

@@ -1,13 +1,13 @@
 """The fenced position of a target schema, which every writer moves or verifies.
 
-The target keeps it in a row of its own. Its segment number is the fence: whoever takes the schema
+The target keeps it in a row of its own. Its segment number is the fence: taking the schema
 over raises it. Its position is the time up to which everything is applied. There are two kinds of
 writers:
 
 - The holder of the schema's lease applies windows and sweeps. Each of its transactions verifies
   that the fence is still its own, and moves the position once all rows up to a time are written.
-- Any instance may write the rows of a request directly. It reads the position, then looks at what
-  is staged of the rows' keys, and its transaction verifies that the position is what it has read.
+- Any instance may write the rows of a request directly. It reads the position, then looks at the
+  staged mutations of the rows' keys, and its transaction verifies that the position is the same.
 
 Rows and checkpoints are marked applied up to the position, never further (`settle`). That is exact
 because a window gets no more rows once its end is proposed (`StagingSession.stage`).
@@ -51,7 +51,7 @@ class PositionAhead(PenstockError):
 
 
 class TakenOver(NamedTuple):
-    """A shared log whose position only we move: no other holder of it has this segment number."""
+    """Shared log whose position only we move: no other holder of it has this segment number."""
 
     log_id: str
     segment: int
@@ -93,7 +93,7 @@ def start_of(window: Window, there: Applied) -> Hlc:
     return max(window.committed, time_through(there.position))
 
 
-def moved(there: Applied, through: Hlc) -> Applied:
+def advance_to(there: Applied, through: Hlc) -> Applied:
     """Return the position with everything up to a time applied; it never goes back."""
     return replace(there, position=max(there.position, position_behind(through)))
 
@@ -118,9 +118,9 @@ def settle(
     there: Applied,
     on_marked: Callable[[Mapping[StagedTable, int], Hlc], None] = lambda _marked, _applied: None,
 ) -> Window:
-    """Mark rows, then checkpoints, as far as the target has them; returns the window after that.
+    """Mark rows, then checkpoints, as far as the target has them; return the window after that.
 
-    Both may be repeated. So it does not matter where this ends.
+    Both may be repeated, so it may end at any moment.
 
     Args:
         session: Session of the staging database.

@@ -1,7 +1,7 @@
-"""Deletes what was applied long enough ago, whatever mode has applied it.
+"""Deletion of mutations that were applied long enough ago, in any mode.
 
-In steps, each of few rows, and with rests, on a connection of its own: neither applying nor marking
-waits for it, though millions of rows may be due.
+It works in steps, each of few rows, and with rests, on a connection of its own: neither applying
+nor marking waits for it, even if millions of rows are due.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ logger = structlog.get_logger(__name__)
 faults.declare("stage.retire.step")
 
 INTERVAL_S = 60.0
-REST = 6.0  # so many times as long as a step took: the work goes on beside it
+REST = 6.0  # a rest is so many times as long as the step before: other work continues beside it
 AGAIN_S = 10.0
 FROM_START_S = 3600.0
-"""A session goes on where it has retired up to; so often a new one looks at everything, because
-rows that a feed sends again may be older than that."""
+"""Seconds between sessions that look at everything.
+
+A session continues where it has retired up to, and a feed may send older rows again."""
 
 
 class Retiring:
-    """Retires the rows of one group while its lease is held. Used by one thread."""
+    """Work that retires the rows of one group while its lease is held. Used by one thread."""
 
     def __init__(
         self,
@@ -40,15 +41,15 @@ class Retiring:
         check: Callable[[], None],
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """after_s: how far behind the last committed checkpoint. check: raises LeaseLost."""
+        """Prepare. after_s: age before the last committed checkpoint. check: raises LeaseLost."""
         self._database, self._group, self._clock = database, group, clock
         self._after_s, self._check = after_s, check
         self._count = 0
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Until wait(seconds) says so, or the lease is lost; errors are tried again.
+        """Retire until wait(seconds) returns true, or the lease is lost; errors are tried again.
 
-        Nothing depends on it, so that no error of it ends what works beside it.
+        No other work depends on it, so its errors do not end the work beside it.
         """
         wait_s = 0.0
         while not wait(wait_s):
@@ -69,7 +70,7 @@ class Retiring:
                 )
 
     def _until_old(self, session: StagingSession, wait: Callable[[float], bool]) -> bool:
-        """Retire with this session until it is to be another one; whether the end has come."""
+        """Retire with this session until another one is due; return whether to end."""
         until_s = self._clock.monotonic_s() + FROM_START_S
         while self._clock.monotonic_s() < until_s:
             if wait(self.step(session)):
@@ -77,7 +78,7 @@ class Retiring:
         return False
 
     def step(self, session: StagingSession) -> float:
-        """Retire few rows of each table, or old checkpoints; how many seconds to rest."""
+        """Retire few rows of each table, or old checkpoints; return the seconds to rest."""
         self._check()
         began_s = self._clock.monotonic_s()
         committed = session.window(self._group).committed

@@ -1,4 +1,7 @@
-"""The calls of a user's module: what feeds become which rows, and how tables are written.
+"""The calls of a user's module: how feeds become rows, and how tables are written.
+
+The module is named by `userModule` in [stage]. It is imported once, at the start, and states its
+rules by calling `configure_source` and `configure_table`. Its functions are called in any thread.
 
 The module is named by `userModule` in [stage]. It is imported once, at the start, and says what it
 wants by calling `configure_source` and `configure_table`. Its functions are called in any thread.
@@ -60,14 +63,14 @@ PARTS_MAX = 3
 
 
 class UserModuleInvalid(PenstockError):
-    """The user's module cannot be imported, or calls something with what it does not take."""
+    """The user's module cannot be imported, or makes a call with a wrong argument."""
 
     code = "ST66"
     retry: ClassVar[Retry] = "operator"
 
 
 class UserModuleFailed(PenstockError):
-    """A function of the user's module raised an error or gave what it may not."""
+    """A function of the user's module raised an error or returned a wrong value."""
 
     code = "ST67"
     retry: ClassVar[Retry] = "operator"
@@ -75,7 +78,7 @@ class UserModuleFailed(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRules:
-    """What `configure_source` was called with."""
+    """Arguments of `configure_source`."""
 
     name: tuple[str, ...]
     dispatch: Dispatch | None = None
@@ -85,7 +88,7 @@ class SourceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRules:
-    """What `configure_table` was called with."""
+    """Arguments of `configure_table`."""
 
     name: tuple[str, ...] = ()
     apply: Callable[[list[ApplyOperation]], Any] | None = None
@@ -95,12 +98,12 @@ class TableRules:
     rows: RowRules = field(default_factory=RowRules)
 
     def may_be_of(self, group: Sequence[str]) -> bool:
-        """Whether the table may be one of a target schema."""
+        """Return whether the table may be one of a target schema."""
         return _ends((*group, self.name[-1]), self.name)
 
     @property
     def is_rowwise(self) -> bool:
-        """Whether rows of the table can only be written one by one, looking at what is there."""
+        """True if the table's rows must be written one by one, looking at the existing rows."""
         return bool(
             self.apply
             or self.delete_key
@@ -117,24 +120,24 @@ PLAIN = TableRules()
 
 @dataclass(slots=True)
 class Script:
-    """What a module has said. Empty where there is none."""
+    """Calls that a module has made. Empty if there is none."""
 
     sources: list[SourceRules] = field(default_factory=list)
     tables: list[TableRules] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)
 
     def source(self, table: StagedTable) -> SourceRules | None:
-        """What becomes of the mutations that a feed sends for a table, or for its whole schema."""
+        """Return the rules for mutations that a feed sends for a table, or for its whole schema."""
         named = [one for one in self.sources if _ends((*table.group, table.name), one.name)]
         return next(iter([*named, *(one for one in self.sources if one.name == table.group)]), None)
 
     def table(self, table: StagedTable) -> TableRules:
-        """How a table is written."""
+        """Return the rules for writing a table."""
         path = (*table.group, table.name)
         return next((one for one in self.tables if _ends(path, one.name)), PLAIN)
 
     def is_source(self, group: Sequence[str], name: str) -> bool:
-        """Whether mutations of this name are sent elsewhere, so that no such table need be."""
+        """Return whether mutations of this name are sent elsewhere, so that it need not exist."""
         return self.source(StagedTable(tuple(group), name)) is not None
 
 
@@ -147,7 +150,7 @@ _collecting: ContextVar[Script | None] = ContextVar("collecting", default=None)
 
 
 def load_script(module: str, *, beside: Path) -> Script:
-    """Import a module and gather what it says. beside: the folder where it is looked for first.
+    """Import a module and gather its calls. beside: the folder where it is looked for first.
 
     Raises UserModuleInvalid.
     """
@@ -156,7 +159,7 @@ def load_script(module: str, *, beside: Path) -> Script:
     folder = str(beside)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    sys.modules.pop(module, None)  # imported before, it would say nothing
+    sys.modules.pop(module, None)  # a module imported before would make no calls
     script = Script()
     token = _collecting.set(script)
     try:
@@ -191,7 +194,7 @@ def _invalid(what: str) -> UserModuleInvalid:
 
 
 def name_of(text: object) -> tuple[str, ...]:
-    """The parts of a table's name: `table`, `schema.table`, `database.schema."ta.ble"`.
+    """Return the parts of a table's name: `table`, `schema.table`, `database.schema."ta.ble"`.
 
     Raises UserModuleInvalid.
     """
@@ -209,7 +212,7 @@ def name_of(text: object) -> tuple[str, ...]:
         if text[place] != ".":
             break
         place += 1
-    raise _invalid(f"{text!r} is no name of a table")
+    raise _invalid(f"{text!r} is not the name of a table")
 
 
 # --- calls ----------------------------------------------------------------------------------------
@@ -223,12 +226,12 @@ def configure_source(
     target: str = "",
     recurse: bool = False,  # noqa: ARG001 - changefeeds have no documents within others
 ) -> None:
-    """Send what a feed has for a table elsewhere.
+    """Send a feed's mutations for a table elsewhere.
 
-    name: of the table, or of the whole target schema. target: the table that takes all of it. Or
-    dispatch: called with a row and its meta, gives rows by table, or None to discard it. With that
-    deletes_to: the table where rows are deleted, or a function like dispatch, which is called with
-    the key's columns.
+    name: of the table, or of the whole target schema. target: the table for all of them. Or
+    dispatch: called with a row and its meta, returns rows by table, or None to discard it. With
+    that deletes_to: the table where rows are deleted, or a function like dispatch, which is called
+    with the key's columns.
     """
     call = f"configure_source({name!r})"
     if (dispatch is not None) == bool(target):
@@ -261,13 +264,13 @@ def configure_table(
     merge: MergeFunction | StandardMerge | None = None,
     row_limit: int = STATEMENT_ROWS,
 ) -> None:
-    """Say how a table of the target is written.
+    """Set how a table of the target is written.
 
-    apply: is given all operations and writes them itself, through get_tx(). cas, deadlines
+    apply: gets all operations and writes them itself, through get_tx(). cas, deadlines
     (`1h`, seconds or timedelta), exprs, extras, ignore, row_limit: see RowRules. delete_key: is
-    called with the key of a delete and its meta, gives the key to delete, or None. map: is called
-    with a row and its meta, gives the row to write, or None. merge: is called with a
-    MergeOperation where cas or a deadline has refused a row.
+    called with the key of a delete and its meta, returns the key to delete, or None. map: is called
+    with a row and its meta, returns the row to write, or None. merge: is called with a
+    MergeOperation if cas or a deadline has refused a row.
     """
     call = f"configure_table({name!r})"
     _check_function(call, "apply", apply, 1)
@@ -312,7 +315,7 @@ def _check_function(call: str, name: str, function: object, count: int) -> None:
     if function is None:
         return
     if not callable(function):
-        raise _invalid(f"{call}: {name} is no function")
+        raise _invalid(f"{call}: {name} is not a function")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise _invalid(f"{call}: {name} is async or a generator, not a plain function")
     try:
@@ -322,16 +325,16 @@ def _check_function(call: str, name: str, function: object, count: int) -> None:
 
 
 def standard_merge(fallback: MergeFunction | None = None) -> StandardMerge:
-    """Merge what changed in the source with what changed in the target, property by property.
+    """Merge the source's changes with the target's changes, property by property.
 
-    fallback: is called where a property changed on both sides; without it that is an error.
+    fallback: is called if a property changed on both sides; without it that is an error.
     """
     _check_function("standard_merge", "fallback", fallback, 1)
     return StandardMerge(fallback)
 
 
 def set_options(options: Mapping[str, str]) -> None:
-    """Set keys of [stage]: mode, bestEffortWindow, dlqTableName. The file's own win."""
+    """Set keys of [stage]: mode, bestEffortWindow, dlqTableName. The file's own keys win."""
     unknown = sorted(options.keys() - OPTIONS)
     if unknown:
         known = ", ".join(sorted(OPTIONS))
@@ -340,24 +343,24 @@ def set_options(options: Mapping[str, str]) -> None:
 
 
 def random_uuid() -> str:
-    """A random UUID as text."""
+    """Return a random UUID as text."""
     return str(uuid.uuid4())
 
 
 def replication_key(meta: Document) -> list[Any]:
-    """The key of the row that a function's `meta` is about, as the feed sent it."""
+    """Return the key of the row that a function's `meta` is about, as the feed sent it."""
     return list(meta["key"])
 
 
 class TargetTransaction(Protocol):
-    """The transaction in which rows are written; see `get_tx`."""
+    """Transaction in which rows are written; see `get_tx`."""
 
     def apply(self, operations: Sequence[ApplyOperation]) -> None:
-        """Write operations as they are written without a function apply."""
+        """Write operations in the way of a table without a function apply."""
         ...
 
     def columns(self) -> list[Document]:
-        """The table's columns, those of the key first: name, type, primary, ignored, default."""
+        """Return the columns, those of the key first: name, type, primary, ignored, default."""
         ...
 
     def exec(self, sql: str, *parameters: Any) -> None:
@@ -365,15 +368,15 @@ class TargetTransaction(Protocol):
         ...
 
     def query(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a statement and give its rows."""
+        """Run a statement and return its rows."""
         ...
 
     def schema(self) -> str:
-        """The target schema's name as SQL."""
+        """Return the target schema's name as SQL."""
         ...
 
     def table(self) -> str:
-        """The table's name as SQL."""
+        """Return the table's name as SQL."""
         ...
 
 
@@ -381,7 +384,7 @@ _transaction: ContextVar[TargetTransaction | None] = ContextVar("transaction", d
 
 
 def get_tx() -> TargetTransaction:
-    """The transaction, within a function given to configure_table."""
+    """Return the transaction, within a function given to configure_table."""
     found = _transaction.get()
     if found is None:
         raise _invalid("get_tx() was called outside of a function of configure_table")
@@ -390,7 +393,7 @@ def get_tx() -> TargetTransaction:
 
 @contextmanager
 def in_transaction(transaction: TargetTransaction) -> Iterator[None]:
-    """Have get_tx() give this while the block runs."""
+    """Let get_tx() return this while the block runs."""
     token = _transaction.set(transaction)
     try:
         yield
@@ -400,7 +403,7 @@ def in_transaction(transaction: TargetTransaction) -> Iterator[None]:
 
 @contextmanager
 def calling(function: str, table: StagedTable) -> Iterator[None]:
-    """What a function of the module raises becomes UserModuleFailed."""
+    """Convert errors of a module's function to UserModuleFailed."""
     try:
         yield
     except (PenstockError, Unmerged):

@@ -1,6 +1,6 @@
-"""Decides which mutations of a request are still to be applied.
+"""Decides which mutations of a request still have to be applied.
 
-A feed promises with a resolved timestamp that nothing new follows at or before it. So a mutation
+With a resolved timestamp a feed promises that nothing new follows at or before it. So a mutation
 that does is one of four things: it was sent before; a later one of its key is applied; its feed is
 new, and began before the schema's other feeds were resolved; or a promise is broken, and it is
 refused. Not here: staging (`StagingSession.stage`) and writing (`sequencer.py`).
@@ -37,12 +37,12 @@ class FeedEarly(PenstockError):
 
 @dataclass(slots=True)
 class Admitted:
-    """Mutations that are to be applied; others are there already.
+    """Mutations that must be applied; all others are staged or applied already.
 
     Attributes:
-        on_time: By table, those later than what their feed has resolved.
-        joining: By table, those of a feed that is new, at times that are committed. They are to be
-            written now: no window comes there any more.
+        on_time: By table, those later than the time that their feed has resolved.
+        joining: By table, those of a new feed, at times that are committed. They must be
+            written now: no window covers these times any more.
     """
 
     on_time: dict[StagedTable, pa.RecordBatch] = field(default_factory=dict)
@@ -60,7 +60,7 @@ def admit(session: StagingSession, group: Group, partition: str, batches: Batche
 
     Raises:
         MutationLate: The feed has broken its promise.
-        FeedEarly: The feed is to send the request again.
+        FeedEarly: The feed must send the request again.
     """
     feed = session.feed_state(group, partition)
     admitted = Admitted()
@@ -84,7 +84,7 @@ def admit(session: StagingSession, group: Group, partition: str, batches: Batche
 def unreplaced_of(
     session: StagingSession, table: StagedTable, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return the mutations that are not applied, nor a later one of their key."""
+    """Return the mutations that are not applied, and of whose key no later one is."""
     states = session.states_of(table, batch)
     wanted = [state in (RowState.NEW, RowState.WAITING) for state in states]
     return batch.filter(pa.array(wanted, pa.bool_()))
@@ -104,9 +104,9 @@ def _is_late(batch: pa.RecordBatch, resolved: Hlc) -> np.ndarray[tuple[int], np.
 
 
 def _is_new(late: pa.RecordBatch, states: Sequence[RowState], feed: FeedState) -> list[bool]:
-    """Return for each late mutation whether it is still to be applied.
+    """Return for each late mutation whether it still must be applied.
 
-    A waiting one that is committed is new, too: no window comes there any more.
+    A waiting one at a committed time is new, too: no window covers that time any more.
     """
     committed = feed.window.committed
     return [
@@ -118,7 +118,7 @@ def _is_new(late: pa.RecordBatch, states: Sequence[RowState], feed: FeedState) -
 def _check_joining(
     table: StagedTable, joining: pa.RecordBatch, partition: str, feed: FeedState
 ) -> None:
-    """Raise unless the mutations are of a feed that joins, and the target is where it joins."""
+    """Raise unless the mutations are of a joining feed, and the target is where it joins."""
     key, time = joining.column("key")[0].as_py(), time_at(joining, 0)
     if not feed.is_joining:
         raise MutationLate(

@@ -1,4 +1,4 @@
-"""The table of dead letters in a target schema, which an operator makes."""
+"""The table of dead letters in a target schema, which an operator creates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEFAULT_NAME = "replicator_dlq"
 
 
 class DeadLetterTableUnfit(PenstockError):
-    """The table of dead letters is missing, or columns of it are."""
+    """The table of dead letters is missing, or some of its columns are."""
 
     code = "ST68"
     retry: ClassVar[Retry] = "operator"
@@ -22,7 +22,7 @@ class DeadLetterTableUnfit(PenstockError):
 def dead_letter_table(
     group: Group, tables: Mapping[str, TableDefinition], name: str
 ) -> TableDefinition:
-    """The table. Raises DeadLetterTableUnfit, which names what is missing."""
+    """Return the table. Raises DeadLetterTableUnfit, which names the missing parts."""
     full = f"{group_name(group)}.{name}"
     found = tables.get(name)
     if found is None:

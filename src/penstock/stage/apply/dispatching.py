@@ -1,4 +1,4 @@
-"""Sending what a feed has for a table to the tables that the user's module names."""
+"""Sending a feed's mutations for a table to the tables that the user's module names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.stage.script import Dispatch, Script, SourceRules, calling, name_o
 
 Batches = Mapping[StagedTable, pa.RecordBatch]
 Definition = Callable[[StagedTable, str], TableDefinition]
-"""Gives a table of the target. The text says who named it, for the error that there is none."""
+"""Returns a table of the target. The text says who named it, for the error that it is missing."""
 
 
-def dispatched(group: Group, batches: Batches, script: Script, definition: Definition) -> Batches:
-    """The mutations of a request by the tables into which they go, in the order of their times.
+def dispatch(group: Group, batches: Batches, script: Script, definition: Definition) -> Batches:
+    """Return the mutations of a request by their target tables, in the order of their times.
 
     Raises UserModuleFailed, TableNotThere.
     """
@@ -33,7 +33,7 @@ def dispatched(group: Group, batches: Batches, script: Script, definition: Defin
             continue
         sender = _Sender(group, table, source, definition)
         for mutation in mutations_of(batch):
-            for target, one in sender.sent(mutation):
+            for target, one in sender.send(mutation):
                 found.setdefault(target, []).append(one)
     return {
         table: batch_of(sorted(mutations, key=lambda one: one.time))
@@ -42,7 +42,7 @@ def dispatched(group: Group, batches: Batches, script: Script, definition: Defin
 
 
 class _Sender:
-    """Sends what one table has."""
+    """Sender of one table's mutations."""
 
     def __init__(
         self, group: Group, table: StagedTable, source: SourceRules, definition: Definition
@@ -50,7 +50,7 @@ class _Sender:
         self._group, self._table, self._source = group, table, source
         self._definition = definition
 
-    def sent(self, mutation: Mutation) -> list[tuple[StagedTable, Mutation]]:
+    def send(self, mutation: Mutation) -> list[tuple[StagedTable, Mutation]]:
         if self._source.target:
             return [(self._target("configure_source names", self._source.target), mutation)]
         if mutation.after is None:
@@ -59,12 +59,12 @@ class _Sender:
                 return [(self._target("deletes_to names", deletes_to), mutation)]
             assert deletes_to is not None
             given = self._key(mutation)
-            return self._called("deletes_to", deletes_to, mutation, given)
+            return self._call("deletes_to", deletes_to, mutation, given)
         assert self._source.dispatch is not None
-        return self._called("dispatch", self._source.dispatch, mutation, mutation.after)
+        return self._call("dispatch", self._source.dispatch, mutation, mutation.after)
 
     def _key(self, mutation: Mutation) -> bytes:
-        """The row to delete: its key's columns as far as they are known, or what was before."""
+        """Return the row to delete: the known columns of its key, or the row before."""
         if mutation.before is not None:
             return mutation.before
         values = document_of(mutation.key.encode())
@@ -81,7 +81,7 @@ class _Sender:
         self._definition(table, why)
         return table
 
-    def _called(
+    def _call(
         self, name: str, function: Dispatch, mutation: Mutation, document: bytes
     ) -> list[tuple[StagedTable, Mutation]]:
         meta = meta_of(mutation, group_name(self._group), self._table.name)

@@ -1,6 +1,6 @@
-"""Merging a row that was refused with the one that is there. Pure.
+"""Merging a refused row with the existing one. Pure.
 
-Not here: which rows are refused (`ports.row_apply`), and writing what comes out (`tables.py`).
+Not here: the reasons for a refusal (`ports.row_apply`), and writing the result (`tables.py`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from penstock.stage.documents import Document, is_same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOperation:
-    """A conflict, as a merge function gets it.
+    """Conflict, as a merge function gets it.
 
-    before: the source's row before the change, None where the feed sent none. proposed: its row
-    after it. target: the row that is there. unmerged: what standard_merge could not merge; target
-    then has what it could. All three are spelt as the target spells values.
+    All three rows have the target's spelling of values.
+
+    Attributes:
+        target: The existing row; after a failed standard_merge, with the merged properties.
+        proposed: The source's row after the change.
+        before: The source's row before the change, None if the feed sent none.
+        unmerged: Properties that standard_merge could not merge.
     """
 
     before: Document | None
@@ -34,7 +38,7 @@ MergeFunction = Callable[[MergeOperation], MergeResult]
 
 
 class Unmerged(Exception):
-    """Properties that changed on both sides, with no function to decide."""
+    """Properties changed on both sides, and there is no function to decide."""
 
     def __init__(self, properties: list[str]) -> None:
         super().__init__(", ".join(properties))
@@ -48,7 +52,7 @@ class StandardMerge:
     fallback: MergeFunction | None = None
 
     def merge(self, operation: MergeOperation, *, key: Collection[str]) -> MergeResult:
-        """key: the columns of the primary key. Raises Unmerged."""
+        """Return the result of a merge. key: the columns of the primary key. Raises Unmerged."""
         if not operation.target:
             return {"apply": operation.proposed}
         merged, unmerged = three_way(
@@ -67,10 +71,11 @@ _ABSENT = object()
 def three_way(
     before: Document, proposed: Document, target: Document, *, key: Collection[str]
 ) -> tuple[Document, list[str]]:
-    """The target's row with the changes from before to proposed, and what could not be merged.
+    """Return the target's row with the changes from before to proposed, and unmerged properties.
 
-    A property that did not change, or is there already, stays as it is. One that the target does
-    not have, or has as it was before, becomes what is proposed; if nothing is, it goes.
+    A property that did not change, or already has the proposed value, stays. If the target lacks
+    the property, or still has its old value, it gets the proposed value; without one, the property
+    is removed.
     """
     merged, unmerged = dict(target), []
     for name in sorted({*before, *proposed, *target} - set(key)):

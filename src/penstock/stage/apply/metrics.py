@@ -1,4 +1,4 @@
-"""What applying counts, by the names that document 001's implementation publishes."""
+"""Counts of applying, with the names that document 001's implementation publishes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class ApplyMetrics:
         )
 
     @contextmanager
-    def timed(self, histogram: Histogram, table: StagedTable) -> Iterator[None]:
-        """Observe how long the block takes."""
+    def measure(self, histogram: Histogram, table: StagedTable) -> Iterator[None]:
+        """Observe the duration of the block."""
         begun_s = self._clock.monotonic_s()
         try:
             yield
@@ -69,7 +69,7 @@ class ApplyMetrics:
             self.age.labels(*labels(table)).observe(max(0.0, now_s - one / 1e9))
 
     def note_loaded(self, marked: Mapping[StagedTable, int], applied: Hlc) -> None:
-        """Count what was loaded through the log: everything of some tables up to a time."""
+        """Count the rows loaded through the log: everything of some tables up to a time."""
         now_s = self._clock.now_us() / 1e6
         for table, count in marked.items():
             names = labels(table)
@@ -80,14 +80,14 @@ class ApplyMetrics:
                 self.note_applied(table, [applied.nanos])
 
     def note_not_loaded(self, group: Group) -> None:
-        """Count a load through the log that has failed: of which table is not known."""
+        """Count a failed load through the log: its table is not known."""
         self.errors.labels(group_name(group), "").inc()
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, _OF_TABLE, registry=self._registry)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        """Also for counters whose published name has no `_total`, which the library appends."""
+        """Make a gauge, also for counters whose published name lacks the library's `_total`."""
         return Gauge(name, text, _OF_TABLE, registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
@@ -95,5 +95,5 @@ class ApplyMetrics:
 
 
 def labels(table: StagedTable) -> tuple[str, str]:
-    """The labels schema and table."""
+    """Return the labels schema and table."""
     return group_name(table.group), table.name

@@ -1,4 +1,4 @@
-"""In which order mutations go into tables with foreign keys. Pure."""
+"""The order in which mutations are written into tables with foreign keys. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TablesInCycle(PenstockError):
 
 
 def parents_of(group: Group, tables: Mapping[str, TableDefinition]) -> Parents:
-    """The tables that each table of a target schema refers to; itself is left out."""
+    """Return the tables to which each table of a target schema refers; itself is left out."""
     found = {}
     for name, definition in tables.items():
         references = {key.target for key in definition.foreign_keys} - {definition.name}
@@ -36,7 +36,7 @@ def parents_of(group: Group, tables: Mapping[str, TableDefinition]) -> Parents:
 
 
 def levels_of(parents: Parents) -> dict[StagedTable, int]:
-    """The length of the longest way from a table to one that refers to none.
+    """Return the length of the longest path from a table to one that refers to none.
 
     Raises TablesInCycle.
     """
@@ -57,7 +57,7 @@ def levels_of(parents: Parents) -> dict[StagedTable, int]:
 
 
 def _circle(waiting: Parents) -> set[StagedTable]:
-    """Of tables that wait for each other those that wait for themselves."""
+    """Return the tables that wait for themselves, of tables that wait for each other."""
     return {table for table in waiting if table in _above(waiting, table)}
 
 
@@ -72,7 +72,7 @@ def _above(parents: Parents, table: StagedTable) -> set[StagedTable]:
 
 
 def components_of(parents: Parents) -> dict[StagedTable, frozenset[StagedTable]]:
-    """For each table those that foreign keys connect it with, and itself."""
+    """Return for each table those that foreign keys connect it with, and itself."""
     near: dict[StagedTable, set[StagedTable]] = {
         table: set(above) for table, above in parents.items()
     }
@@ -85,7 +85,7 @@ def components_of(parents: Parents) -> dict[StagedTable, frozenset[StagedTable]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Upserts or deletes of one table, no key twice."""
+    """Upserts or deletes of one table, each key once."""
 
     table: StagedTable
     is_delete: bool
@@ -110,11 +110,11 @@ class _Collected:
 def steps_of(
     batches: Mapping[StagedTable, pa.RecordBatch], levels: Mapping[StagedTable, int]
 ) -> Iterator[Step]:
-    """Mutations of some times in the order in which they are written.
+    """Yield mutations of some times in the order in which they are written.
 
-    Upserts of one time after the other are gathered, and written parents first. A time that has
-    deletes writes what was gathered, then its deletes, children first; its upserts are gathered
-    again. Of several upserts of a key the last one counts, for each property that it has.
+    Upserts of one time after the other are gathered, and written parents first. A time with
+    deletes writes the gathered upserts, then its deletes, children first; its own upserts are then
+    gathered. Of several upserts of a key the last one counts, for each property that it has.
     """
     upserts, deletes = _Collected(), _Collected()
     ordered = sorted(
@@ -137,18 +137,19 @@ def steps_of(
             if new.after is not None:
                 rows = upserts.of.setdefault(written, {})
                 old = rows.get(new.key)
-                rows[new.key] = new if old is None else folded(old, new)
+                rows[new.key] = new if old is None else fold(old, new)
     yield from upserts.steps(levels, is_delete=False)
 
 
 def net_steps_of(
     slices: Iterable[Mapping[StagedTable, pa.RecordBatch]], levels: Mapping[StagedTable, int]
 ) -> Iterator[Step]:
-    """What all these whole times make of each key: upserts, parents first, then deletes.
+    """Yield the net result of all these whole times for each key: upserts, then deletes.
 
-    For what the published order cannot write: a row that refers to another parent from the moment
-    on in which its old one goes, and times that are applied already but were not marked before
-    a crash, so that rows of the beginning refer to what is gone at the end.
+    Upserts are written parents first. This is for cases that the published order cannot write: a
+    row that refers to another parent from the moment on in which its old one is deleted, and times
+    that are applied already but were not marked before a crash, so that rows of the beginning refer
+    to rows that no longer exist at the end.
     """
     upserts, deletes = _Collected(), _Collected()
     for batches in slices:
@@ -162,7 +163,7 @@ def net_steps_of(
                 else:
                     gone.pop(one.key, None)
                     old = rows.get(one.key)
-                    rows[one.key] = one if old is None else folded(old, one)
+                    rows[one.key] = one if old is None else fold(old, one)
     yield from upserts.steps(levels, is_delete=False)
     yield from deletes.steps(levels, is_delete=True)
 
@@ -170,10 +171,10 @@ def net_steps_of(
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def folded(old: Mutation, new: Mutation) -> Mutation:
-    """One upsert for two of a key: the newer properties win, the older row before is that of both.
+def fold(old: Mutation, new: Mutation) -> Mutation:
+    """Return one upsert for two of a key: newer properties win, the older row before is kept.
 
-    What is no object is left to who writes it.
+    A row that is not an object is left to its writer.
     """
     assert old.after is not None
     assert new.after is not None

@@ -1,7 +1,7 @@
-"""The modes that write straight into the target: immediate, best effort, and which `auto` is in.
+"""Modes that write straight into the target: immediate, best effort, and the choice of `auto`.
 
-Requests are accepted in any thread; sweeps belong to who has the lease of the target schema. Not
-here: the consistent mode through log and Spark, leases, when to sweep (`penstock.control`).
+Requests are accepted in any thread; sweeps belong to the holder of the target schema's lease. Not
+here: the consistent mode through log and Spark, leases, the times of sweeps (`penstock.control`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.ports.staging_errors import CheckpointMoved
 from penstock.ports.target import Applied
 from penstock.stage.apply.admission import FeedEarly, admit, unreplaced_of
 from penstock.stage.apply.dead_letters import DEFAULT_NAME
-from penstock.stage.apply.dispatching import Batches, dispatched
+from penstock.stage.apply.dispatching import Batches, dispatch
 from penstock.stage.apply.metrics import ApplyMetrics, labels
 from penstock.stage.apply.order import (
     Step,
@@ -40,16 +40,16 @@ from penstock.stage.apply.order import (
     parents_of,
     steps_of,
 )
-from penstock.stage.apply.sweep import FLUSH_ROWS, swept
+from penstock.stage.apply.sweep import FLUSH_ROWS, sweep_once
 from penstock.stage.apply.switching import LOOK_AGAIN_S, first_mode, next_mode
 from penstock.stage.apply.tables import TableNotThere, Writer, table_not_there
 from penstock.stage.position import (
     LeaseLost,
     PositionMoved,
     TakenOver,
+    advance_to,
     check_fence,
     check_unmoved,
-    moved,
     settle,
     start_of,
 )
@@ -70,15 +70,15 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 SHAPES_KEPT_S = 60.0
 UNRESOLVED_DELAY_S = 60
-"""Before a group has a checkpoint, what is older than this is swept."""
+"""Seconds after which mutations are sweep_once before a group has a checkpoint."""
 ATTEMPTS = Backoff(first_s=0.1, longest_s=2.0, attempts=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencerOptions:
-    """mode, best_effort_window_s, dlq_table: see [stage].
+    """Options: for mode, best_effort_window_s and dlq_table see [stage].
 
-    stages_all: what is written directly is staged, too, for the consumers of the feed.
+    stages_all: directly written mutations are staged, too, for the consumers of the feed.
     """
 
     mode: StageMode = StageMode.AUTO
@@ -89,7 +89,7 @@ class SequencerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """The tables of a group as the target had them."""
+    """Tables of a group as the target had them."""
 
     tables: Mapping[str, TableDefinition]
     levels: Mapping[StagedTable, int]
@@ -104,7 +104,7 @@ class _Mode:
 
 
 class RowSequencer:
-    """Writes mutations into the target row by row."""
+    """Writer of mutations into the target, row by row."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class RowSequencer:
         options: SequencerOptions | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """log_id: names the shared log of a target schema, whose position is the schema's."""
+        """Prepare. log_id: names the shared log that has a target schema's position."""
         self._log_id = log_id
         self._target, self._metrics, self._clock = target, metrics, clock
         self._script = script or Script()
@@ -127,18 +127,18 @@ class RowSequencer:
 
     @property
     def metrics(self) -> ApplyMetrics:
-        """What applying counts."""
+        """Counts of applying."""
         return self._metrics
 
     @property
     def dlq_table(self) -> str:
-        """The table of dead letters in each target schema."""
+        """Name of the table of dead letters in each target schema."""
         return self._options.dlq_table
 
-    # --- which mode -------------------------------------------------------------------------------
+    # --- the mode ---------------------------------------------------------------------------------
 
     def mode(self, session: StagingSession, group: Group, *, look: bool = False) -> StageMode:
-        """The mode that a group is in now. look: something has changed, so look at the lag."""
+        """Return the present mode of a group. look: something has changed, so look at the lag."""
         if self._options.mode is not StageMode.AUTO:
             return self._options.mode
         window_s, now_s = self._options.best_effort_window_s, self._clock.monotonic_s()
@@ -156,11 +156,11 @@ class RowSequencer:
         return mode
 
     def table_names(self, group: Group) -> list[str]:
-        """Return the names of the tables of a target schema. Raises what the target does."""
+        """Return the names of the tables of a target schema. Raises the target's errors."""
         return sorted(self._shape(group).tables)
 
     def is_rowwise(self, group: Group) -> bool:
-        """Whether the user's module has rules for tables of a group that only rows can follow."""
+        """Return whether the user's module has rules for a group that only rows can follow."""
         return any(rules.is_rowwise and rules.may_be_of(group) for rules in self._script.tables)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -168,19 +168,19 @@ class RowSequencer:
     def accept(
         self, session: StagingSession, group: Group, batches: Batches, partition: str
     ) -> dict[StagedTable, Staged]:
-        """Take the mutations of a request: when it returns, they are applied or staged, durably.
+        """Apply or stage the mutations of a request, durably; return their outcome by table.
 
-        partition: the feed that sends them. Raises MutationLate, FeedEarly, what staging does, and
-        in the mode immediate what applying does.
+        Raises MutationLate, FeedEarly, the errors of staging, and in the mode immediate those of
+        applying. partition: the feed that sends them.
         """
-        batches = dispatched(
+        batches = dispatch(
             group, batches, self._script, lambda table, why: self._table(group, table, why)
         )
         if not batches:
             return {}
         request = _Request(session, group, partition)
         added = retrying(
-            lambda: self._accepted(request, batches),
+            lambda: self._accept(request, batches),
             backoff=ATTEMPTS,
             may_retry=lambda error: isinstance(error, PositionMoved | CheckpointMoved),
             sleep=self._clock.sleep,
@@ -190,23 +190,23 @@ class RowSequencer:
             for table, batch in batches.items()
         }
 
-    def _accepted(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
+    def _accept(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
         """Return how many mutations are new, by table."""
         session, group = request.session, request.group
         admitted = admit(session, group, request.partition, batches)
         added: Counter[StagedTable] = Counter()
         if admitted.joining:
             self._check_consumers(group)
-            write = partial(self._written, request, admitted.joining, is_joining=True)
-            added += self._retried(group, write)
+            write = partial(self._write_now, request, admitted.joining, is_joining=True)
+            added += self._retry(group, write)
         mode = self.mode(session, group)
         if not admitted.on_time:
             return added
         if mode is StageMode.IMMEDIATE:
-            return added + self._retried(group, partial(self._written, request, admitted.on_time))
+            return added + self._retry(group, partial(self._write_now, request, admitted.on_time))
         if mode is StageMode.BEST_EFFORT:
             return added + self._at_best(request, admitted.on_time)
-        return added + self._staged(request, admitted.on_time)
+        return added + self._stage(request, admitted.on_time)
 
     def _check_consumers(self, group: Group) -> None:
         """Raise FeedEarly if consumers would not get rows of a feed that joins."""
@@ -219,7 +219,7 @@ class RowSequencer:
                 group=group_name(group),
             )
 
-    def _staged(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
+    def _stage(self, request: _Request, batches: Batches) -> Counter[StagedTable]:
         staged = request.session.stage(batches, partition=request.partition)
         return Counter({table: one.added for table, one in staged.items()})
 
@@ -232,32 +232,32 @@ class RowSequencer:
                 connected[table] = batch
             else:
                 added += done
-        return added + self._staged(request, connected) if connected else added
+        return added + self._stage(request, connected) if connected else added
 
     def _directly(
         self, request: _Request, table: StagedTable, batch: pa.RecordBatch
     ) -> Counter[StagedTable] | None:
-        """Apply a table's mutations without staging them; None: they are to be staged."""
+        """Apply a table's mutations without staging them; return None if they must be staged."""
         try:
             if len(self._shape(request.group).components.get(table, ())) != 1:
                 return None
-            with self._metrics.timed(self._metrics.direct_seconds, table):
-                return self._written(request, {table: batch})
+            with self._metrics.measure(self._metrics.direct_seconds, table):
+                return self._write_now(request, {table: batch})
         except Exception as error:
-            # Of a bug in the user's module no less than of a lost server: the sweep tries again.
+            # The sweep also retries after a bug in the user's module, as after a lost server.
             self._metrics.direct_errors.labels(*labels(table)).inc()
             logger.warning("not applied directly", table=str(table), error=str(error))
             self._forget(request.group)
             return None
 
-    def _written(
+    def _write_now(
         self, request: _Request, batches: Batches, *, is_joining: bool = False
     ) -> Counter[StagedTable]:
-        """Write mutations without staging them; returns how many are new, by table.
+        """Write mutations without staging them; return how many are new, by table.
 
-        A key with staged mutations has its new ones staged behind them. is_joining: they are those
-        of a feed that joins, which are earlier than any staged one. Raises PositionMoved if what
-        was looked at may not hold any more.
+        A key with staged mutations has its new ones staged after them. Raises PositionMoved if the
+        facts that were looked at may have changed. is_joining: the mutations are those of a joining
+        feed, which are earlier than any staged one.
         """
         session, group = request.session, request.group
         added: Counter[StagedTable] = Counter()
@@ -286,11 +286,11 @@ class RowSequencer:
     # --- sweeps -----------------------------------------------------------------------------------
 
     def sweep(self, session: StagingSession, group: Group, holder: Callable[[], TakenOver]) -> Hlc:
-        """One round over what is staged, for the modes best effort and immediate.
+        """Do one round over staged mutations, for the modes best effort and immediate.
 
         Moves the position to the returned time, up to which everything is applied. Call it with
-        the lease of the group, again after about ten seconds where something had to wait. Raises
-        what applying does, and LeaseLost.
+        the lease of the group, again after about ten seconds if something had to wait. Raises
+        the errors of applying, and LeaseLost.
         """
         window = settle(session, group, self._position(group))
         through = window.proposed
@@ -306,7 +306,7 @@ class RowSequencer:
             some = [table for table in tables if table in component]
             waits_from = self._sweep(session, group, some, window.committed, through, holder())
             if waits_from is not None:
-                # Everything before what waits is applied, and nothing at its time.
+                # Everything before the first waiting mutation is applied, and nothing at its time.
                 done = min(done, _before(waits_from))
         if window.proposed != ZERO:
             done = max(window.committed, done)
@@ -321,11 +321,11 @@ class RowSequencer:
             return rows.read_position(self._log_id(group))
 
     def _move(self, group: Group, holder: TakenOver, through: Hlc) -> Applied:
-        """Move the position to a time, unless it is there already; returns it."""
+        """Move the position to a time, unless it is there already; return it."""
         with self._target.session() as rows, rows.transaction():
             there = rows.locked_position(holder.log_id)
             check_fence(group, there, holder)
-            after = moved(there, through)
+            after = advance_to(there, through)
             if after != there:
                 rows.advance(holder.log_id, before=there, after=after)
         return after
@@ -342,14 +342,14 @@ class RowSequencer:
         metrics, first = self._metrics, tables[0]
 
         def apply(batches: Batches) -> int:
-            return self._retried(group, lambda: self._apply_staged(session, group, batches, holder))
+            return self._retry(group, lambda: self._apply_staged(session, group, batches, holder))
 
         for table in tables:
             metrics.sweep_active.labels(*labels(table)).set(1)
             metrics.sweep_attempt.labels(*labels(table)).set(self._clock.now_us() / 1e6)
         try:
-            with metrics.timed(metrics.sweep_seconds, first):
-                done = swept(session, tables, after, through, apply)
+            with metrics.measure(metrics.sweep_seconds, first):
+                done = sweep_once(session, tables, after, through, apply)
         finally:
             for table in tables:
                 metrics.sweep_active.labels(*labels(table)).set(0)
@@ -361,7 +361,7 @@ class RowSequencer:
     def _apply_staged(
         self, session: StagingSession, group: Group, batches: Batches, holder: TakenOver
     ) -> int:
-        """Apply a batch that is staged, and mark it."""
+        """Apply a staged batch, and mark it."""
         with self._applying(group, batches) as (rows, shape):
             pending = {table: session.unapplied_of(table, one) for table, one in batches.items()}
             self._write(
@@ -376,9 +376,9 @@ class RowSequencer:
     def round(
         self, session: StagingSession, group: Group, holder: Callable[[], TakenOver]
     ) -> StageMode:
-        """Do what rows can do for a group now, and give its mode. Call it with the group's lease.
+        """Do the work of rows for a group now, and return its mode. Call it with the group's lease.
 
-        holder: asked when something is to be applied.
+        holder: asked when something must be applied.
         """
         mode = self.mode(session, group)
         if mode is not StageMode.CONSISTENT:
@@ -395,7 +395,7 @@ class RowSequencer:
         """Apply a window in one target transaction, mark it and commit its checkpoints.
 
         The transaction moves the position that the target has of the group's log, so a window that
-        was applied and not marked is only marked. Raises LeaseLost where another holder has taken
+        was applied and not marked is only marked. Raises LeaseLost if another holder has taken
         over.
         """
         tables = session.staged_tables(group)
@@ -411,12 +411,12 @@ class RowSequencer:
                 slices = session.read(tables, after, window.proposed, limit=FLUSH_ROWS)
                 for step in _steps((one.rows for one in slices), shape.levels, is_net=is_again):
                     writer.write(rows, step)
-                then = moved(there, window.proposed)
+                then = advance_to(there, window.proposed)
                 rows.advance(holder.log_id, before=there, after=then)
                 faults.point("stage.window.written")
             return then
 
-        there = self._retried(group, lambda: _in_two_orders(write))
+        there = self._retry(group, lambda: _in_two_orders(write))
         faults.point("stage.window.applied")
         settle(session, group, there)
         faults.point("stage.window.committed")
@@ -427,7 +427,7 @@ class RowSequencer:
     def _applying(
         self, group: Group, tables: Mapping[StagedTable, object]
     ) -> Iterator[tuple[RowSession, _Shape]]:
-        """A session for which nobody else writes these tables."""
+        """Yield a session that locks these tables against other writers."""
         with self._target.session() as rows, rows.exclusive(tables.keys()):
             yield rows, self._shape(group, rows)
 
@@ -466,8 +466,8 @@ class RowSequencer:
             dlq_table=self._options.dlq_table,
         )
 
-    def _retried(self, group: Group, work: Callable[[], T]) -> T:
-        """Work done again after what may pass, once also after what another shape may explain."""
+    def _retry(self, group: Group, work: Callable[[], T]) -> T:
+        """Do work; repeat it after transient errors, and once if the shape may have changed."""
         try:
             return retrying(work, backoff=ATTEMPTS, may_retry=_may_pass, sleep=self._clock.sleep)
         except (SchemaDrift, TableNotThere, StatementFailed):
@@ -503,7 +503,7 @@ class RowSequencer:
         return shape
 
     def _is_old(self, group: Group) -> bool:
-        """Whether the tables may be others by now than when they were read."""
+        """Return whether the tables may have changed since they were read."""
         with self._lock:
             known = self._shapes.get(group)
         return known is not None and self._clock.monotonic_s() - known.read_s > 1
@@ -523,7 +523,7 @@ class _Request:
 
 
 class _Write(Protocol[T_co]):
-    """Writes in a transaction. is_again: in the order of `net_steps_of`."""
+    """Writer in a transaction. is_again: in the order of `net_steps_of`."""
 
     def __call__(self, *, is_again: bool) -> T_co: ...
 
@@ -537,7 +537,7 @@ def _steps(
 
 
 def _in_two_orders(write: _Write[T]) -> T:
-    """Write in the published order; where a foreign key objects, in the other one."""
+    """Write in the published order; if a foreign key objects, in the other one."""
     try:
         return write(is_again=False)
     except ReferenceMissing:
@@ -545,9 +545,9 @@ def _in_two_orders(write: _Write[T]) -> T:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the same may succeed at once.
+    """Return whether a retry may succeed at once.
 
-    A missing row that is referred to will not be there, a lease that was lost will not come back,
+    A missing referenced row stays missing, a lost lease stays lost,
     and a position that has moved makes another look at the request necessary.
     """
     stays = (ReferenceMissing, LeaseLost, PositionMoved, CheckpointMoved)
@@ -559,5 +559,5 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _before(time: Hlc) -> Hlc:
-    """The last time in front of another."""
+    """Return the last time before another."""
     return Hlc(time.nanos, time.logical - 1) if time.logical else Hlc(time.nanos - 1, 10**10 - 1)

@@ -1,8 +1,8 @@
 """One round over the staged mutations of tables that foreign keys connect, in order of time.
 
-Batches of whole times go into the target, one transaction each, and are marked. One whose foreign
-keys do not fit is tried once more; then its keys are poisoned: a later batch that has one of them
-waits, too, and everything from the first such time on stays staged for the next round.
+Batches of whole times are written to the target, one transaction each, and are marked. If foreign
+keys do not fit, the batch is tried once more; then its keys are poisoned: a later batch that has
+one of them waits, too, and everything from the first such time on stays staged for the next round.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from penstock.ports.staging import Slice, StagedTable, StagingSession
 
 logger = structlog.get_logger()
 FLUSH_ROWS = 1_000
-"""Of a batch; more only where one slice has more."""
+"""Rows of a batch; more only if one slice has more."""
 
 Batches = Mapping[StagedTable, pa.RecordBatch]
 Apply = Callable[[Batches], int]
-"""Applies what of a batch is not applied yet, and marks it; how many that were."""
+"""Applies the unapplied mutations of a batch, and marks them; returns their number."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What a round did. waits_from: the first time that could not be applied."""
+    """Result of a round. waits_from: the first time that could not be applied."""
 
     applied: int = 0
     poisoned: set[tuple[StagedTable, str]] = field(default_factory=set)
     waits_from: Hlc | None = None
 
 
-def swept(
+def sweep_once(
     session: StagingSession,
     tables: Collection[StagedTable],
     after: Hlc,
     through: Hlc,
     apply: Apply,
 ) -> Round:
-    """Apply the staged mutations with after < time <= through, as far as they can be.
+    """Apply the staged mutations with after < time <= through, as far as possible.
 
-    Raises what apply does, but ReferenceMissing.
+    Raises the errors of apply except ReferenceMissing.
     """
     done = Round()
-    for batches in _flushed(session.read(tables, after, through, limit=FLUSH_ROWS)):
+    for batches in _gather(session.read(tables, after, through, limit=FLUSH_ROWS)):
         keys = {
             (table, key)
             for table, batch in batches.items()
             for key in batch.column("key").to_pylist()
         }
-        count = None if keys & done.poisoned else _tried(apply, batches)
+        count = None if keys & done.poisoned else _try_apply(apply, batches)
         if count is None:
             done.poisoned |= keys
             first = _first_time(batches)
@@ -63,8 +63,8 @@ def swept(
     return done
 
 
-def _tried(apply: Apply, batches: Batches) -> int | None:
-    """Apply it; None where a foreign key does not fit, twice."""
+def _try_apply(apply: Apply, batches: Batches) -> int | None:
+    """Apply a batch; return None if a foreign key does not fit, twice."""
     try:
         return apply(batches)
     except ReferenceMissing:
@@ -76,8 +76,8 @@ def _tried(apply: Apply, batches: Batches) -> int | None:
         return None
 
 
-def _flushed(slices: Iterator[Slice]) -> Iterator[Batches]:
-    """Slices put together until there is enough for a batch."""
+def _gather(slices: Iterator[Slice]) -> Iterator[Batches]:
+    """Yield slices put together until they are enough for a batch."""
     waiting: dict[StagedTable, list[pa.RecordBatch]] = {}
     count = 0
     for one in slices:
@@ -85,13 +85,13 @@ def _flushed(slices: Iterator[Slice]) -> Iterator[Batches]:
             waiting.setdefault(table, []).append(batch)
             count += batch.num_rows
         if count >= FLUSH_ROWS:
-            yield {table: _joined(batches) for table, batches in waiting.items()}
+            yield {table: _join(batches) for table, batches in waiting.items()}
             waiting, count = {}, 0
     if count:
-        yield {table: _joined(batches) for table, batches in waiting.items()}
+        yield {table: _join(batches) for table, batches in waiting.items()}
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

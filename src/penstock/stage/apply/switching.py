@@ -1,20 +1,20 @@
-"""Which mode applies mutations now, by how far the target is behind. Pure."""
+"""The mode that applies mutations now, by how far the target is behind. Pure."""
 
 from __future__ import annotations
 
 from penstock.ports.stage_config import StageMode
 
 LOOK_AGAIN_S = 10.0
-"""How often the lag is looked at, when nothing changes."""
+"""Seconds between looks at the lag, if nothing changes."""
 
 
 def first_mode(window_s: float) -> StageMode:
-    """The mode of `auto` before the lag is known."""
+    """Return the mode of `auto` before the lag is known."""
     return StageMode.BEST_EFFORT if window_s else StageMode.CONSISTENT
 
 
 def next_mode(current: StageMode, lag_s: float, window_s: float) -> StageMode:
-    """The mode of `auto`: what it was, unless the lag has become large or small.
+    """Return the mode of `auto`: the present one, unless the lag has become large or small.
 
     current: BEST_EFFORT or CONSISTENT. window_s: bestEffortWindow; 0: always consistent.
     """

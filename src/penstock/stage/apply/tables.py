@@ -1,6 +1,6 @@
 """Writing the mutations of one table: the user's module, conflicts, dead letters.
 
-Not here: the order of tables (`order.py`), what is staged (`sequencer.py`), SQL (the engines).
+Not here: the order of tables (`order.py`), staging (`sequencer.py`), SQL (the engines).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from penstock.stage.script import (
 
 
 class ConflictUnmerged(PenstockError):
-    """A row changed in the source and in the target, and nothing says which change counts."""
+    """A row changed in the source and in the target, and no rule says which change counts."""
 
     code = "ST69"
     retry: ClassVar[Retry] = "operator"
 
 
 class TableNotThere(PenstockError):
-    """Mutations are to go into a table that the target does not have."""
+    """Mutations are for a table that the target does not have."""
 
     code = "ST70"
     retry: ClassVar[Retry] = "operator"
 
 
 def table_not_there(table: StagedTable, why: str) -> TableNotThere:
-    """The error for a table. why: who names it."""
+    """Return the error for a table. why: who names it."""
     return TableNotThere(
         f"{why} a table ({table}) which does not exist in the target schema",
         hint="Create it in the target, or correct the user's module.",
@@ -53,8 +53,9 @@ def table_not_there(table: StagedTable, why: str) -> TableNotThere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes steps into the target. tables: those of the schema; dlq_table: the name of the table
-    of dead letters.
+    """Writer of steps into the target.
+
+    tables: those of the schema; dlq_table: the name of the table of dead letters.
     """
 
     group: Group
@@ -66,16 +67,16 @@ class Writer:
     def write(self, session: RowSession, step: Step) -> None:
         """Write one step, in an open transaction.
 
-        Raises ConflictUnmerged, DeadLetterTableUnfit, UserModuleFailed, TableNotThere, and what the
-        session does.
+        Raises ConflictUnmerged, DeadLetterTableUnfit, UserModuleFailed, TableNotThere, and the
+        errors of the session.
         """
         definition = self.definition(step.table)
         work = _TableWork(self, session, step.table, definition, self.script.table(step.table))
-        with self.metrics.timed(self.metrics.seconds, step.table):
+        with self.metrics.measure(self.metrics.seconds, step.table):
             work.write(step)
 
     def definition(self, table: StagedTable, why: str = "a mutation is for") -> TableDefinition:
-        """The table in the target. Raises TableNotThere."""
+        """Return the table in the target. Raises TableNotThere."""
         found = self.tables.get(table.name)
         if found is None:
             raise table_not_there(table, why)
@@ -83,7 +84,7 @@ class Writer:
 
 
 class _TableWork:
-    """One table's part of a transaction; also what get_tx() gives."""
+    """One table's part of a transaction, which get_tx() also returns."""
 
     def __init__(
         self,
@@ -98,8 +99,8 @@ class _TableWork:
         self._schema = group_name(writer.group)
 
     def write(self, step: Step) -> None:
-        """Write a step the way the user's module says."""
-        mutations = self._mapped(step)
+        """Write a step as the user's module says."""
+        mutations = self._map(step)
         if not mutations:
             return
         if self._rules.apply is None:
@@ -115,10 +116,10 @@ class _TableWork:
 
     @contextmanager
     def _calls(self, function: str) -> Iterator[None]:
-        """Calls of a function: timed, with get_tx(), errors typed."""
+        """Prepare calls of a function: timed, with get_tx(), errors typed."""
         metrics = self._writer.metrics
         with (
-            metrics.timed(metrics.script_seconds, self._table),
+            metrics.measure(metrics.script_seconds, self._table),
             calling(function, self._table),
             in_transaction(self),
         ):
@@ -127,7 +128,7 @@ class _TableWork:
     def _meta(self, mutation: Mutation) -> Document:
         return meta_of(mutation, self._schema, self._table.name)
 
-    def _mapped(self, step: Step) -> list[Mutation]:
+    def _map(self, step: Step) -> list[Mutation]:
         function = self._rules.delete_key if step.is_delete else self._rules.map
         if function is None:
             return step.mutations
@@ -138,7 +139,7 @@ class _TableWork:
                 made = function(given, self._meta(one))
                 if made is None or (step.is_delete and not made):
                     continue
-                found.append(_changed(one, made))
+                found.append(_change(one, made))
         return found
 
     def _operation(self, mutation: Mutation) -> ApplyOperation:
@@ -153,7 +154,7 @@ class _TableWork:
             operation["before"] = document_of(mutation.before)
         return _Operation(operation, mutation)
 
-    # --- the transaction that get_tx() gives ------------------------------------------------------
+    # --- the transaction that get_tx() returns ----------------------------------------------------
 
     def apply(self, operations: Sequence[ApplyOperation]) -> None:
         """See `script.TargetTransaction`."""
@@ -214,14 +215,14 @@ class _TableWork:
             self._resolve([one for one in conflicts if one.target is not None])
 
     def _resolve(self, conflicts: Sequence[Conflict]) -> None:
-        """Merge rows that were refused where the target has another; the rest is dropped."""
+        """Merge refused rows if the target has another one; the rest is dropped."""
         if self._rules.merge is None:
             return
         rows, letters = [], []
         for conflict in conflicts:
-            mutation, result = conflict.mutation, self._merged(conflict)
+            mutation, result = conflict.mutation, self._merge(conflict)
             if "apply" in result:
-                rows.append(_changed(mutation, result["apply"]))
+                rows.append(_change(mutation, result["apply"]))
             elif "dlq" in result:
                 letters.append(
                     DeadLetter(
@@ -241,7 +242,7 @@ class _TableWork:
             self._session.add_dead_letters(table, letters)
         self._writer.metrics.resolves.labels(*labels(self._table)).inc(len(conflicts))
 
-    def _merged(self, conflict: Conflict) -> MergeResult:
+    def _merge(self, conflict: Conflict) -> MergeResult:
         assert conflict.target is not None
         assert conflict.proposed is not None
         operation = MergeOperation(
@@ -273,7 +274,7 @@ class _TableWork:
 
 
 class _Operation(dict[str, Any]):
-    """An operation that knows its mutation, so that what nobody changed stays as it came."""
+    """Operation that knows its mutation, so that unchanged data stays as it arrived."""
 
     def __init__(self, values: ApplyOperation, mutation: Mutation) -> None:
         super().__init__(values)
@@ -283,7 +284,7 @@ class _Operation(dict[str, Any]):
 def _mutation_of(operation: ApplyOperation) -> Mutation:
     if not isinstance(operation, _Operation):
         raise UserModuleFailed(
-            "get_tx().apply() was given something that is no operation",
+            "get_tx().apply() was given something that is not an operation",
             hint="Give it those that the function apply was called with; their data may be "
             "changed.",
         )
@@ -297,8 +298,8 @@ def _mutation_of(operation: ApplyOperation) -> Mutation:
     )
 
 
-def _changed(mutation: Mutation, made: Any) -> Mutation:
-    """The mutation with another row, or, where it deletes, with another key."""
+def _change(mutation: Mutation, made: Any) -> Mutation:
+    """Return the mutation with another row, or, if it deletes, with another key."""
     text = text_of(made)
     is_delete = mutation.after is None
     return Mutation(
@@ -310,9 +311,9 @@ def _changed(mutation: Mutation, made: Any) -> Mutation:
 
 
 def _check_result(result: Any) -> None:
-    """Raises ValueError."""
+    """Raise ValueError unless a merge's result has the right form."""
     given = {"apply", "dlq", "drop"} & set(result if isinstance(result, dict) else ())
     if len(given) != 1 or len(result) != 1:
         raise ValueError('a merge gives {"apply": row}, {"dlq": name} or {"drop": True}')
     if "apply" in given and not isinstance(result["apply"], dict):
-        raise ValueError("apply is no row")
+        raise ValueError("apply is not a row")

@@ -1,1 +1,1 @@
-"""Consistent mode: who works on a group, where its log begins, and what its target has applied."""
+"""Consistent mode: the worker on a group, the begin of its log, its target's applied position."""

@@ -1,9 +1,9 @@
-"""Where the log of a group begins in this directory, when the lease has come to us.
+"""Begin of a group's log in this directory, when this instance has got the lease.
 
-The target's row of the log says how far everything is applied, whichever instance did it. Where
-nobody has taken the row over since we did, our log goes on. Else it is thrown away: it may end in
-front of what the target has, and what is behind that is staged and can be read again. Taking over
-also makes void what a loader of the last holder is about to commit.
+The target's row of the log says how far everything is applied, by any instance. If no other
+instance has taken the row over since we did, our log continues. Else it is thrown away: it may end
+before the target's position, and the changes after its end are staged and can be read again. Taking
+over also voids what a loader of the last holder is about to commit.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ HOLDER_FILE = "holder.json"
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The token by which this directory took the log over last."""
+    """Token with which this directory took the log over last."""
 
     token: str
 
 
 def take_over(log_id: str, progress: SharedProgress) -> TakenOver:
-    """Be the one who moves the applied position. Call under the group's lease."""
+    """Become the one who moves the applied position. Call under the group's lease."""
     return TakenOver(log_id, progress.take_over(log_id, str(uuid.uuid4())).segment)
 
 
 def begin_log(
     layout: PipelineLayout, log_id: str, source: Mapping[str, str], progress: SharedProgress
 ) -> None:
-    """Have a log here that continues what the target has. Call under the group's lease.
+    """Prepare a log here that continues at the target's position. Call under the group's lease.
 
-    source: the identity that the log's extractor names. Raises what the disk and the target do.
+    source: the identity that the log's extractor names. Raises the errors of the disk and the
+    target.
     """
     path = layout.root / HOLDER_FILE
     state = load_state(layout.log)
@@ -80,7 +81,7 @@ def begin_log(
 
 
 def forget_log(layout: PipelineLayout) -> None:
-    """Have the next `begin_log` take the log over anew, whatever is here."""
+    """Let the next `begin_log` take the log over again, in any case."""
     (layout.root / HOLDER_FILE).unlink(missing_ok=True)
 
 

@@ -1,8 +1,8 @@
 """A lease, held while a block runs: renewed beside it, and given up at its end.
 
-Whoever works under it asks again and again whether it is still ours: it may be taken away, and it
-expires when the staging database cannot be asked. Not here: what keeps a late commit of the work
-out (`penstock.ports.progress.SharedProgress.take_over`).
+Work under it asks repeatedly whether it is still ours: it may be taken away, and it
+expires when the staging database cannot be asked. Not here: the fence against late commits of the
+work (`penstock.ports.progress.SharedProgress.take_over`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RETRY_S = 1.0
 
 
 class HeldLease:
-    """A lease that is renewed by a thread of its own at half of its remaining time."""
+    """Lease that is renewed by a thread of its own at half of its remaining time."""
 
     def __init__(
         self, database: StagingDatabase, lease: Lease, lifetime_s: float, clock: Clock
@@ -65,13 +65,13 @@ class HeldLease:
                 wait_s = soon_s
                 continue
             if renewed is None:
-                self._why = "somebody has taken it away"
+                self._why = "another instance has taken it away"
                 return
             self._lease, self._until_s = renewed, began_s + self._lifetime_s
             wait_s = self._lifetime_s / 2
 
     def close(self) -> None:
-        """Give it up, if it is still ours."""
+        """Give the lease up, if it is still ours."""
         self._ended.set()
         self._thread.join()
         try:
@@ -83,7 +83,7 @@ class HeldLease:
 
 
 @contextmanager
-def held(
+def hold_lease(
     database: StagingDatabase,
     names: Sequence[str],
     lifetime_s: float,
@@ -91,9 +91,9 @@ def held(
     *,
     clock: Clock = REAL_CLOCK,
 ) -> Iterator[HeldLease | datetime]:
-    """The lease while the block runs, or until when another has it.
+    """Yield the lease while the block runs, or the time until which another has it.
 
-    Raises what the staging database does.
+    Raises the errors of the staging database.
     """
     with database.open_session() as session:
         found = session.acquire(names, lifetime_s, hostname)

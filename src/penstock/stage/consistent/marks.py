@@ -1,6 +1,6 @@
 """Thread work that marks in the staging database what the target has applied.
 
-Not here: what is marked (`stage.position.settle`).
+Not here: marking itself (`stage.position.settle`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ POLL_S = 0.1
 
 
 class Marking:
-    """Marks what one group's target has applied. Used by one thread.
+    """Marker of the mutations that one group's target has applied. Used by one thread.
 
-    target: connects to the target. on_marked: is told what was marked, and up to which time.
+    target: connects to the target. on_marked: gets the marked numbers, and up to which time.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Marking:
         target: Callable[[], SharedProgress],
         on_marked: OnMarked = lambda _marked, _applied: None,
     ) -> None:
-        """Nothing is connected yet."""
+        """Prepare; nothing is connected yet."""
         self._database = database
         self._group = group
         self._log_id = log_id
@@ -48,14 +48,14 @@ class Marking:
         self._settled: Applied | None = None
 
     def run(self, wait: Callable[[float], bool]) -> None:
-        """Until wait(seconds) says so; errors that may pass are tried again.
+        """Mark until wait(seconds) returns true; transient errors are tried again.
 
-        Raises what does not pass.
+        Raises other errors.
         """
         patience = Patience(RECONNECT)
         while True:
             try:
-                if self._connected(wait, patience):
+                if self._connect(wait, patience):
                     return
             except PenstockError as error:
                 wait_s = patience.wait_s(error)
@@ -65,7 +65,7 @@ class Marking:
                 if wait(wait_s):
                     return
 
-    def _connected(self, wait: Callable[[float], bool], patience: Patience) -> bool:
+    def _connect(self, wait: Callable[[float], bool], patience: Patience) -> bool:
         with ExitStack() as stack:
             session = stack.enter_context(self._database.open_session())
             target = self._target()

@@ -1,1 +1,1 @@
-"""What changefeeds send: over HTTP, and as files in a folder or bucket."""
+"""Receiving changefeeds: over HTTP, and as files in a folder or bucket."""

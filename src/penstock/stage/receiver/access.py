@@ -1,4 +1,4 @@
-"""Who may post: signed tokens, one token, or everybody.
+"""Permission to post: by signed tokens, by one token, or for every sender.
 
 Signed tokens (JWT) are checked against the public keys in the staging database. They name the
 target schemas that their bearer may post to, and have an id by which they are revoked.
@@ -38,28 +38,28 @@ PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 
 
 class PublicKeyBroken(PenstockError):
-    """A row of jwt_public_keys is no public key that tokens are signed with."""
+    """A row of jwt_public_keys is not a public key that can sign tokens."""
 
     code = "ST10"
 
 
 class Access(Protocol):
-    """Whether a request is let in."""
+    """Check of requests."""
 
     def allows(self, token: str, group: Group | None, /) -> bool:
-        """Whether the bearer of a token may post to a schema; None: see our own pages."""
+        """Return whether a token's bearer may post to a schema; None: may see our own pages."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """For our page of diagnostics."""
+        """Return facts for our page of diagnostics."""
         ...
 
 
 class Everybody:
-    """authentication = "off"."""
+    """Check for authentication = "off"."""
 
     def allows(self, _token: str, _group: Group | None, /) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Everybody:
 
 
 class OneToken:
-    """authentication = "token": who has it may post to every schema."""
+    """Check for authentication = "token": its bearer may post to every schema."""
 
     def __init__(self, token: str) -> None:
         self._digest = _digest(token)
@@ -83,7 +83,7 @@ class OneToken:
 
 
 class SignedTokens:
-    """authentication = "jwt". Any thread may ask while another one reloads."""
+    """Check for authentication = "jwt". Any thread may ask while another one reloads."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         self._clock = clock
@@ -92,10 +92,10 @@ class SignedTokens:
         self.loaded_us = 0
 
     def load(self, keys: Keys) -> None:
-        """Take these from now on.
+        """Use these keys from now on.
 
         Raises:
-            PublicKeyBroken: Some cannot be used. The others and what is revoked are in force.
+            PublicKeyBroken: Some cannot be used. The others and the revoked tokens are in force.
         """
         usable: list[PublicKey] = []
         broken: list[PublicKeyBroken] = []
@@ -127,18 +127,18 @@ class SignedTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """What a valid token says."""
+    """Content of a valid token."""
 
     id: str
     schemas: tuple[tuple[str, ...], ...]
 
 
 def public_key(pem: str) -> PublicKey:
-    """A key of the table jwt_public_keys. Raises PublicKeyBroken."""
+    """Return a key of the table jwt_public_keys. Raises PublicKeyBroken."""
     try:
         found = load_pem_public_key(pem.encode())
-    except Exception as error:  # the library has many
-        raise _broken("it is no public key in PEM") from error
+    except Exception as error:  # the library has many classes
+        raise _broken("it is not a public key in PEM") from error
     if isinstance(found, rsa.RSAPublicKey):
         return found
     if isinstance(found, ec.EllipticCurvePublicKey) and found.curve.name in _CURVES.values():
@@ -155,7 +155,7 @@ def _broken(reason: str) -> PublicKeyBroken:
 
 
 def claims_of(token: str, keys: Iterable[PublicKey], *, now_s: float) -> Claims | None:
-    """What a token says, if one of the keys has signed it and it is valid now; otherwise None."""
+    """Return a token's claims, if one of the keys has signed it and it is valid now, or None."""
     head, _, signed = token.rpartition(".")
     parts = head.split(".")
     if len(parts) != 2 or len(token) > _TOKEN_BYTES_MAX or not token.isascii():

@@ -1,4 +1,4 @@
-"""Admission of requests: so many at a time, and so many bytes together, in the order of arrival."""
+"""Admission of requests: limited in number and in bytes together, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections import deque
 class Admission:
     """Places that tickets wait for. Any thread and any event loop may use it.
 
-    A ticket of more bytes than there are waits until it is alone.
+    A ticket with more bytes than the limit waits until it is alone.
     """
 
     def __init__(self, count_max: int, bytes_max: int = 0) -> None:
-        """Let in count_max tickets of bytes_max bytes together."""
+        """Admit count_max tickets of bytes_max bytes together."""
         self._count_max, self._bytes_max = count_max, bytes_max
         self._lock = threading.Lock()
         self._waiting: deque[Ticket] = deque()
@@ -22,17 +22,17 @@ class Admission:
 
     @property
     def count(self) -> int:
-        """How many tickets are inside."""
+        """Number of tickets inside."""
         return len(self._inside)
 
     @property
     def bytes(self) -> int:
-        """How many bytes the tickets inside have together."""
+        """Number of bytes of the tickets inside."""
         with self._lock:
             return sum(one.size for one in self._inside)
 
     def ticket(self, size: int = 0) -> Ticket:
-        """Make a ticket, which waits behind those that were made before. For a coroutine."""
+        """Make a ticket, which waits after all earlier ones. For a coroutine."""
         made = Ticket(self, min(size, self._bytes_max))
         with self._lock:
             self._waiting.append(made)
@@ -59,23 +59,23 @@ class Admission:
 
 
 class Ticket:
-    """A place, or the wait for it. size: its bytes."""
+    """Place, or the wait for one. size: its bytes."""
 
     def __init__(self, admission: Admission, size: int) -> None:
-        """For a coroutine: it belongs to the event loop that runs."""
+        """Make the ticket. For a coroutine: it belongs to the event loop that runs."""
         self.size = size
         self._admission = admission
         self._loop = asyncio.get_running_loop()
         self._is_inside = asyncio.Event()
 
     async def inside(self) -> None:
-        """Wait until it is let in."""
+        """Wait until the ticket is admitted."""
         await self._is_inside.wait()
 
     def admit(self) -> None:
-        """Let it in. From any thread."""
+        """Admit the ticket. From any thread."""
         self._loop.call_soon_threadsafe(self._is_inside.set)
 
     def leave(self) -> None:
-        """Give the place up, or the wait for it. From any thread, also twice."""
+        """Give up the place, or the wait for it. From any thread, also twice."""
         self._admission._leave(self)

@@ -1,7 +1,7 @@
-"""Requests of changefeeds, from the socket to the staging database, and the answers as published.
+"""Requests of changefeeds, from the socket to the staging database, and the published answers.
 
-A request is staged in one transaction, by a thread with a session of its own; its sender's end does
-not end it. Not here: the socket (`server.py`), what a body means (`decode.py`).
+A request is staged in one transaction, by a thread with a session of its own, which continues if
+the sender leaves. Not here: the socket (`server.py`), the meaning of a body (`decode.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.stage.receiver.targets import TargetTables
 logger = structlog.get_logger()
 faults.declare("stage.request.staged", "stage.request.resolved")
 THREADS = 4
-# In memory at once; each stays until it is staged, also when its sender is gone.
+# In memory at once; each stays until it is staged, even if its sender has left.
 BODIES_MAX = 32
 BODIES_BYTES_MAX = 512 * 2**20
 FORBIDDEN = "missing or invalid access token"
@@ -52,14 +52,14 @@ class RequestTooLong(PenstockError):
 
 
 class RequestTimedOut(PenstockError):
-    """A request was not staged within httpResponseTimeout; what a thread has begun goes on."""
+    """A request was not staged within httpResponseTimeout; the work of a thread continues."""
 
     code = "ST12"
     retry = "backoff"
 
 
 class RequestFailed(PenstockError):
-    """Something unforeseen has stopped a request; nothing of it was staged."""
+    """An unexpected error has stopped a request; nothing of it was staged."""
 
     code = "ST13"
     retry = "backoff"
@@ -68,7 +68,7 @@ class RequestFailed(PenstockError):
 Accept = Callable[
     [StagingSession, Group, Mapping[StagedTable, pa.RecordBatch], str], Mapping[StagedTable, Staged]
 ]
-"""Takes the mutations of a feed's request, so that they are durable; returns what became of them.
+"""Makes the mutations of a feed's request durable; returns their outcome.
 
 The text names the feed, as the table checkpoints does.
 """
@@ -93,7 +93,7 @@ class ReceiverOptions:
 
 
 class Receiver:
-    """Receives changefeeds. `app` is its ASGI application."""
+    """Receiver of changefeeds. `app` is its ASGI application."""
 
     def __init__(
         self,
@@ -106,8 +106,16 @@ class Receiver:
         describe: Callable[[], Mapping[str, Any]] = dict,
         accept: Accept | None = None,
     ) -> None:
-        """describe: more for the page of diagnostics. accept: what takes mutations; else they are
-        staged.
+        """Set up the routes.
+
+        Args:
+            sessions: Sessions of the staging database.
+            tables: The target's tables.
+            access: The check of senders.
+            metrics: The counters.
+            options: The limits.
+            describe: Returns more for the page of diagnostics.
+            accept: Accepts mutations; by default they are staged.
         """
         self._accept = accept or _stage
         self._sessions, self._tables, self._access = sessions, tables, access
@@ -122,19 +130,19 @@ class Receiver:
                 Route("/_/healthz", self.health),
                 Route("/_/varz", self.metrics),
                 Route("/_/diag", self.diagnostics),
-                # Not a Route for one method: any verb is taken.
+                # Not a Route for one method: any verb is accepted.
                 Route("/{path:path}", _AnyMethod(self.receive)),
             ]
         )
 
     def close(self) -> None:
-        """Wait for what is being staged."""
+        """Wait for the work that is being staged."""
         self._threads.shutdown()
 
     # --- our own pages ----------------------------------------------------------------------------
 
     async def health(self, _request: Request) -> Response:
-        """OK while staging database and target answer."""
+        """Return OK while staging database and target answer."""
         for name, check in (
             ("staging", self._check_staging),
             ("target", self._tables.catalog.check),
@@ -153,11 +161,11 @@ class Receiver:
             session.get_memo("version")
 
     async def metrics(self, _request: Request) -> Response:
-        """For Prometheus."""
+        """Return the metrics for Prometheus."""
         return Response(self._metrics.expose(), media_type=CONTENT_TYPE)
 
     async def diagnostics(self, request: Request) -> Response:
-        """What this process is and has, for people who help."""
+        """Return facts of this process, for people who help."""
         if not self._access.allows(_token(request), None):
             return PlainTextResponse(FORBIDDEN, HTTPStatus.UNAUTHORIZED)
         access = self._access.describe()
@@ -169,7 +177,7 @@ class Receiver:
     # --- feeds ------------------------------------------------------------------------------------
 
     async def receive(self, request: Request) -> Response:
-        """Any request of a feed."""
+        """Answer any request of a feed."""
         begun_s = REAL_CLOCK.monotonic_s()
         try:
             answer = await self._answer(request)
@@ -192,17 +200,17 @@ class Receiver:
         except ClientDisconnect:
             raise
         except PenstockError as error:
-            return self._refused(place, error)
+            return self._refuse(place, error)
         except Exception as error:
             logger.error("request failed", schema=group_name(place.group), exc_info=error)
             failed = RequestFailed(
                 f"unexpected {type(error).__name__}: {error}",
                 hint="The feed sends it again; run penstock stage with --verbose and report it.",
             )
-            return self._refused(place, failed)
+            return self._refuse(place, failed)
         return PlainTextResponse("OK")
 
-    def _refused(self, place: Place, error: PenstockError) -> Response:
+    def _refuse(self, place: Place, error: PenstockError) -> Response:
         logger.warning(
             "request refused",
             schema=group_name(place.group),
@@ -226,11 +234,11 @@ class Receiver:
     async def _stage(self, place: Place, request: Request) -> None:
         """Read and stage a request, when there is memory for it and then a free thread.
 
-        A request whose sender is gone is given up while it waits. Once a thread works on it, its
-        body counts until the thread has ended, whoever waits for it.
+        A request whose sender has left is given up while it waits. Once a thread works on it, its
+        body counts until the thread has ended, even if no sender waits for it.
         """
         with ExitStack() as held:
-            space = self.bodies.ticket(self._announced(request))
+            space = self.bodies.ticket(self._announced_bytes(request))
             held.callback(space.leave)
             await space.inside()
             body = await self._body(request)
@@ -240,8 +248,8 @@ class Receiver:
 
             await self._run_in_turn(work, held, request)
 
-    def _announced(self, request: Request) -> int:
-        """How many bytes a body will have at most. Raises RequestTooLong."""
+    def _announced_bytes(self, request: Request) -> int:
+        """Return the greatest size of a body in bytes. Raises RequestTooLong."""
         most = self._options.request_bytes_max
         length = request.headers.get("content-length", "")
         if not (length.isascii() and length.isdigit()):
@@ -269,7 +277,7 @@ class Receiver:
     async def _run_in_turn(
         self, work: Callable[[], object], held: ExitStack, request: Request | None = None
     ) -> None:
-        """Run it in a thread, when one is free; it goes on when its caller is cancelled.
+        """Run work in a thread, when one is free; it continues if its caller is cancelled.
 
         held is closed when the work has ended. Raises ClientDisconnect if the sender of the
         request leaves before a thread is free.
@@ -285,17 +293,17 @@ class Receiver:
         await asyncio.wrap_future(begun)
 
     def work(self, place: Place, body: bytes, *, partition: str = "") -> None:
-        """Decode a body and stage it, or note that everything up to a time is here.
+        """Decode a body and stage it, or note that everything up to a time is staged.
 
-        For any thread. partition: names the feed, unless its path does. Raises what decoding and
-        the staging database do.
+        For any thread. partition: names the feed, unless its path does. Raises the errors of
+        decoding and of the staging database.
         """
         request = self.decoder.decode(place, body)
         name, feed = group_name(place.group), partition or request.partition
         if request.resolved is not None:
             self._tables.check_group(place.group)
             with (
-                self._metrics.timed(self._metrics.advance_seconds.labels(name)),
+                self._metrics.measure(self._metrics.advance_seconds.labels(name)),
                 self._sessions.session() as session,
             ):
                 session.advance(place.group, feed, request.resolved)
@@ -315,7 +323,7 @@ class Receiver:
 
 
 class _AnyMethod:
-    """An ASGI application: Starlette gives a plain function GET and HEAD alone."""
+    """ASGI application, because Starlette limits a plain function to GET and HEAD."""
 
     def __init__(self, function: Callable[[Request], Any]) -> None:
         self._app = request_response(function)
@@ -325,7 +333,7 @@ class _AnyMethod:
 
 
 async def _while_connected(request: Request | None, waiting: Awaitable[None]) -> None:
-    """Wait for it. Raises ClientDisconnect if the sender of the request leaves first."""
+    """Wait. Raises ClientDisconnect if the sender of the request leaves first."""
     task = asyncio.ensure_future(waiting)
     gone = None if request is None else asyncio.ensure_future(_see_leave(request))
     try:
@@ -345,7 +353,7 @@ async def _see_leave(request: Request) -> None:
 
 
 def _token(request: Request) -> str:
-    """The access token: of the header Authorization, or of the query."""
+    """Return the access token: of the header Authorization, or of the query."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return given.strip()

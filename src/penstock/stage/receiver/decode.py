@@ -1,6 +1,6 @@
 """The body of a request as mutations, by table: columns, without an object per row.
 
-Everything of a request is decoded before anything of it is staged.
+A whole request is decoded before any of it is staged.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class PrimaryKeyMissing(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a request says: mutations, or that everything up to a time has been sent, or nothing.
+    """Content of a request: mutations, or that everything up to a time has been sent, or nothing.
 
-    partition: the feed that says it. One with a query is named by its table, as a target schema may
-    have several; another one by the schema.
+    partition: the feed that sent it. One with a query is named by its table, because a target
+    schema may have several; another one by the schema.
     """
 
     partition: str
@@ -62,7 +62,7 @@ class Request:
 
 
 class Decoder:
-    """Decodes bodies. Any thread may use it."""
+    """Decoder of bodies. Any thread may use it."""
 
     def __init__(
         self, tables: TargetTables, *, ndjson_buffer_bytes: int = NDJSON_BUFFER_BYTES
@@ -72,7 +72,7 @@ class Decoder:
         self._scanner = make_scanner()
 
     def decode(self, place: Place, body: bytes) -> Request:
-        """Decode a body. Raises the errors of a feed that was made wrongly or was changed."""
+        """Decode a body. Raises the errors of a feed that was created wrongly or was changed."""
         partition = self._partition(place)
         if place.kind is Kind.RESOLVED:
             return Request(partition=partition, resolved=place.time)
@@ -86,7 +86,7 @@ class Decoder:
                 strict = place.kind is Kind.BATCH
                 data, start, end = self._scanner.scan_batch(body, strict)
                 rows = _rows(data)
-                resolved = None if start < 0 else _resolved(body[start:end])
+                resolved = None if start < 0 else _resolved_time(body[start:end])
         except Refused as refused:
             raise refusal(refused, body, is_file=place.kind is not Kind.BATCH) from None
         if resolved is not None:
@@ -99,7 +99,7 @@ class Decoder:
         """Return the name of the feed. Raises TableUnknown."""
         if place.table is None or place.kind is Kind.LINES:
             return group_name(place.group)
-        return str(self._tables.named(place.group, place.table))
+        return str(self._tables.find_table(place.group, place.table))
 
     def _batches(
         self, place: Place, body: bytes, rows: Rows
@@ -107,7 +107,7 @@ class Decoder:
         group = place.group
         if place.kind.is_of_query:
             assert place.table is not None
-            table = self._tables.named(group, place.table)
+            table = self._tables.find_table(group, place.table)
             batch = _query_batch(table, body, rows, self._tables.key_columns(table))
             return {table: batch} if batch.num_rows else {}
         if place.table is not None:
@@ -132,7 +132,8 @@ class Decoder:
         for topic, chosen in by_topic.items():
             table = self._tables.of_topic(group, _text(topic))
             found.setdefault(table, []).extend(chosen)
-        # Two spellings of one table: in the order of the request again, as the last repeat counts.
+        # Two spellings of one table: in the order of the request again, because the last repeat
+        # counts.
         return {table: sorted(chosen) for table, chosen in found.items()}
 
 
@@ -150,16 +151,16 @@ def _rows(data: bytes) -> Rows:
 
 
 def _text(raw: bytes) -> str:
-    """A JSON string without its quotes."""
+    """Return a JSON string without its quotes."""
     if b"\\" not in raw:
         return raw.decode()
     try:
         return msgspec.json.decode(b'"' + raw + b'"', type=str)
     except msgspec.DecodeError as error:  # half of a surrogate pair
-        raise invalid("a topic that is no text") from error
+        raise invalid("a topic that is not a text") from error
 
 
-def _resolved(raw: bytes) -> Hlc:
+def _resolved_time(raw: bytes) -> Hlc:
     time = Hlc.parse(raw.decode())
     if time == ZERO:
         raise bad_time(raw.decode())
@@ -167,7 +168,7 @@ def _resolved(raw: bytes) -> Hlc:
 
 
 def _cells(body: bytes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> pa.Array:
-    """The bytes of each span, null where it begins at -1."""
+    """Return the bytes of each span, null if it begins at -1."""
     missing = starts < 0
     sizes = np.where(missing, 0, ends - starts)
     offsets = np.zeros(len(sizes) + 1, np.int32)
@@ -206,10 +207,10 @@ def _batch(table: StagedTable, body: bytes, rows: Rows) -> pa.RecordBatch:
 def _query_batch(
     table: StagedTable, body: bytes, rows: Rows, columns: Sequence[str]
 ) -> pa.RecordBatch:
-    """Lines of a feed with a query, whose key is made of the image where they have none.
+    """Return lines of a feed with a query; if they have no key, it is made from the image.
 
     Lines that have neither image nor key are dropped: such a feed sends them for rows that its
-    query does not take.
+    query does not match.
     """
     rows = rows[(rows[:, AFTER] >= 0) | (rows[:, BEFORE] >= 0) | (rows[:, KEY] >= 0)]
     images = np.where(
@@ -233,7 +234,7 @@ _IMAGES = msgspec.json.Decoder(_Image)
 
 
 def key_of(table: StagedTable, image: bytes, columns: Sequence[str]) -> str:
-    """The raw JSON of the key's array, from the row's raw JSON. Raises PrimaryKeyMissing."""
+    """Return the raw JSON of the key's array, from the row's raw JSON. Raises PrimaryKeyMissing."""
     if not columns:
         raise PrimaryKeyMissing(
             f"missing primary key: {table} has none in the target",

@@ -1,6 +1,6 @@
 """The files of a changefeed, in a folder or in a bucket of an object store.
 
-A feed with `resolved` promises that, in order of their names, everything in front of a marker
+A feed with `resolved` promises that, in order of their names, everything before a marker
 RESOLVED is finished. So the files between two markers are staged, the marker's time is noted as a
 checkpoint, and the marker becomes the position in memo. After a crash its files are staged again,
 which changes nothing. A lease keeps two instances from doing the same work.
@@ -46,7 +46,7 @@ _PARAMETERS = {
 
 
 class FeedFileUnknown(PenstockError):
-    """A file among those of a feed that is none, or of a form that is not read."""
+    """A file in a feed's folder does not belong to a feed, or has an unsupported form."""
 
     code = "ST18"
 
@@ -59,47 +59,47 @@ class FeedFilesUnreadable(PenstockError):
 
 
 class StorageUrlInvalid(PenstockError):
-    """storageUrl names no folder and no bucket."""
+    """storageUrl names neither a folder nor a bucket."""
 
     code = "CF13"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A folder or bucket. root: below which the names are; name: without what is secret."""
+    """Folder or bucket. root: the place below which the names are; name: without secrets."""
 
     filesystem: Any
     root: str
     name: str
 
     def names(self, after: str, folders: PartitionFormat) -> list[str]:
-        """The files behind a name, in order. Raises FeedFilesUnreadable, FeedFileUnknown."""
+        """Return the files after a name, in order. Raises FeedFilesUnreadable, FeedFileUnknown."""
         with _readable(self.name):
-            found = list(self._found(after, folders))
+            found = list(self._find(after, folders))
         for name in found:
             folder, _, last = name.rpartition("/")
             is_ours = FOLDERS[folders].fullmatch(f"{folder}/" if folder else "")
             if not is_ours or not (topic_of_file(last) or time_of_marker(last)):
                 raise FeedFileUnknown(
-                    f"{self.name}/{name} is no file of a feed with partitionFormat {folders}",
+                    f"{self.name}/{name} is not a file of a feed with partitionFormat {folders}",
                     hint="Set partitionFormat in [stage] as the feed has it; make the feed with "
                     "format=json and without compression; move other files away.",
                     file=name,
                 )
         return sorted(found)
 
-    def _found(self, after: str, folders: PartitionFormat) -> Iterator[str]:
-        """Only folders that may have some behind the position are listed: a feed has many."""
+    def _find(self, after: str, folders: PartitionFormat) -> Iterator[str]:
+        """List only folders that may have files after the position: a feed has many folders."""
         first = after.partition("/")[0] if folders is not PartitionFormat.FLAT else ""
-        for entry in self._listed(self.root, recursive=False):
+        for entry in self._list(self.root, recursive=False):
             if entry.type == fs.FileType.Directory:
                 if entry.base_name >= first and not entry.base_name.startswith("."):
-                    for inner in self._listed(entry.path, recursive=True):
+                    for inner in self._list(entry.path, recursive=True):
                         yield from self._if_behind(inner, after)
             else:
                 yield from self._if_behind(entry, after)
 
-    def _listed(self, path: str, *, recursive: bool) -> list[Any]:
+    def _list(self, path: str, *, recursive: bool) -> list[Any]:
         selector = fs.FileSelector(path, recursive=recursive, allow_not_found=True)
         found: list[Any] = self.filesystem.get_file_info(selector)
         return found
@@ -110,7 +110,7 @@ class Store:
             yield name
 
     def read(self, name: str, size_max: int) -> bytes:
-        """A whole file. Raises FeedFilesUnreadable, RequestTooLong."""
+        """Return a whole file. Raises FeedFilesUnreadable, RequestTooLong."""
         with (
             _readable(f"{self.name}/{name}"),
             self.filesystem.open_input_stream(f"{self.root}/{name}", compression=None) as stream,
@@ -127,7 +127,7 @@ class Store:
 
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
-    """Raises FeedFilesUnreadable in place of what the file system raises."""
+    """Convert errors of the file system to FeedFilesUnreadable."""
     try:
         yield
     except OSError as error:
@@ -139,7 +139,7 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def store_at(url: str) -> Store:
-    """The folder or bucket of a URL; see [stage]. Raises StorageUrlInvalid."""
+    """Return the folder or bucket of a URL; see [stage]. Raises StorageUrlInvalid."""
     parsed = urlsplit(url)
     path = unquote(parsed.path).rstrip("/")
     if parsed.scheme == "file" and not parsed.netloc and path.startswith("/"):
@@ -157,13 +157,13 @@ def store_at(url: str) -> Store:
     if endpoint:
         scheme, _, host = endpoint.rpartition("://")
         options |= {"endpoint_override": host, "scheme": scheme or "https"}
-        options.setdefault("region", "us-east-1")  # others do not look at it
+        options.setdefault("region", "us-east-1")  # other stores ignore it
     root = parsed.netloc + path
     return Store(fs.S3FileSystem(**options), root, f"s3://{root}")
 
 
 class FeedFiles:
-    """Stages the files of one feed. Belongs to one thread."""
+    """Stager of one feed's files. Belongs to one thread."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class FeedFiles:
         hostname: str,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """hostname: for people who look at the lease."""
+        """Prepare. hostname: for people who look at the lease."""
         self._store, self._receiver, self._group = store, receiver, group
         self._folders, self._size_max = folders, size_max
         self._lease_s, self._hostname, self._clock = lease_s, hostname, clock
@@ -186,14 +186,14 @@ class FeedFiles:
 
     @property
     def memo_key(self) -> str:
-        """Where the position is kept."""
+        """Key of the position in memo."""
         return f"objstore_{self._store.name}"
 
     def step(self, session: StagingSession, stop: Callable[[], bool]) -> int:
-        """Stage the files in front of the markers that there are; how many markers that were.
+        """Stage the files before the existing markers; return the number of these markers.
 
-        0 as well while another instance has the lease. Raises what reading and staging do; files in
-        front of the last marker that was done are not read again.
+        Returns 0 as well while another instance has the lease. Raises the errors of reading and
+        staging; files before the last finished marker are not read again.
         """
         if not self._holds(session):
             return 0
@@ -213,7 +213,7 @@ class FeedFiles:
         return done
 
     def release(self, session: StagingSession) -> None:
-        """Let another instance go on."""
+        """Let another instance continue."""
         if self._lease is not None:
             session.release(self._lease)
             self._lease = None

@@ -1,4 +1,4 @@
-"""What the path of a request says: the target's schema, what the body is, and of which table.
+"""The meaning of a request's path: the target's schema, the kind of body, and the table.
 
 Names of files are those that a changefeed gives to the files of an object store.
 Source: CockroachDB documentation, "CREATE CHANGEFEED", "General file format".
@@ -25,13 +25,13 @@ _SECOND_DIGITS, _NANO_DIGITS = 14, 9
 
 
 class PathUnknown(PenstockError):
-    """The path of a request is none that a changefeed posts to."""
+    """A changefeed does not post to the path of the request."""
 
     code = "ST06"
 
 
 class Kind(Enum):
-    """What the body of a request is."""
+    """Kind of a request's body."""
 
     BATCH = "webhook"
     QUERY_BATCH = "webhook of a query"
@@ -41,15 +41,15 @@ class Kind(Enum):
 
     @property
     def is_of_query(self) -> bool:
-        """Whether the feed has a query: then the path names the table, and lines have no key."""
+        """True if the feed has a query: then the path names the table, and lines have no key."""
         return self in (Kind.QUERY_BATCH, Kind.QUERY_LINES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a request goes. table: as the path has it. time: of a marker RESOLVED.
+    """Destination of a request. table: as in the path. time: of a marker RESOLVED.
 
-    A marker has a table where the feed has a query.
+    A marker has a table if the feed has a query.
     """
 
     group: Group
@@ -59,7 +59,7 @@ class Place:
 
 
 def place_of(path: str, *, group_parts: int) -> Place:
-    """What a path says. path: as it was sent, with its escapes. group_parts: 1 or 2.
+    """Parse a path. path: as it was sent, with its escapes. group_parts: 1 or 2.
 
     Raises PathUnknown.
     """
@@ -88,13 +88,13 @@ def place_of(path: str, *, group_parts: int) -> Place:
 
 
 def topic_of_file(name: str) -> str | None:
-    """The topic in the name of a file of lines; None where it is no such name."""
+    """Return the topic in the name of a file of lines; None for another name."""
     match = _FILE.fullmatch(name)
     return None if match is None else match["topic"]
 
 
 def time_of_marker(name: str) -> Hlc | None:
-    """The time in the name of a marker; None where it is no such name."""
+    """Return the time in the name of a marker; None for another name."""
     match = _RESOLVED.fullmatch(name)
     if match is None:
         return None

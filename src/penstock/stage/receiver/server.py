@@ -1,4 +1,4 @@
-"""The receiver as a running server: its socket, its thread, its certificate, its end."""
+"""The running server of the receiver: its socket, its thread, its certificate, its end."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class CertificateUnusable(PenstockError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Two PEM files."""
+    """Pair of PEM files."""
 
     certificate: Path
     private_key: Path
 
 
 class _Quiet(logging.Handler):
-    """Sends the web server's own log into the diagnostics, not between our lines."""
+    """Handler that sends the web server's own log to the diagnostics, not between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         logger.warning("receiver", said=record.getMessage(), exc_info=record.exc_info)
@@ -68,7 +68,7 @@ class _Quiet(logging.Handler):
 def serving(
     receiver: Receiver, host: str, port: int, certificate: Certificate | None
 ) -> Iterator[str]:
-    """Receive while the block runs; gives the address. What has been begun is ended in order.
+    """Receive while the block runs; yield the address. Work that has begun is ended in order.
 
     Raises EncryptionMissing beyond loopback without a certificate, CertificateUnusable, PortTaken,
     ListenFailed.
@@ -99,7 +99,7 @@ def serving(
             ssl_keyfile=None if certificate is None else certificate.private_key,
         )
     )
-    # Not on the main thread: there the library would handle the signals, which we do.
+    # Not on the main thread: there the library would handle the signals, which penstock handles.
     thread = SupervisedThread(
         "receiver", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
     )
@@ -125,7 +125,7 @@ def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address; `localhost` counts, other names do not."""
+    """Return whether only this machine reaches an address; of names only `localhost` counts."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -145,9 +145,9 @@ def _check(certificate: Certificate) -> None:
 
 
 def self_signed(directory: Path, host: str) -> Certificate:
-    """A certificate of our own in a directory: the one that is there, or a new one.
+    """Return a certificate of our own in a directory: the existing one, or a new one.
 
-    A feed takes it with insecure_tls_skip_verify=true, or with ca_cert.
+    A feed accepts it with insecure_tls_skip_verify=true, or with ca_cert.
     """
     found = Certificate(
         certificate=directory / "stage-certificate.pem",

@@ -16,18 +16,18 @@ S_co = TypeVar("S_co", covariant=True)
 
 
 class Opens(Protocol[S_co]):
-    """A database that has sessions."""
+    """Database that has sessions."""
 
     def open_session(self) -> AbstractContextManager[S_co]:
-        """A session, for a with block."""
+        """Return a session, for a with block."""
         ...
 
 
 class Sessions(Generic[S]):
-    """Some sessions, each opened when it is first needed and given to one thread at a time."""
+    """Sessions, each opened when it is first needed and lent to one thread at a time."""
 
     def __init__(self, database: Opens[S], count: int) -> None:
-        """count: at most so many; who needs one more waits."""
+        """Prepare. count: the greatest number; a thread that needs one more waits."""
         self._database = database
         self._free: queue.LifoQueue[tuple[ExitStack, S] | None] = queue.LifoQueue()
         for _ in range(count):
@@ -36,7 +36,7 @@ class Sessions(Generic[S]):
         self._closing = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Nothing is opened yet."""
+        """Return itself; nothing is opened yet."""
         return self
 
     def __exit__(
@@ -45,7 +45,7 @@ class Sessions(Generic[S]):
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Wait until nobody has a session, and close them."""
+        """Wait until no thread has a session, and close them."""
         with self._closing, ExitStack() as stack:
             for _ in range(self._count):
                 held = self._free.get()
@@ -54,7 +54,7 @@ class Sessions(Generic[S]):
 
     @contextmanager
     def session(self) -> Iterator[S]:
-        """One of them; it is closed when the block fails in a way that may be the connection's."""
+        """Lend a session; it is closed if the block fails, perhaps because of the connection."""
         held = self._free.get()
         kept = held
         try:

@@ -1,4 +1,4 @@
-"""Which table of the target a topic or a path means; the target's tables are kept for a minute."""
+"""The target's table that a topic or a path names; the target's tables are kept for a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.model import PenstockError
 from penstock.ports.staging import Group, StagedTable, TargetCatalog, group_name
 
 KEPT_S = 60.0
-ASKED_AGAIN_S = 1.0  # at most that often, for a table that is not there
+ASKED_AGAIN_S = 1.0  # shortest time between questions about a missing table
 PARTS_MAX = 3
 _NO_TABLES = "the target has no such schema, or none of its tables"
 _HINT = (
@@ -37,7 +37,7 @@ class _Known:
 
 
 class TargetTables:
-    """The tables of each target schema, as the target last said. Any thread may ask."""
+    """Tables of each target schema, as the target last reported. Any thread may ask."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class TargetTables:
         *,
         is_source: Callable[[Group, str], bool] = lambda _group, _name: False,
     ) -> None:
-        """is_source: whether mutations of a name go into other tables; none need have it."""
+        """Prepare. is_source: whether a name's mutations go to other tables: it need not exist."""
         self._is_source = is_source
         self.catalog = catalog
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[Group, _Known] = {}
 
-    def named(self, group: Group, name: str) -> StagedTable:
-        """The table of this name: exactly, or the one that differs in case. Raises TableUnknown."""
+    def find_table(self, group: Group, name: str) -> StagedTable:
+        """Return the table of this name: exact, or differing in case. Raises TableUnknown."""
         if not name:
             raise PayloadInvalid(
                 "table name is empty: a line without topic",
@@ -86,17 +86,17 @@ class TargetTables:
             )
 
     def key_columns(self, table: StagedTable) -> tuple[str, ...]:
-        """The columns of a table's primary key."""
+        """Return the columns of a table's primary key."""
         return self._of(table.group, KEPT_S).tables.get(table.name, ())
 
     def of_topic(self, group: Group, topic: str) -> StagedTable:
-        """The table that a topic names; its database and schema are those of the path.
+        """Return the table that a topic names; its database and schema are those of the path.
 
         Raises TableUnknown, PayloadInvalid.
         """
         if topic in self._of(group, KEPT_S).tables:
             return StagedTable(group, topic)
-        return self.named(group, relative_name(topic))
+        return self.find_table(group, relative_name(topic))
 
     def _of(self, group: Group, kept_s: float) -> _Known:
         with self._lock:
@@ -106,7 +106,7 @@ class TargetTables:
             tables = self.catalog.keys(group)
             folded: dict[str, str] = {}
             for name in sorted(tables):
-                # Two that differ in case alone are only found by their exact names.
+                # Two names that differ only in case are found only exactly.
                 folded[name.lower()] = "" if name.lower() in folded else name
             known = _Known(
                 tables, {k: v for k, v in folded.items() if v}, self._clock.monotonic_s()
@@ -117,7 +117,7 @@ class TargetTables:
 
 
 def relative_name(topic: str) -> str:
-    """The last of one to three parts, each maybe in quotes. Raises PayloadInvalid."""
+    """Return the last of one to three parts, each perhaps in quotes. Raises PayloadInvalid."""
     parts: list[str] = []
     place = 0
     while True:
@@ -129,7 +129,7 @@ def relative_name(topic: str) -> str:
             break
         if topic[place] != "." or len(parts) == PARTS_MAX:
             raise PayloadInvalid(
-                f"could not decode payload: topic {topic!r} is no name of a table",
+                f"could not decode payload: topic {topic!r} is not the name of a table",
                 hint="Name the topic like the table, or [database.][schema.]table.",
             )
         place += 1
