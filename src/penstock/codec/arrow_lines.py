@@ -25,12 +25,12 @@ _DASH = np.uint8(ord("-"))
 
 
 def load_data_lines(columns: Sequence[Any]) -> bytes:
-    """The rows as lines whose cells end with a tab; bytes as they are."""
+    """Return the rows as lines whose cells end with a tab; bytes as they are."""
     return _lines([escape(text_of(column), _LOAD_DATA) for column in columns])
 
 
 def copy_lines(columns: Sequence[Any], neutral: Sequence[str], *, first_row: int = 0) -> bytes:
-    """The rows as lines of COPY, in PostgreSQL's texts.
+    """Return the rows as lines of COPY, in PostgreSQL's texts.
 
     neutral: of each column. first_row: rows before them, for errors. Raises CellUnfit for a text
     with the character U+0000, which no text of PostgreSQL's has.
@@ -73,7 +73,7 @@ def _check_no_zero(text: Any, place: int, first_row: int) -> None:
 
 
 def scalar(value: bytes) -> pa.Scalar:
-    """These bytes, for functions of Arrow."""
+    """Return these bytes, for functions of Arrow."""
     return pa.scalar(value, pa.large_binary())
 
 
@@ -85,7 +85,7 @@ def join_values(parts: list[Any], by: bytes, *, null: bytes) -> Any:
 
 
 def as_bytes(values: Any) -> Iterator[memoryview]:
-    """The values one after the other, without a copy: none is null."""
+    """Yield the values one after the other, without a copy: none is null."""
     for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
         offsets = np.frombuffer(chunk.buffers()[1], np.int64)[
             chunk.offset : chunk.offset + len(chunk) + 1

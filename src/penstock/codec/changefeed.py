@@ -130,19 +130,19 @@ class _Scan:
         return _SPACE.match(self.body, i, self.end).end()  # type: ignore[union-attr]
 
     def at(self, i: int) -> int:
-        """The byte at i."""
+        """Return the byte at i."""
         if i >= self.end:
             raise Refused(Trouble.ENDS, self.end, self.end)
         return self.body[i]
 
     def need(self, i: int, byte: str) -> int:
-        """The place behind this byte, which must be at i."""
+        """Return the place after this byte, which must be at i."""
         if self.at(i) != ord(byte):
             raise Refused(Trouble.SYNTAX, i, i)
         return i + 1
 
     def string(self, i: int) -> int:
-        """The end of the string that begins at i."""
+        """Return the end of the string that begins at i."""
         self.need(i, '"')
         i = _STRING.match(self.body, i, self.end).end()  # type: ignore[union-attr]
         if _HALF.match(self.body, i, self.end):
@@ -150,12 +150,14 @@ class _Scan:
         return self.need(i, '"')
 
     def name(self, i: int) -> tuple[int, int]:
-        """A member's name and colon at i: the end of the name, and where the value begins."""
+        """Return a member's name and colon at i: the end of the name, and where the
+        value begins.
+        """
         name_end = self.string(i)
         return name_end, self.space(self.need(self.space(name_end), ":"))
 
     def scalar(self, i: int) -> int:
-        """The end of the string, number or word that begins at i."""
+        """Return the end of the string, number or word that begins at i."""
         first = self.at(i)
         if first == ord('"'):
             return self.string(i)
@@ -171,7 +173,7 @@ class _Scan:
         return number.end()
 
     def value(self, i: int) -> int:
-        """The end of the value that begins at i."""
+        """Return the end of the value that begins at i."""
         open_: list[int] = []
         while True:
             first = self.at(i)
@@ -212,7 +214,7 @@ class _Scan:
         return self.space(i + 1), False
 
     def line(self, i: int) -> int:
-        """One line at i: its numbers are kept, its end is returned."""
+        """Keep the numbers of the line at i; return its end."""
         begin = i
         if self.at(i) != ord("{"):
             raise Refused(Trouble.TYPE, i, i)
@@ -269,7 +271,7 @@ class _Scan:
         return self.value(i)
 
     def lines(self, i: int) -> int:
-        """The array of lines that begins at i."""
+        """Keep the numbers of the array of lines at i; return its end."""
         i = self.space(i + 1)
         ended = self.at(i) == ord("]")
         if ended:
@@ -280,7 +282,7 @@ class _Scan:
 
 
 def _time(body: bytes, start: int, end: int) -> tuple[int, int]:
-    """The time that body[start:end] spells; the zero time is refused."""
+    """Return the time in body[start:end]; raise for the zero time."""
     found = parse_time(body[start:end].decode("latin-1"))
     if found is None or found == (0, 0):
         raise Refused(Trouble.TIME, start, end)
@@ -385,14 +387,16 @@ else:
 
 
 def make_scanner() -> Scanner:
-    """The compiled scanner, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled scanner, or the twin when it is not built or PENSTOCK_PURE=1
+    forbids it.
+    """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _changefeed
     return Plain()
 
 
 def refusal(refused: Refused, body: bytes, *, is_file: bool = False) -> PenstockError:
-    """The error that a feed's operator meets. is_file: lines of a file, not of a webhook."""
+    """Return the error that a feed's operator meets. is_file: lines of a file, not of a webhook."""
     text = body[refused.start : refused.end].decode("utf-8", "replace")
     if refused.trouble is Trouble.TIME:
         return bad_time(text)
@@ -427,7 +431,7 @@ def refusal(refused: Refused, body: bytes, *, is_file: bool = False) -> Penstock
 
 
 def invalid(reason: str) -> PayloadInvalid:
-    """A request that cannot be decoded."""
+    """Return the error for a request that cannot be decoded."""
     return PayloadInvalid(
         f"could not decode payload: {reason}",
         hint="Make the feed with format=json and envelope=wrapped, without mvcc_timestamp; "

@@ -177,7 +177,7 @@ class FlushFrame:
 
 
 def checksum_salt(file_id: str) -> int:
-    """The checksum that all of a file's frames start from; raises ValueError on a bad id."""
+    """Return the checksum that all of a file's frames start from; raises ValueError on a bad id."""
     return int(google_crc32c.value(uuid.UUID(file_id).bytes))
 
 
@@ -262,7 +262,8 @@ def _decode_json(
 
 
 def plain(value: Any, at: str) -> dict[str, Any]:
-    """A dataclass as it is kept in JSON: its position as 32 hex digits, which sort as it does.
+    """Return a dataclass as it is kept in JSON: its position as 32 hex digits, which sort as it
+    does.
 
     at: the key of the flush point that holds the position, or `position` itself.
     """
@@ -289,7 +290,7 @@ def place(found: dict[str, Any], kind: type[_Decoded], at: str) -> _Decoded:
 
 
 def format_unknown(version: Any) -> FormatUnknown:
-    """The error for a log of another format version."""
+    """Return the error for a log of another format version."""
     hint = "Read the log with the version of penstock that wrote it, or a later one."
     if version in (1, 2):
         hint = (
@@ -424,7 +425,7 @@ class MessageEncoder:
         self._compression = compression
 
     def encode(self, batch: pa.RecordBatch) -> Parts:
-        """One encapsulated message, 8-byte aligned. Raises ValueError for another schema."""
+        """Return one encapsulated message, 8-byte aligned. Raises ValueError for another schema."""
         if not batch.schema.equals(self._schema):
             raise ValueError("batch does not have the schema of its relation")
         if self._compression is None or batch.nbytes < COMPRESS_FROM_BYTES:
@@ -449,7 +450,7 @@ def decode_batch(message: pa.Buffer, schema: pa.Schema, row_count: int) -> pa.Re
 
 
 def encode_rows_prefix(entry: FrameEntry) -> bytes:
-    """The fixed part of a rows frame, before its Arrow message."""
+    """Return the fixed part of a rows frame, before its Arrow message."""
     return _ROWS.pack(
         entry.relation_id,
         entry.row_count,
@@ -463,7 +464,7 @@ def encode_rows_prefix(entry: FrameEntry) -> bytes:
 
 
 def decode_rows_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
-    """The index entry in a rows frame's fixed part."""
+    """Return the index entry in a rows frame's fixed part."""
     if payload.size < _ROWS.size:
         raise _invalid("rows frame too short", offset_bytes, _ROWS.size, payload.size)
     relation_id, rows, flags, updates, *bounds = _ROWS.unpack_from(payload)
@@ -473,17 +474,17 @@ def decode_rows_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
 
 
 def rows_message(payload: pa.Buffer) -> pa.Buffer:
-    """The Arrow message behind a rows frame's fixed part."""
+    """Return the Arrow message after a rows frame's fixed part."""
     return payload[_ROWS.size :]
 
 
 def encode_transactions_prefix(entry: FrameEntry) -> bytes:
-    """The fixed part of a transactions frame, before its Arrow message."""
+    """Return the fixed part of a transactions frame, before its Arrow message."""
     return _TRANSACTIONS.pack(entry.row_count, entry.flags, entry.trx_first, entry.trx_last)
 
 
 def decode_transactions_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEntry:
-    """The index entry in a transactions frame's fixed part, its gsn still 0."""
+    """Return the index entry in a transactions frame's fixed part, its gsn still 0."""
     if payload.size < _TRANSACTIONS.size:
         raise _invalid(
             "transactions frame too short", offset_bytes, _TRANSACTIONS.size, payload.size
@@ -496,12 +497,12 @@ def decode_transactions_prefix(payload: pa.Buffer, offset_bytes: int) -> FrameEn
 
 
 def transactions_schema(flags: int) -> pa.Schema:
-    """The schema of a transactions frame with these flags."""
+    """Return the schema of a transactions frame with these flags."""
     return NAMED_TRANSACTIONS_SCHEMA if flags & TransactionsFlag.NAMED else TRANSACTIONS_SCHEMA
 
 
 def decode_transactions(payload: pa.Buffer) -> pa.RecordBatch:
-    """The transactions of a frame, in order of their numbers. Raises FrameInvalid."""
+    """Return the transactions of a frame, in order of their numbers. Raises FrameInvalid."""
     entry = decode_transactions_prefix(payload, 0)
     return decode_batch(
         payload[_TRANSACTIONS.size :], transactions_schema(entry.flags), entry.row_count
@@ -568,7 +569,7 @@ def decode_footer(payload: pa.Buffer) -> tuple[tuple[FrameEntry, ...], Totals]:
 
 
 def encode_trailer(salt: int, footer_offset_bytes: int, file_size_bytes: int) -> bytes:
-    """The last 32 bytes of a closed file. file_size_bytes: with the trailer."""
+    """Return the last 32 bytes of a closed file. file_size_bytes: with the trailer."""
     checked = _TRAILER_CHECKED.pack(footer_offset_bytes, file_size_bytes, 0)
     crc = google_crc32c.extend(salt, checked)
     return _TRAILER.pack(footer_offset_bytes, file_size_bytes, 0, crc, MAGIC_END)

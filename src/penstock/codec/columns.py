@@ -75,7 +75,7 @@ NAMED_TRANSACTIONS_SCHEMA = _transactions_schema(pa.string())  # of a source wit
 
 
 def arrow_type(neutral: str) -> pa.DataType:
-    """The Arrow type of a neutral type's name; raises KeyError for an unknown name."""
+    """Return the Arrow type of a neutral type's name; raises KeyError for an unknown name."""
     match = _DECIMAL.match(neutral)
     if match:
         return pa.decimal128(int(match[1]), int(match[2]))
@@ -93,7 +93,7 @@ def transactions_batch(lines: Sequence[tuple[int, int, int, int]]) -> pa.RecordB
 def transactions_of(
     positions: Numbers, ends: Numbers, times_us: Numbers, ids: Numbers
 ) -> pa.RecordBatch:
-    """The same of columns."""
+    """Return a batch of transactions made from columns."""
     arrays = [
         _positions(positions),
         _positions(ends),
@@ -120,19 +120,19 @@ def _field(column: Column) -> pa.Field:
 
 @lru_cache(maxsize=1024)
 def after_type(relation: Relation) -> pa.StructType:
-    """The struct of an after image: all columns, in order."""
+    """Return the struct of an after image: all columns, in order."""
     return pa.struct([_field(column) for column in relation.columns])
 
 
 @lru_cache(maxsize=1024)
 def before_type(relation: Relation) -> pa.StructType:
-    """The struct of a before image: the columns that `relation.before` names, in order."""
+    """Return the struct of a before image: the columns that `relation.before` names, in order."""
     return pa.struct([_field(relation.columns[index]) for index in relation.before])
 
 
 @lru_cache(maxsize=1024)
 def batch_schema(relation: Relation) -> pa.Schema:
-    """The schema of a batch of this relation version.
+    """Return the schema of a batch of this relation version.
 
     after is null for deletes; before is null where the source sent none: for inserts, and for
     updates that leave the identity columns as they were (unless the identity is FULL).

@@ -71,7 +71,7 @@ def inserts(
     trx: int,
     dialect: LineDialect = LineDialect.COPY,
 ) -> Rows:
-    """These rows as inserts of one transaction, the first with number gsn.
+    """Return these rows as inserts of one transaction, the first with number gsn.
 
     columns: of the relation, in order. The relation of the result is another version where a
     column had to become text.

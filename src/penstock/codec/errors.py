@@ -39,7 +39,7 @@ class TextBroken(PenstockError):
 
 
 def unfit(row: int, column: int, reason: str) -> CellUnfit:
-    """The error for a value that cannot be written."""
+    """Return the error for a value that cannot be written."""
     return CellUnfit(
         f"row {row}, column {column + 1} of a chunk: {reason}",
         hint="Change the value in the source, or leave the table out of [source] tables.",

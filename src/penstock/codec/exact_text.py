@@ -25,7 +25,7 @@ def exact_texts(values: Any, neutral: str) -> list[str | None]:
 
 
 def date_text(days: int) -> str:
-    """A date as PostgreSQL prints it (ISO), of any year. days: since 1970-01-01."""
+    """Return a date as PostgreSQL prints it (ISO), of any year. days: since 1970-01-01."""
     # Civil date from a day number, proleptic Gregorian, in eras of 400 years from March on.
     era, day_of_era = divmod(days + 719_468, 146_097)
     leap_days = day_of_era // 1_460 - day_of_era // 36_524 + day_of_era // 146_096
@@ -41,7 +41,7 @@ def date_text(days: int) -> str:
 
 
 def time_text(microseconds: int) -> str:
-    """A time of day as PostgreSQL prints it: no zeros at the end of the fraction."""
+    """Return a time of day as PostgreSQL prints it: no zeros at the end of the fraction."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
@@ -50,7 +50,9 @@ def time_text(microseconds: int) -> str:
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
-    """A timestamp as PostgreSQL prints it. microseconds: since 1970 UTC. zone: `+00` or none."""
+    """Return a timestamp as PostgreSQL prints it. microseconds: since 1970 UTC. zone: `+00` or
+    none.
+    """
     days, rest = divmod(microseconds, _DAY_US)
     day, space, era = date_text(days).partition(" ")
     return f"{day} {time_text(rest)}{zone}{space}{era}"

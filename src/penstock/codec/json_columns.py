@@ -30,7 +30,7 @@ _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 
 
 def json_values(values: Any, column: Column) -> list[Any]:
-    """One value per row that `msgspec.json` encodes; None for NULL."""
+    """Return one value per row that `msgspec.json` encodes; None for NULL."""
     neutral, base = column.neutral, column.base_type or column.source_type
     if neutral == "bool":
         found: list[Any] = values.to_pylist()
@@ -68,7 +68,7 @@ def _texts(texts: list[str | None], base: str) -> list[Any]:
 
 
 def _moment(text: str) -> str:
-    """A timestamp, with Z where it has the zone UTC."""
+    """Return a timestamp, with Z if it has the zone UTC."""
     return text.replace(" ", "T", 1).replace("+00", "Z")
 
 

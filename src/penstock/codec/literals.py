@@ -21,7 +21,7 @@ _FINITE = re.compile(r"[-+0-9.eE]+\Z")
 
 
 def literals(values: Any, column: Column) -> list[str]:
-    """Each value of a column of the log as the text of a literal."""
+    """Return each value of a column of the log as the text of a literal."""
     neutral = column.neutral
     if neutral == "timestamptz":
         return [NULL if n is None else _moment(n) for n in values.cast(pa.int64()).to_pylist()]

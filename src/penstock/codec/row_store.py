@@ -75,7 +75,7 @@ class RowStore:
         )
 
     def batch(self) -> Rows:
-        """All rows as one batch; the store keeps them until `clear`."""
+        """Return all rows as one batch; the store keeps them until `clear`."""
         shape = self.relation
         gsn, trx, op = zip(*self._heads, strict=True)
         arrays = [

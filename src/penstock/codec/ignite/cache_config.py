@@ -96,10 +96,10 @@ class CacheConfig:
 
 
 def read_cache_config(data: bytes, name: str) -> CacheConfig:
-    """A file `cache_data.dat`. name: of the file, for errors.
+    """Read a file `cache_data.dat`; `name` is the file's, for errors.
 
-    Raises CacheConfigBroken where Java would not read it, CacheConfigUnknown where the release
-    keeps its configuration in another form.
+    Raises CacheConfigBroken if Java would not read it, CacheConfigUnknown if the release keeps its
+    configuration in another form.
     """
     try:
         stored = loads(data)
@@ -188,7 +188,7 @@ class _Reader:
     def _fields(
         self, found: JavaInstance, class_name: str, *, may_lack: bool = False
     ) -> Mapping[str, Any]:
-        """The fields that one class has in an object; empty where it may lack the class."""
+        """Return the fields that one class has in an object; empty if it may lack the class."""
         for described, values in found.field_data.items():
             if described.name == class_name:
                 return _by_name(values)
@@ -258,7 +258,7 @@ def _class_of(found: object) -> str:
 
 
 def _plain(found: Any) -> Any:
-    """A number, text or boolean of Java; None; or what it is of."""
+    """Return a number, text or boolean of Java, None, or a Foreign of another class."""
     if found is None or isinstance(found, bool | int | float):
         return found
     if isinstance(found, JavaString):

@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
 
 def cell_of(name: str, kind: str, neutral: str) -> Cell:
-    """The column of a field. kind: its type in Ignite; neutral: as the log keeps it."""
+    """Return the column of a field. kind: its type in Ignite; neutral: as the log keeps it."""
     base = kind.partition("(")[0]
     match = _DECIMAL.match(neutral)
     if match and base == "decimal":
@@ -151,7 +151,7 @@ def _fields(
 def _column(
     cell: Cell, data: Sequence[bytes | None], places: list[int | None], types: Types, depth: int
 ) -> Any:
-    """An Arrow array, or a list of Python's values."""
+    """Return an Arrow array, or a list of Python's values."""
     values: list[Any] = []
     for one, place in zip(data, places, strict=True):
         is_there = one is not None and place is not None

@@ -86,7 +86,7 @@ class Changes:
 
 
 def changes_of(entries: Sequence[Any], decode: Callable[[bytes, int], Any]) -> Changes:
-    """A table of single entries, with what rows are made of."""
+    """Return a table of single entries, with what rows are made of."""
     keys: list[bytes | None] = [one.key_bytes for one in entries]
     values = [one.value_bytes if one.has_value else None for one in entries]
     columns = {

@@ -50,7 +50,9 @@ class NotHeld(Exception):
 
 
 def column_of(kind: str, neutral: str, values: Values, zone: str = UTC) -> pa.Array:
-    """The values of a column. zone: of the node, for dates and times of day. Raises NotHeld."""
+    """Return the values of a column. zone: of the node, for dates and times of day. Raises
+    NotHeld.
+    """
     base, length, _ = parts_of(kind)
     if base == "object":
         return _strings([json_of(one) for one in values])
@@ -199,5 +201,5 @@ _MAKERS: dict[str, Callable[[str, str, Values, str], pa.Array]] = {
 
 
 def first_kind(kind: str) -> tuple[str, str]:
-    """A type and how the log keeps it, unless a value shows that it cannot."""
+    """Return a type and how the log keeps it, unless a value shows that it cannot."""
     return kind, neutral_of(kind)

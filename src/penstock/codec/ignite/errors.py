@@ -56,7 +56,7 @@ class CacheConfigUnknown(PenstockError):
 
 
 def broken(name: str, offset: int, cause: str) -> WalBroken:
-    """The error for a broken place of a segment."""
+    """Return the error for a broken place of a segment."""
     return WalBroken(
         f"{name}, offset {offset}: {cause}", hint=KEEP, file=name, offset=offset, cause=cause
     )
@@ -75,7 +75,7 @@ def unsupported(name: str, offset: int, cause: str) -> WalUnsupported:
 
 
 def bad_value(offset: int, cause: str) -> ValueBroken:
-    """The error for a value."""
+    """Return the error for a value."""
     return ValueBroken(
         f"a marshalled value, offset {offset}: {cause}",
         hint="The event has key_bytes and value_bytes, as the node wrote them. Report the cause "
@@ -86,7 +86,7 @@ def bad_value(offset: int, cause: str) -> ValueBroken:
 
 
 def type_unknown(type_id: int, cause: str) -> TypeUnknown:
-    """The error for a type without metadata."""
+    """Return the error for a type without metadata."""
     return TypeUnknown(
         f"type {type_id}: {cause}",
         hint="Compare db/binary_meta/<node> with that of the node: it has one file per type. Give "
@@ -96,7 +96,7 @@ def type_unknown(type_id: int, cause: str) -> TypeUnknown:
 
 
 def config_broken(name: str, cause: str) -> CacheConfigBroken:
-    """The error for a cache's configuration that Java would not read."""
+    """Return the error for a cache's configuration that Java would not read."""
     return CacheConfigBroken(
         f"{name}: {cause}",
         hint="Read the node's own work directory, not a copy. With a damaged file the node does "
@@ -107,7 +107,7 @@ def config_broken(name: str, cause: str) -> CacheConfigBroken:
 
 
 def config_unknown(name: str, cause: str) -> CacheConfigUnknown:
-    """The error for a cache's configuration of another release."""
+    """Return the error for a cache's configuration of another release."""
     return CacheConfigUnknown(
         f"{name}: {cause}",
         hint="Configurations as Ignite 2.17 stores them are read. Leave the cache out of "

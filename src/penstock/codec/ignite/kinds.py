@@ -104,7 +104,7 @@ def neutral_of(kind: str) -> str:
 
 
 def parts_of(kind: str) -> tuple[str, int, int]:
-    """A type's name, and its two numbers; 0 where it has none."""
+    """Return a type's name, and its two numbers; 0 if it has none."""
     match = _SIZED.match(kind)
     if match is None:
         return kind, 0, 0
@@ -125,7 +125,7 @@ def find_declared(java_class: str, precision: int = -1, scale: int = -1) -> str 
 
 
 def of_field(shown: str | None) -> str | None:
-    """The type of a field by what binary_meta says; None where the values have to show it."""
+    """Return the type of a field from binary_meta; None if only the values show it."""
     if shown in (None, "Object"):  # a SQL DATE is such a field, too
         return None
     return OF_FIELDS.get(shown, "object")
@@ -140,7 +140,7 @@ def of_scalar(value: Any, marshalled: bytes) -> str:
 
 
 def holder(kinds: Iterable[str]) -> str:
-    """The least type that holds the values of all of these."""
+    """Return the smallest type that holds the values of all of these."""
     return reduce(_holder, kinds)
 
 

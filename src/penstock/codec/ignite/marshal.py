@@ -70,7 +70,7 @@ _OF_OBJECTS = {20: 9, 21: 10, 22: 11, 31: 30, 34: 33, 37: 36}
 
 
 def decode(data: bytes, kind: int, types: Types) -> Any:
-    """A key or value of an entry. kind: as the entry has it. Raises ValueBroken, TypeUnknown."""
+    """Decode a key or value of an entry; `kind` is the entry's. Raises ValueBroken, TypeUnknown."""
     if kind == BYTES:
         return data
     if kind not in (REGULAR, OBJECT, ENUM):
@@ -90,7 +90,7 @@ def decoder(types: Types) -> Callable[[bytes, int], Any]:
 
 
 def kernel_decoder(types: Types) -> Any:
-    """The compiled decoder of values; None where the twin does the work."""
+    """Return the compiled decoder of values; None if the twin does the work."""
     return None if decode_kernel() is decode else _Decoder(types)
 
 
@@ -100,19 +100,21 @@ def decode_object(data: bytes, types: Types) -> Any:
 
 
 def read_at(data: bytes, place: int, types: Types, depth: int) -> Any:
-    """The value at a place of others' bytes, so deep in them. Raises ValueBroken, TypeUnknown."""
+    """Read the value at a place inside other bytes, at this depth. Raises ValueBroken,
+    TypeUnknown.
+    """
     reader = _Reader(data, types)
     reader.seek(place)
     return reader.value(depth)
 
 
 def read_metadata(data: bytes) -> BinaryType:
-    """A file of binary_meta. Raises ValueBroken."""
+    """Read a file of binary_meta. Raises ValueBroken."""
     return read_type(data, decode_object)
 
 
 def as_decimal(unscaled: int, scale: int) -> decimal.Decimal:
-    """A number of any length, exactly."""
+    """Return a number of any length, exactly."""
     return EXACT.scaleb(decimal.Decimal(unscaled), -scale)
 
 
@@ -283,7 +285,7 @@ class _Reader:
         return Opaque("optimized", self._types.name_of(type_id), type_id, data)
 
     def _class_id(self) -> tuple[int, str | None]:
-        """A type's number; where it is not registered, of the class whose name follows."""
+        """Read a type's number; an unregistered type has the name of its class instead."""
         type_id = self._int()
         if type_id:
             return type_id, None
@@ -443,7 +445,7 @@ class _Reader:
         return found == 1
 
     def _count(self, item_bytes: int) -> int:
-        """A count of items that need at least so many bytes each."""
+        """Read a count of items that need at least this many bytes each."""
         begin = self._at
         count = self._int()
         if not 0 <= count <= (len(self._data) - self._at) // item_bytes:
@@ -490,7 +492,9 @@ _READERS: dict[int, Callable[[_Reader, int, int], Any]] = {
 
 
 def decode_kernel() -> Callable[[bytes, int, Types], Any]:
-    """The compiled `decode`, or the twin where it is not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled `decode`, or the twin if it is not built or PENSTOCK_PURE=1
+    forbids it.
+    """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _decode
     return decode

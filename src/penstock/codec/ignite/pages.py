@@ -34,7 +34,7 @@ Entry = tuple[int, bytes, int, bytes]
 
 
 def entries_of(page: bytes, at: int) -> tuple[list[Entry], int]:
-    """The entries of a page, whose count is at this place; and the place behind them.
+    """Return the entries of a page, whose count is at this place, and the place after them.
 
     Raises ValueBroken.
     """

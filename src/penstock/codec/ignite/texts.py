@@ -28,7 +28,7 @@ SCALE_SHOWN_MAX = 1000  # a number with more zeros is written with an exponent
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text; None for null."""
+    """Return a value as text; None for null."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -55,7 +55,7 @@ def text_of(value: Any) -> str | None:
 
 
 def decimal_text(value: Decimal) -> str:
-    """All digits, without an exponent unless there would be too many zeros."""
+    """Return all digits, without an exponent unless there would be too many zeros."""
     exponent = value.as_tuple().exponent
     if isinstance(exponent, int) and abs(exponent) > SCALE_SHOWN_MAX:
         return str(value)
@@ -83,7 +83,7 @@ def _clock(ms: int, nanos: int) -> str:
 
 
 def _day(days: int, behind: str) -> str:
-    """A day since 1970 of the Gregorian calendar, of any year."""
+    """Return a day since 1970 of the Gregorian calendar, of any year."""
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (
         day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
@@ -102,7 +102,7 @@ def _day(days: int, behind: str) -> str:
 
 
 def json_of(value: Any) -> str | None:
-    """A value as JSON; None for null.
+    """Return a value as JSON; None for null.
 
     An object is its fields by name, a map with keys that are not all texts a list of pairs, bytes
     are base64. A container within itself is `{"$up": levels}`.

@@ -76,17 +76,17 @@ CLASSES.update({java_hash(name): name for name in _JDK})
 
 
 def id_of(name: str) -> int:
-    """The number of a field or a type without metadata: the hash of the lower-cased name."""
+    """Return the number of a field or a type without metadata: the hash of the lower-cased name."""
     return java_hash(name.lower())
 
 
 def cache_id(name: str) -> int:
-    """The number of a cache or group."""
+    """Return the number of a cache or group."""
     return java_hash(name) or 1
 
 
 def schema_id(field_ids: tuple[int, ...]) -> int:
-    """The number of a version of a type: of its fields in order; signed, 32 bits."""
+    """Return the number of a version of a type: of its fields in order; signed, 32 bits."""
     found = 0x811C9DC5
     for one in field_ids:
         for byte in (one & 0xFFFFFFFF).to_bytes(4, "little"):
@@ -135,7 +135,7 @@ class Types:
         """Another object when something that was found may be found otherwise now."""
 
     def find(self, type_id: int) -> BinaryType | None:
-        """The type, if there is metadata of it."""
+        """Return the type, if there is metadata of it."""
         found = self._known.get(type_id)
         if found is None:
             found = self._metadata(type_id)
@@ -144,7 +144,7 @@ class Types:
         return found
 
     def fields_of(self, type_id: int, schema: int) -> tuple[BinaryType, tuple[str, ...]]:
-        """The names of the fields of one version of a type. Raises TypeUnknown."""
+        """Return the names of the fields of one version of a type. Raises TypeUnknown."""
         shape = self._shapes.get((type_id, schema))
         if shape is not None:
             return shape
@@ -159,7 +159,7 @@ class Types:
         raise type_unknown(type_id, f"its file in binary_meta has no version {schema}")
 
     def name_of_field(self, type_id: int, field_id: int) -> tuple[BinaryType, str]:
-        """The type and a field's name. Raises TypeUnknown."""
+        """Return the type and a field's name. Raises TypeUnknown."""
         for _ in range(2):
             found = self.find(type_id)
             if found is not None and field_id in found.names:
@@ -170,7 +170,7 @@ class Types:
         raise type_unknown(type_id, f"its file in binary_meta has no field {field_id}")
 
     def name_of(self, type_id: int) -> str | None:
-        """The name of a type or class; None where neither metadata nor marshaller/ has it."""
+        """Return the name of a type or class; None if neither metadata nor marshaller/ has it."""
         known = self._known.get(type_id)
         if known is not None:
             return known.type_name
@@ -192,7 +192,7 @@ class Types:
 
 
 def read_type(data: bytes, decode: Callable[[bytes, Types], object]) -> BinaryType:
-    """A file of binary_meta. decode: `marshal.decode_object`. Raises ValueBroken."""
+    """Read a file of binary_meta; `decode` is `marshal.decode_object`. Raises ValueBroken."""
     found = decode(data, _ForMetadata())
     if not isinstance(found, BinaryObject):
         raise bad_value(0, "it is not a file of binary_meta")

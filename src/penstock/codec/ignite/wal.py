@@ -114,16 +114,16 @@ def check_header(data: Any, number: int, name: str) -> None:
 
 
 def crc(data: Any) -> int:
-    """The checksum that Ignite writes: CRC-32 without its last inversion."""
+    """Return the checksum that Ignite writes: CRC-32 without its last inversion."""
     return zlib.crc32(data) ^ 0xFFFFFFFF
 
 
 def find_record(
     data: Any, at: int, number: int, kinds: frozenset[int], name: str, checked: int = 0
 ) -> tuple[Record | None, int]:
-    """The next record of these kinds from an offset on, and the end of what was read.
+    """Return the next record of these kinds from an offset on, and the end of the read part.
 
-    That is the end of the last record, also where none was found. checked: see checked_end().
+    That is the end of the last record, even if none was found. For `checked` see checked_end().
     Raises WalBroken, WalUnsupported.
     """
     end = len(data)
@@ -154,7 +154,7 @@ def find_record(
 
 
 def checked_end(_data: Any, _number: int, begin: int) -> int:
-    """The end of the records from an offset on whose checksums are right.
+    """Return the end of the records from an offset on whose checksums are right.
 
     What gets it as `checked` does not compute them again. The kernel finds it out without the GIL,
     beside other work; here nothing would be won, and nothing is checked.
@@ -163,7 +163,7 @@ def checked_end(_data: Any, _number: int, begin: int) -> int:
 
 
 def manager_place(data: Any, record: Record, name: str) -> Place:
-    """The place that a CDC_MANAGER_RECORD holds. Raises WalBroken."""
+    """Return the place that a CDC_MANAGER_RECORD holds. Raises WalBroken."""
     if record.length_bytes != RECORD_BYTES_MIN + _MANAGER.size:
         raise broken(name, record.offset, "a state record of another length")
     segment, offset, _, entry = _MANAGER.unpack_from(data, record.offset + RECORD_BYTES_MIN - 4)
@@ -198,10 +198,10 @@ def encrypted(data: Any, record: Record) -> Encrypted:
 
 
 def made_group(data: Any, record: Record) -> int | None:
-    """The group whose files a record of TREE_KINDS begins; None where they were there before.
+    """Return the group whose files a record of TREE_KINDS begins; None if they were there before.
 
-    A group is a single cache, or several that share files. Its first tree is made with it, and
-    not again when the node starts.
+    A group is a single cache, or several that share files. Its first tree is made with it, and not
+    again when the node starts.
     """
     begin = record.offset + RECORD_BYTES_MIN - 4
     if record.length_bytes - RECORD_BYTES_MIN < _TREE.size:
@@ -493,7 +493,7 @@ class Scanned(NamedTuple):
 
 
 def scan(data: Any, *, number: int, name: str, begin: int, checked: int = 0) -> Scanned:
-    """All of a segment from an offset on; see Walk. Raises WalBroken, WalUnsupported."""
+    """Read a segment from an offset to its end; see Walk. Raises WalBroken, WalUnsupported."""
     walk = Walk(
         data, number=number, name=name, begin=begin, decode=lambda *_: None, checked=checked
     )
@@ -547,7 +547,7 @@ def _numbers(version: Version | None) -> tuple[int, int, int]:
 
 
 def version_of(topology: int, node: int, order: int) -> Version:
-    """A version, of its numbers in a CHANGE."""
+    """Return the version for its numbers in a CHANGE."""
     return Version(topology, order, node & 0x07FFFFFF, (node >> 27) & 0x1F)
 
 

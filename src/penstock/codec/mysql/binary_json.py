@@ -70,7 +70,7 @@ class _Reader:
             raise Malformed
 
     def value(self, kind: int, at: int, depth: int) -> Any:
-        """The value whose data starts at `at`."""
+        """Return the value whose data starts at `at`."""
         self.spend(1)
         if kind in (SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY):
             return self.container(kind, at, depth)
@@ -167,7 +167,7 @@ class _Reader:
 
 
 def parse_json(data: bytes) -> Any:
-    """The tree of a stored document; an empty one is JSON's null. Raises Malformed."""
+    """Parse a stored document into a tree; an empty one is JSON's null. Raises Malformed."""
     if not data:
         return None
     return _Reader(data).value(data[0], 1, 0)
@@ -177,7 +177,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def double_text(value: float) -> str:
-    """A double as the server prints it inside JSON: the shortest digits, `1.0`, `1e20`."""
+    """Return a double as the server prints it inside JSON: the shortest digits, `1.0`, `1e20`."""
     shown = repr(abs(value))
     mantissa, _, exponent = shown.partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -206,7 +206,7 @@ _QUOTING = {code: f"\\u{code:04x}" for code in range(0x20)} | {
 
 
 def quoted_text(text: str) -> str:
-    """A string with quotes and escapes as the server prints it."""
+    """Return a string with quotes and escapes as the server prints it."""
     return f'"{text.translate(_QUOTING)}"'
 
 
@@ -227,7 +227,7 @@ def _opaque_text(value: Opaque) -> str:
 
 
 def _packed_text(kind: int, packed: int) -> str:
-    """A date or time in its in-memory form: calendar bits above 24 bits of microseconds."""
+    """Return a date or time in its in-memory form: calendar bits above 24 bits of microseconds."""
     negative = packed < 0
     packed = abs(packed)
     whole, micro = packed >> 24, packed & 0xFF_FFFF
@@ -249,7 +249,9 @@ def _packed_text(kind: int, packed: int) -> str:
 
 
 def tree_text(value: Any) -> str:
-    """A tree as the server prints it. Raises Malformed for an opaque value that is broken."""
+    """Return a tree as the server prints it. Raises Malformed for an opaque value that
+    is broken.
+    """
     out: list[str] = []
     _write(value, out)
     return "".join(out)
@@ -283,7 +285,7 @@ def _write(value: Any, out: list[str]) -> None:
 
 
 def json_text(data: bytes) -> str:
-    """The text of a stored document. Raises Malformed."""
+    """Return the text of a stored document. Raises Malformed."""
     return tree_text(parse_json(data))
 
 
@@ -300,7 +302,7 @@ def _varlen(number: int) -> bytes:
 
 
 def encode_json(value: Any) -> bytes:
-    """A tree as a stored document, in the wide form; what it means is what counts, not its size."""
+    """Encode a tree as a stored document, in the wide form: equal in meaning, not in size."""
     kind, data = _encode(value)
     return bytes((kind,)) + data
 

@@ -201,7 +201,7 @@ class Decoder(Groups):
         return {number: one.relation for number, one in self._scope.bindings.items()}
 
     def table(self, table_id: int) -> TableMap:
-        """The TABLE_MAP that an id was bound with. Raises KeyError."""
+        """Return the TABLE_MAP that an id was bound with. Raises KeyError."""
         return self._scope.bindings[table_id].table
 
     def unbind_all(self) -> None:
@@ -465,9 +465,9 @@ def make_decoder(
     statements: bool = False,
     partial_inserts: bool = False,
 ) -> Decoder:
-    """The compiled decoder, or the twin when it is not built or PENSTOCK_PURE=1 forbids it.
+    """Return the compiled decoder, or the twin if it is not built or PENSTOCK_PURE=1 forbids it.
 
-    Arguments as for `Decoder`.
+    Arguments are as for `Decoder`.
     """
     kind = Decoder
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):

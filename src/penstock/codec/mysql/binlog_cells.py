@@ -121,7 +121,7 @@ _TEXTABLE = frozenset(
 def cells(
     table: TableMap, relation: Relation, charsets: Sequence[str | None] = ()
 ) -> tuple[Cell, ...]:
-    """The plan for reading rows of a table as a relation.
+    """Return the plan for reading rows of a table as a relation.
 
     charsets: as for `check_relation`. Raises ShapeMismatch, TypeRefused.
     """

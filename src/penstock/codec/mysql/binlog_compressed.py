@@ -80,11 +80,11 @@ class Payload:
         return not self._ahead
 
     def more(self, rest: bytes) -> bytes:
-        """The bytes that follow, behind those that were not a whole event.
+        """Return the next bytes, which follow the rest that was not a whole event.
 
-        They hold the event that begins with rest as a whole, unless there is no more. The last
-        ones come only once all was unpacked and has the size that it should have: a commit in them
-        is not seen before. Raises BinlogBroken (reason payload).
+        They hold the whole event that begins with `rest`, unless there is no more. The last bytes
+        are returned only after all was unpacked and has the right size: a commit in them is not
+        seen before. Raises BinlogBroken (reason payload).
         """
         wanted = len(rest) + 1
         if len(rest) >= HEAD_BYTES:
@@ -139,7 +139,7 @@ class Payload:
 
 
 def inflated_rows(event: bytes) -> bytes:
-    """A rows event that MariaDB compressed, as it would have been uncompressed.
+    """Return a rows event that MariaDB compressed, as it would be without compression.
 
     The head's length is replaced. Raises BinlogBroken (reason payload).
     """

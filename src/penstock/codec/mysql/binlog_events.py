@@ -409,6 +409,6 @@ def incident(event: bytes) -> Incident:
 
 @malformed_is_broken
 def statement_text(event: bytes) -> str:
-    """The statement in a ROWS_QUERY or ANNOTATE_ROWS event, as far as it is UTF-8."""
+    """Return the statement in a ROWS_QUERY or ANNOTATE_ROWS event, as far as it is UTF-8."""
     head = 1 if event_head(event).kind == EventKind.ROWS_QUERY else 0
     return event[HEAD_BYTES + head :].decode("utf-8", "replace")

@@ -132,12 +132,12 @@ def _need(block: memoryview, at: int, size: int, end: int) -> memoryview:
 
 
 def _columns(bitmap: memoryview, width: int) -> bytes:
-    """A bitmap without the bits behind the last column, which servers set."""
+    """Return a bitmap without the bits after the last column, which servers set."""
     return bytes(bitmap[:-1]) + bytes((bitmap[-1] & (1 << (width - 1) % 8 + 1) - 1,))
 
 
 def packed_length(block: memoryview, at: int, end: int) -> tuple[int, int]:
-    """A length-encoded number and where it ends. Raises Malformed."""
+    """Return a length-encoded number and its end. Raises Malformed."""
     first = _need(block, at, 1, end)[0]
     if first < 0xFB:
         return first, at + 1
@@ -187,7 +187,7 @@ class Images(NamedTuple):
 def row_images(
     binding: Binding, block: memoryview, op: int, head: RowsHead, at: int, end: int
 ) -> Images:
-    """The images of the row at `at`. Raises Widen, BinlogBroken."""
+    """Return the images of the row at `at`. Raises Widen, BinlogBroken."""
     relation = binding.relation
     assert relation is not None
     old: list[Span] = []

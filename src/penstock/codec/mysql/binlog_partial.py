@@ -29,7 +29,7 @@ _HAS_PARTIAL = 1
 
 
 def whole_updates(event: bytes, binding: Binding) -> bytes:
-    """A PARTIAL_UPDATE_ROWS event as an UPDATE_ROWS event. Raises BinlogBroken."""
+    """Return a PARTIAL_UPDATE_ROWS event as an UPDATE_ROWS event. Raises BinlogBroken."""
     block = memoryview(bytes(event))
     end = len(block)
     head = rows_head(block, 0, end, UPDATE)
@@ -81,7 +81,7 @@ def _whole_image(
     new: list[Span],
     partial: frozenset[int],
 ) -> bytes:
-    """An after image with whole documents. A column with changes keeps its NULL bit."""
+    """Return an after image with whole documents. A column with changes keeps its NULL bit."""
     count = sum(byte.bit_count() for byte in present)
     out = bytearray(block[at : at + (count + 7) // 8])
     for index, span in enumerate(new):

@@ -42,7 +42,7 @@ class BinlogPosition:
 
     @classmethod
     def at(cls, file: str, offset: int) -> Self:
-        """The place in a file that the server names; raises PositionInvalid."""
+        """Return the place in a file that the server names; raises PositionInvalid."""
         base, dot, digits = file.rpartition(".")
         number = parse_whole(digits)
         if not dot or not base or number is None:

@@ -391,11 +391,11 @@ def _with_labels(columns: list[WireColumn], code: TypeCode, body: _Body) -> list
 def relation_of(
     table: TableMap, *, is_mariadb: bool, text_columns: Sequence[int] = ()
 ) -> Relation | None:
-    """The relation that an event with full metadata describes; None when it leaves something open.
+    """Return the relation that an event with full metadata describes; None when it leaves
+    something open.
 
-    Keyed tables have their key in before images, those without a key all columns.
-    text_columns: indexes of columns that are kept as text because of values met earlier.
-    Raises TypeRefused.
+    Keyed tables have their key in before images, those without a key all columns. text_columns:
+    indexes of columns that are kept as text because of values met earlier. Raises TypeRefused.
     """
     if not table.has_names or table.key is None:
         return None

@@ -123,7 +123,9 @@ class Scope:
 
 
 def file_number(name: bytes, at: int) -> int:
-    """The number at the end of a binlog file's name. Raises BinlogBroken with offset `at`."""
+    """Return the number at the end of a binlog file's name. Raises BinlogBroken with
+    offset `at`.
+    """
     match = _FILE_NAME.fullmatch(name)
     if match is None or int(match[1]) > FILE_NUMBER_MAX:
         raise binlog_error(Reason.FILE_NAME, at)
@@ -131,7 +133,7 @@ def file_number(name: bytes, at: int) -> int:
 
 
 def position_of(number: int, offset: int) -> int:
-    """A place in the log as one ordered number: file number, then offset in it."""
+    """Return a place in the log as one ordered number: file number, then offset in it."""
     return number << OFFSET_BITS | offset
 
 
@@ -212,7 +214,9 @@ class Walker(ABC):
                 return at
 
     def _packet(self, block: memoryview, at: int, end: int) -> Taken:
-        """One packet: (where the next one starts, why to stop), None when it is not whole."""
+        """Handle one packet; return the place of the next one and why to stop, None if
+        incomplete.
+        """
         if end - at < _PACKET_HEAD_BYTES:
             return None
         length = int.from_bytes(block[at : at + 3], "little")
@@ -292,7 +296,9 @@ class Walker(ABC):
         return stop
 
     def _event(self, block: memoryview, start: int, end: int, *, sealed: bool) -> Stop | None:
-        """One event. sealed: it comes from the server, with a checksum, and moves the position."""
+        """Return one event. sealed: it comes from the server, with a checksum, and moves the
+        position.
+        """
         if end - start < HEAD_BYTES or u32(block, start + 9) != end - start:
             raise binlog_error(Reason.EVENT_LENGTH, start)
         body_end = self._unseal(block, start, end) if sealed else end

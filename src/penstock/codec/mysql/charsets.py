@@ -141,7 +141,7 @@ _SEQUENCES: dict[str, dict[bytes, str | None]] = {
 
 @lru_cache(maxsize=4096)
 def charset_of(collation: int) -> str | None:
-    """The character set of a collation id; None for one that no known server has."""
+    """Return the character set of a collation id; None for one that no known server has."""
     if collation >= _UCA1400_FIRST:
         index = (collation - _UCA1400_FIRST) // _UCA1400_EACH
         return _UCA1400[index] if index < len(_UCA1400) else None
@@ -153,7 +153,7 @@ def charset_of(collation: int) -> str | None:
 
 
 def charset_named(name: str) -> str | None:
-    """The character set as this module calls it (`utf8` is `utf8mb3`); None when unknown."""
+    """Return the character set as this module calls it (`utf8` is `utf8mb3`); None when unknown."""
     name = _ALIASES.get(name.lower(), name.lower())
     return name if name in _COLLATIONS else None
 
@@ -284,7 +284,8 @@ def _decode_ucs2(data: bytes) -> str:
 
 
 def label_charset(charset: str) -> str:
-    """The character set of the labels of an ENUM or SET; labels of a binary column stay bytes.
+    """Return the character set of the labels of an ENUM or SET; labels of a binary column stay
+    bytes.
 
     Those are text nevertheless, in an unknown character set: nearly always UTF-8.
     """
@@ -293,7 +294,8 @@ def label_charset(charset: str) -> str:
 
 @lru_cache(maxsize=64)
 def decoder(charset: str) -> Callable[[bytes], str]:
-    """The function that turns bytes of a character set into text; it raises UnicodeDecodeError.
+    """Return the function that turns bytes of a character set into text; it raises
+    UnicodeDecodeError.
 
     Raises KeyError for a character set that is not known, and for `binary`.
     """

@@ -63,14 +63,14 @@ def decimal_digits(data: bytes, precision: int, scale: int) -> tuple[bool, str]:
 
 
 def read_decimal(data: bytes, precision: int, scale: int) -> Decimal:
-    """The value, with exactly `scale` digits behind the point."""
+    """Return the value, with exactly `scale` digits after the point."""
     negative, digits = decimal_digits(data, precision, scale)
     kept = digits.lstrip("0")
     return Decimal((int(negative), tuple(map(int, kept)), -scale))
 
 
 def decimal_text(data: bytes, precision: int, scale: int) -> str:
-    """The value as the server prints it: `-0.50`, all digits behind the point."""
+    """Return the value as the server prints it: `-0.50`, all digits after the point."""
     negative, digits = decimal_digits(data, precision, scale)
     whole = digits[: precision - scale].lstrip("0") or "0"
     text = f"{whole}.{digits[precision - scale :]}" if scale else whole

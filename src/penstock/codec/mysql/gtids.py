@@ -98,7 +98,7 @@ class GtidSet:
         )
 
     def __str__(self) -> str:
-        """The servers' text form."""
+        """Return the servers' text form."""
         parts: list[str] = []
         written: tuple[str, str] | None = None
         for (server, tag), low, high in self:
@@ -113,7 +113,7 @@ class GtidSet:
         return ",".join(parts)
 
     def encode(self) -> bytes:
-        """The stored form; with tags only where the set has any."""
+        """Return the stored form; with tags only where the set has any."""
         tagged = any(tag for _, tag in self.intervals)
         count = len(self.intervals)
         head = count << 8 | _TAGGED_FORMAT << 56 | _TAGGED_FORMAT if tagged else count
@@ -192,7 +192,7 @@ class MariaGtids:
         self.last.update(other.last)
 
     def __str__(self) -> str:
-        """The servers' text form, by domain."""
+        """Return the servers' text form, by domain."""
         return ",".join(
             f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items())
         )

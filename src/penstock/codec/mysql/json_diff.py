@@ -40,7 +40,9 @@ class Diff:
 
 
 def parse_path(text: str) -> tuple[Leg, ...]:
-    """The steps of `$.name[3]."other name"`. Raises Malformed; wildcards are never stored."""
+    """Return the steps of `$.name[3]."other name"`. Raises Malformed; wildcards are
+    never stored.
+    """
     if not text.startswith("$"):
         raise Malformed
     legs: list[Leg] = []
@@ -67,7 +69,7 @@ def parse_path(text: str) -> tuple[Leg, ...]:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded number; returns it and where it ends."""
+    """Return a length-encoded number; returns it and where it ends."""
     if at >= len(data):
         raise Malformed
     first = data[at]
@@ -87,7 +89,7 @@ def _piece(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def parse_diffs(data: bytes) -> tuple[Diff, ...]:
-    """The changes of one column, in order. Raises Malformed."""
+    """Return the changes of one column, in order. Raises Malformed."""
     diffs = []
     at = 0
     while at < len(data):
@@ -108,9 +110,9 @@ def parse_diffs(data: bytes) -> tuple[Diff, ...]:
 
 
 def apply_diffs(document: Any, diffs: tuple[Diff, ...]) -> Any:
-    """The document after the changes; the one given stays as it is.
+    """Apply changes to a document; return the new one, and keep the given one unchanged.
 
-    Raises Malformed when a change does not fit: then this is not the document it was made for.
+    Raises Malformed if a change does not fit: then it was made for another document.
     """
     root = [deepcopy(document)]  # so that the root is an element like any other
     for diff in diffs:

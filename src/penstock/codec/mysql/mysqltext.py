@@ -46,7 +46,7 @@ class Transcoder(Protocol):
         ...
 
     def take(self) -> bytes:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         ...
 
 
@@ -110,7 +110,7 @@ class RowLines:
             self._row(payload)
 
     def take(self) -> bytes:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -186,7 +186,7 @@ class _Zero(ValueError):
 
 
 def _date(data: bytes, *, copy: bool, zero_is_null: bool) -> bytes:
-    """A date, or a date and a time. The year 0 is the first before Christ."""
+    """Return a date, or a date and a time. The year 0 is the first before Christ."""
     match = _DATE.match(data)
     if match is None:
         return data
@@ -228,7 +228,9 @@ else:
 
 
 def make_row_lines(cells: Sequence[TextCell], dialect: LineDialect) -> Transcoder:
-    """The compiled RowLines, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled RowLines, or the twin when it is not built or PENSTOCK_PURE=1 forbids
+    it.
+    """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _Kernel(cells, dialect)
     return RowLines(cells, dialect)

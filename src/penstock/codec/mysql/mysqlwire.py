@@ -137,7 +137,7 @@ QUIT = packet(bytes([COM_QUIT]))
 
 
 def packet_at(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Packet | None:
-    """The packet that starts at offset, or None while it is not all in buffer[:end]."""
+    """Return the packet that starts at offset, or None while it is not all in buffer[:end]."""
     start = offset + HEAD_BYTES
     if start > end:
         return None

@@ -255,7 +255,7 @@ def time_text(span: TimeSpan, fsp: int) -> str:
 
 
 def timestamp_text(microseconds: int | None, fsp: int) -> str:
-    """A TIMESTAMP in UTC; None: the zero timestamp."""
+    """Return a TIMESTAMP in UTC; None: the zero timestamp."""
     if microseconds is None:
         return datetime_text(Moment(0, 0, 0), fsp)
     seconds, micro = divmod(microseconds, 1_000_000)
@@ -267,7 +267,7 @@ def timestamp_text(microseconds: int | None, fsp: int) -> str:
 
 
 def _civil(days: int) -> tuple[int, int, int]:
-    """The calendar date of a day since 1970-01-01."""
+    """Return the calendar date of a day since 1970-01-01."""
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (
         day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096

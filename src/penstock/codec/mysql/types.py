@@ -179,7 +179,9 @@ def _labels(text: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> TypeText | None:
-    """A type's text as the servers' catalogues and `source_type` have it; None: not understood."""
+    """Return a type's text as the servers' catalogues and `source_type` have it; None: not
+    understood.
+    """
     compressed = re.search(r"/\*M?!\d+\s+COMPRESSED", text, re.IGNORECASE) is not None
     plain = text.strip()
     if not re.match(r"(?:enum|set)\s*\(", plain, re.IGNORECASE):
@@ -228,7 +230,7 @@ def _quoted_labels(labels: tuple[str, ...]) -> str:
 
 
 def _character_type(column: WireColumn) -> str:
-    """The text of a character column's type; without a known collation, of a binary one."""
+    """Return the text of a character column's type; without a known collation, of a binary one."""
     binary = column.collation is None or column.is_binary
     compressed = ""
     if column.code in (TypeCode.BLOB_COMPRESSED, TypeCode.VARCHAR_COMPRESSED):
@@ -244,7 +246,7 @@ def _character_type(column: WireColumn) -> str:
 
 
 def type_text(column: WireColumn) -> str:
-    """A column's type as the server would print it, as far as the event says."""
+    """Return a column's type as the server would print it, as far as the event says."""
     code = column.code
     unsigned = " unsigned" if column.unsigned else ""
     fraction = f"({column.precision})" if column.precision else ""

@@ -160,10 +160,10 @@ def _set(cell: Cell) -> Reader:
 
 
 def ewkb_hex(data: bytes) -> str:
-    """A stored geometry (SRID and WKB) as PostGIS writes it: EWKB in hexadecimal digits.
+    """Return a stored geometry (SRID and WKB) as PostGIS writes it: EWKB in hexadecimal digits.
 
-    An SRID of 0 means none. Coordinates stay in the order in which the server keeps them.
-    Raises Malformed.
+    An SRID of 0 means none. Coordinates stay in the order in which the server keeps them. Raises
+    Malformed.
     """
     if len(data) < _WKB_BYTES_MIN or data[4] != 1:
         raise Malformed
@@ -259,5 +259,5 @@ _MAKERS: dict[How, Callable[[Cell], Reader]] = {
 
 
 def value_reader(cell: Cell) -> Reader:
-    """The reader of a column's values; it raises Malformed, Unfit or UnicodeDecodeError."""
+    """Return the reader of a column's values; it raises Malformed, Unfit or UnicodeDecodeError."""
     return _MAKERS[cell.how](cell)

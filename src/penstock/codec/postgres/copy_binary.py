@@ -104,7 +104,8 @@ class RowWriter:
                 raise ValueError("a head before lists")
 
     def blocks(self, batch: pa.RecordBatch) -> Iterator[bytes]:
-        """The rows of a batch, in blocks of whole rows of about BLOCK_BYTES; no header or trailer.
+        """Yield the rows of a batch, in blocks of whole rows of about BLOCK_BYTES; no header or
+        trailer.
 
         Raises Unwritable, when the rows before have been given out, or ValueError.
         """
@@ -235,7 +236,8 @@ def _plan(values: Any, head: bytes) -> tuple[Any, ...]:
 
 
 def make_row_writer(schema: pa.Schema, heads: Sequence[bytes] = ()) -> RowWriter:
-    """The compiled `RowWriter`, or the twin when it is not built or PENSTOCK_PURE=1 forbids it.
+    """Return the compiled `RowWriter`, or the twin when it is not built or PENSTOCK_PURE=1 forbids
+    it.
 
     Arguments as for `RowWriter`.
     """

@@ -33,7 +33,7 @@ class LineTranscoder(Protocol):
         ...
 
     def take(self) -> bytes:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         ...
 
 
@@ -82,7 +82,7 @@ class LoadLines:
         return start
 
     def take(self) -> bytes:
-        """The lines since the last call."""
+        """Return the lines since the last call."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -193,7 +193,9 @@ else:
 
 
 def make_load_lines(cells: Sequence[LineCell]) -> LineTranscoder:
-    """The compiled LoadLines, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled LoadLines, or the twin when it is not built or PENSTOCK_PURE=1 forbids
+    it.
+    """
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         return _Kernel(cells)
     return LoadLines(cells)

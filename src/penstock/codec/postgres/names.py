@@ -164,7 +164,7 @@ _RESERVED = frozenset(
 
 
 def quoted(name: str) -> str:
-    """A name as SQL needs it: in quotes where it must be, as quote_ident."""
+    """Return a name as SQL needs it: in quotes where it must be, as quote_ident."""
     if _PLAIN.fullmatch(name) and name not in _RESERVED:
         return name
     return '"' + name.replace('"', '""') + '"'

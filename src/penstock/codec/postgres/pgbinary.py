@@ -134,7 +134,7 @@ def _numerics(values: Any) -> Any:
 
 
 def numeric_bytes(text: str) -> bytes:
-    """A numeric from its text."""
+    """Return a numeric from its text."""
     if text in _SPECIAL:
         return _NUMERIC_HEAD.pack(0, 0, *_SPECIAL[text])
     sign, digits, exponent = Decimal(text).as_tuple()

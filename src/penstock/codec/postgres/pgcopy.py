@@ -89,12 +89,12 @@ def as_stream(block: bytearray, start: int, end: int) -> tuple[int, bool]:
 
 
 def make_next_head() -> NextHead:
-    """The compiled `next_head`, or the twin when it is not built or PENSTOCK_PURE=1 forbids it."""
+    """Return the compiled `next_head`, or the twin if it is not built or PENSTOCK_PURE=1 is set."""
     return _kernel_next_head if _may_be_compiled() else next_head
 
 
 def make_as_stream() -> AsStream:
-    """The compiled `as_stream`, or the twin in the same way."""
+    """Return the compiled `as_stream`, or the twin in the same way."""
     return _kernel_as_stream if _may_be_compiled() else as_stream
 
 

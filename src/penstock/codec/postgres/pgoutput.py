@@ -459,10 +459,7 @@ def make_decoder(
     trx: int = 0,
     byte_limit: int = BYTE_LIMIT_DEFAULT,
 ) -> Decoder:
-    """The compiled decoder, or the twin when it is not built or PENSTOCK_PURE=1 forbids it.
-
-    Arguments as for `Decoder`.
-    """
+    """Return the compiled decoder, or the twin if it is not built or PENSTOCK_PURE=1 forbids it."""
     kind = Decoder
     if COMPILED and os.environ.get("PENSTOCK_PURE", "0") in ("", "0"):
         # The stub promises the same methods; the tests run both through one suite.

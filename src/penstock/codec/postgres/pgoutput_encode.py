@@ -104,7 +104,7 @@ class Encoder:
         *,
         xid: int | None = None,
     ) -> Frames:
-        """All rows of a batch as frames.
+        """Return all rows of a batch as frames.
 
         batch: with the schema of `batch_schema(relation)`. positions: an LSN for each row.
         time_us: when they are sent, microseconds since 1970 UTC. xid: inside a streamed
@@ -152,7 +152,7 @@ class Encoder:
         return Frames(bytes(out), ends)
 
     def _cells(self, image: Any, indexes: Sequence[int]) -> list[list[bytes]]:
-        """The cells of an image by column: letter, length and value."""
+        """Return the cells of an image by column: letter, length and value."""
         found = []
         for index, values in zip(indexes, image.flatten(), strict=True):
             binary = self._binary[index]
@@ -184,7 +184,7 @@ def _cell(letter: bytes, value: bytes | None) -> bytes:
 
 
 def texts(values: Any, column: Column) -> list[bytes | None]:
-    """The values of a column as PostgreSQL prints them; None for NULL."""
+    """Return the values of a column as PostgreSQL prints them; None for NULL."""
     if column.neutral == "binary":
         if not is_hex_bytea(column):
             return cast("list[bytes | None]", values.to_pylist())
@@ -262,7 +262,8 @@ def _buffers(values: Any) -> tuple[int, ...]:
 
 
 def make_encoder(relation: Relation, source_id: int, *, binary: bool = False) -> Encoder:
-    """The encoder with the compiled kernel, or the twin when it is not built or PENSTOCK_PURE=1.
+    """Return the encoder with the compiled kernel, or the twin when it is not built or
+    PENSTOCK_PURE=1.
 
     Arguments as for `Encoder`.
     """

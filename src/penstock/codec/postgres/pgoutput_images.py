@@ -71,10 +71,7 @@ def find(block: memoryview, byte: bytes, start: int, end: int) -> int:
 
 
 def row_images(store: TextStore, block: memoryview, op: int, at: int, end: int) -> Images:
-    """The images of the row message that goes on at `at`, behind the relation's oid.
-
-    Raises Widen, DecodeError.
-    """
+    """Return the images of the row message that continues at `at`, after the relation's oid."""
     need(1, at, end)
     kind = block[at]
     after: list[Any] | None = None
@@ -168,7 +165,7 @@ def _cell(store: TextStore, index: int, block: memoryview, at: int, end: int) ->
 
 
 def _text(block: memoryview, cell: _Cell) -> bytes | None:
-    """A value's text; None where it is NULL, or was not sent."""
+    """Return a value's text; None if it is NULL, or was not sent."""
     return bytes(block[cell.start : cell.end]) if cell.kind == _TEXT else None
 
 
@@ -188,7 +185,7 @@ def _read(store: TextStore, index: int, text: bytes, at: int) -> Any:
 
 
 def copy_values(store: TextStore, block: memoryview, at: int, end: int) -> list[Any]:
-    """The values of one COPY line, block[at:end] without its newline.
+    """Return the values of one COPY line, block[at:end] without its newline.
 
     Raises Widen, DecodeError.
     """

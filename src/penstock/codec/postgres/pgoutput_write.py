@@ -31,14 +31,14 @@ _CASCADE, _RESTART_IDENTITY = 1, 2
 
 
 def xlog_data(message: bytes, position: int, time_us: int) -> bytes:
-    """A pgoutput message in XLogData in CopyData. time_us: when it is sent."""
+    """Return a pgoutput message in XLogData in CopyData. time_us: when it is sent."""
     length = _FRAME_HEAD_BYTES + len(message)
     sent = time_us - POSTGRES_EPOCH_US
     return _FRAME.pack(b"d", length, b"w", position, position, sent) + message
 
 
 def keepalive(position: int, time_us: int, *, reply_now: bool = False) -> bytes:
-    """A keepalive in CopyData.
+    """Return a keepalive in CopyData.
 
     position: the client may report it as flushed, so everything before it must have been sent.
     """

@@ -69,7 +69,7 @@ def read_bool(text: bytes) -> bool:
 
 
 def integer_reader(neutral: str) -> Callable[[bytes], int]:
-    """A reader of decimal integers within the range of a neutral integer type."""
+    """Return a reader of decimal integers within the range of a neutral integer type."""
     low, high = _RANGES[neutral]
     form = _INTEGER if low < 0 else _UNSIGNED
 
@@ -85,7 +85,7 @@ def integer_reader(neutral: str) -> Callable[[bytes], int]:
 
 
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
-    """A reader of decimals with exactly `scale` digits behind the point."""
+    """Return a reader of decimals with exactly `scale` digits after the point."""
 
     def read(text: bytes) -> Decimal:
         if text in _SPECIAL_FLOATS:
@@ -103,7 +103,7 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
 
 
 def read_float64(text: bytes) -> float:
-    """A double: nearest to the printed number, ties to even; refuses over- and underflow."""
+    """Return a double: nearest to the printed number, ties to even; refuses over- and underflow."""
     special = _SPECIAL_FLOATS.get(text)
     if special is not None:
         return special
@@ -116,7 +116,9 @@ def read_float64(text: bytes) -> float:
 
 
 def read_float32(text: bytes) -> float:
-    """A single as a Python float, rounded once (not through a double, which may round twice)."""
+    """Return a single as a Python float, rounded once (not through a double, which may round
+    twice).
+    """
     value = read_float64(text)
     if not math.isfinite(value):
         return value
@@ -227,21 +229,21 @@ def _microseconds(hour: bytes, minute: bytes, second: bytes, fraction: bytes | N
 
 
 def read_uuid(text: bytes) -> bytes:
-    """The sixteen bytes of a uuid."""
+    """Return the sixteen bytes of a uuid."""
     if not _UUID.fullmatch(text):
         raise Malformed
     return bytes.fromhex(text.decode("ascii").replace("-", ""))
 
 
 def read_bytea(text: bytes) -> bytes:
-    r"""The bytes of a bytea in its hex form, `\x` and two digits per byte."""
+    r"""Return the bytes of a bytea in its hex form, `\x` and two digits per byte."""
     if text[:2] != b"\\x" or not _HEX.fullmatch(text, 2):
         raise Malformed
     return bytes.fromhex(text[2:].decode("ascii"))
 
 
 def read_raw(text: bytes) -> bytes:
-    """The bytes as they are: text of a database whose encoding is not known."""
+    """Return the bytes as they are: text of a database whose encoding is not known."""
     return bytes(text)
 
 
@@ -269,7 +271,7 @@ def is_hex_bytea(column: Column) -> bool:
 
 
 def cell_reader(column: Column) -> Callable[[bytes], Any]:
-    """The reader of a column's values; raises KeyError for an unknown neutral type."""
+    """Return the reader of a column's values; raises KeyError for an unknown neutral type."""
     if column.neutral == "binary":
         return read_bytea if is_hex_bytea(column) else read_raw
     if column.neutral in _RANGES:

@@ -42,7 +42,7 @@ _NEUTRAL: dict[int, str] = {
 
 
 def neutral_type(type_oid: int, typmod: int) -> str:
-    """The neutral type's name for a built-in type; `string` for all that is not known.
+    """Return the neutral type's name for a built-in type; `string` for all that is not known.
 
     type_oid: pg_type.oid. typmod: pg_attribute.atttypmod, -1 for none. numeric becomes a decimal
     when its modifier bounds it to at most 38 digits; without a modifier it is text, because any
@@ -122,7 +122,7 @@ _PRINTED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<inside>[0-9, -]+)\))?(?P<zon
 
 
 def wire_type(column: Column) -> tuple[int, int]:
-    """The oid and the modifier under which a column is announced to a client.
+    """Return the oid and the modifier under which a column is announced to a client.
 
     Those of the catalogue where it is PostgreSQL's own type; those of its printed name where the
     log knows no oid, or where it is a domain; `text` for all else, as a client cannot know it.

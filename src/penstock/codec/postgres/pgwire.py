@@ -102,7 +102,7 @@ def password(secret: bytes) -> bytes:
 
 
 def md5_password(user: str, secret: str, salt: bytes) -> bytes:
-    """The answer to AuthenticationMD5Password, as the body of a PasswordMessage."""
+    """Return the answer to AuthenticationMD5Password, as the body of a PasswordMessage."""
     inner = hashlib.md5(secret.encode() + user.encode(), usedforsecurity=False).hexdigest()
     outer = hashlib.md5(inner.encode() + salt, usedforsecurity=False).hexdigest()
     return b"md5" + outer.encode()
@@ -144,7 +144,7 @@ def standby_status(
 
 
 def frame_at(buffer: bytes | bytearray | memoryview, offset: int, end: int) -> Frame | None:
-    """The message that starts at offset, or None while it is not all in buffer[:end].
+    """Return the message that starts at offset, or None while it is not all in buffer[:end].
 
     Raises WireError on a length that no message can have.
     """
@@ -197,7 +197,7 @@ def authentication(body: bytes) -> tuple[int, bytes]:
 
 
 def sasl_mechanisms(data: bytes) -> list[str]:
-    """The mechanisms of AuthenticationSASL, in the server's order."""
+    """Return the mechanisms of AuthenticationSASL, in the server's order."""
     names: list[str] = []
     offset = 0
     while offset < len(data) and data[offset] != 0:
@@ -262,12 +262,12 @@ def data_row(body: bytes) -> list[str | None]:
 
 
 def quoted_string(text: str) -> str:
-    """A string literal of the replication grammar, which knows no backslash escapes."""
+    """Return a string literal of the replication grammar, which knows no backslash escapes."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quoted_name(name: str) -> str:
-    """An identifier, always in double quotes."""
+    """Return an identifier, always in double quotes."""
     return '"' + name.replace('"', '""') + '"'
 
 

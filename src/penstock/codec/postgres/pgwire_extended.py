@@ -101,11 +101,11 @@ class _Body:
         return found
 
     def number(self, size: int, *, signed: bool = False) -> int:
-        """A number of so many bytes."""
+        """Return a number of this many bytes."""
         return int.from_bytes(self.data(size), signed=signed)
 
     def formats(self) -> tuple[int, ...]:
-        """A list of format codes."""
+        """Return a list of format codes."""
         found = tuple(self.number(2) for _ in range(self.number(2)))
         if any(one not in (TEXT, BINARY) for one in found):
             raise Refused(_VIOLATION, "unsupported format code")
@@ -156,7 +156,7 @@ def target(body: bytes) -> tuple[str, str]:
 
 
 def execute(body: bytes) -> tuple[str, int]:
-    """The portal of an Execute, and how many rows are wanted at most; 0: all."""
+    """Return the portal of an Execute, and its limit of rows; 0: all."""
     read = _Body(body)
     portal, count = read.text(), read.number(4, signed=True)
     read.end()
@@ -215,7 +215,7 @@ def data_row(
 
 
 def parameter_text(data: bytes, code: int, type_oid: int) -> str:
-    """A parameter's value as text. Raises Refused."""
+    """Return a parameter's value as text. Raises Refused."""
     if code == BINARY:
         return from_binary(data, type_oid)
     try:

@@ -94,7 +94,7 @@ StartPacket = Startup | EncryptionRequest | CancelRequest
 
 
 def start_packet(buffer: bytes | bytearray) -> tuple[StartPacket, int] | None:
-    """The packet without a letter at the buffer's beginning and its length.
+    """Return the packet without a letter at the buffer's beginning and its length.
 
     None while it is not whole. Raises Refused.
     """
@@ -147,7 +147,7 @@ def _startup(body: bytes, minor: int) -> Startup:
 def frame_at(
     buffer: bytes | bytearray | memoryview, offset: int, end: int, length_max: int
 ) -> Frame | None:
-    """The message that starts at offset, or None while it is not all in buffer[:end].
+    """Return the message that starts at offset, or None while it is not all in buffer[:end].
 
     length_max: of a message, its own length counted. Raises Refused.
     """
@@ -161,7 +161,7 @@ def frame_at(
 
 
 def query_text(body: bytes) -> str:
-    """The SQL of a Query. Raises Refused."""
+    """Return the SQL of a Query. Raises Refused."""
     if not body or body.find(b"\0") != len(body) - 1:
         raise Refused(_PROTOCOL_VIOLATION, "invalid string in message")
     try:
@@ -171,7 +171,9 @@ def query_text(body: bytes) -> str:
 
 
 def sasl_initial(body: bytes) -> tuple[str, bytes]:
-    """The mechanism and the client's first message of a SASLInitialResponse. Raises Refused."""
+    """Return the mechanism and the client's first message of a SASLInitialResponse. Raises
+    Refused.
+    """
     name, zero, rest = body.partition(b"\0")
     length = int.from_bytes(rest[:4], signed=True)
     if not zero or len(rest) < 4 or length != len(rest) - 4:
@@ -180,7 +182,8 @@ def sasl_initial(body: bytes) -> tuple[str, bytes]:
 
 
 def standby_status(payload: bytes) -> StandbyStatus | None:
-    """The status in a CopyData; None for a hot standby's feedback, which says nothing to us.
+    """Return the status in a CopyData; None for a hot standby's feedback, which says nothing to
+    us.
 
     Raises Refused.
     """

@@ -155,7 +155,9 @@ class Wal2Json:
         return f"{'' if self.chunks else line}{tab}]{line}}}".encode()
 
     def change(self, body: bytes, *, is_first: bool) -> bytes:
-        """A change of format 1 as a part of its transaction. body: from `rows`, `message`."""
+        """Return a change of format 1 as a part of its transaction. body: from `rows`,
+        `message`.
+        """
         tab, line, _ = self._white
         head = ("" if self.chunks else line) + 2 * tab + ("" if is_first else ",")
         return head.encode() + body
@@ -201,7 +203,7 @@ class Wal2Json:
     def message(
         self, prefix: str, content: bytes, transaction: Transaction | None, position: int
     ) -> bytes:
-        """A logical message; transaction: None for one that is in none."""
+        """Return a logical message; transaction: None for one that is in none."""
         said = content.partition(b"\0")[0].decode("utf-8", "surrogateescape")
         truth = "true" if transaction else "false"
         if self.version == 2:
@@ -230,9 +232,9 @@ class Wal2Json:
         positions: Sequence[int],
         transactions: Sequence[Transaction],
     ) -> list[bytes]:
-        """An object for each row; of format 1 without what `change` puts in front.
+        """Return an object for each row; of format 1 without the start that `change` adds.
 
-        positions, transactions: of each row. Raises Unencodable.
+        `positions` and `transactions` are those of each row. Raises Unencodable.
         """
         found = images(relation, batch)
         table = _Table(self, relation, found)
@@ -318,7 +320,7 @@ class _Table:
     # -- format 1 --------------------------------------------------------------------------------
 
     def first_format(self, row: int) -> str:
-        """The object of one change."""
+        """Return the object of one change."""
         plugin, op = self._plugin, Op(self._images.ops[row])
         tab, line, space = plugin._white
         deep = 3 * tab
@@ -410,7 +412,7 @@ def _type_of(plugin: Wal2Json, column: Column) -> str:
 
 
 def _catalogue_name(printed: str) -> str:
-    """The name in pg_type of a type that format_type() prints so."""
+    """Return the name in pg_type of a type that format_type() prints so."""
     element = printed.removesuffix("[]")
     if element != printed:
         return "_" + _catalogue_name(element)
@@ -499,7 +501,7 @@ def _actions(name: str, value: str) -> frozenset[str]:
 
 
 def _items(name: str, value: str) -> list[str]:
-    """A list between commas, with its backslashes. Raises Refused: 42602."""
+    """Return a list between commas, with its backslashes. Raises Refused: 42602."""
     found: list[str] = []
     at, more = 0, bool(value.strip())
     while more:

@@ -63,7 +63,9 @@ class Images(NamedTuple):
 
 
 def images(relation: Relation, batch: Any) -> Images:
-    """The rows of a batch with the schema of `batch_schema(relation)`. Raises Unencodable."""
+    """Return the rows of a batch with the schema of `batch_schema(relation)`. Raises
+    Unencodable.
+    """
     ops = batch.column("op").to_pylist()
     after, before = batch.column("after"), batch.column("before")
     has_before = before.is_valid().to_pylist()
@@ -97,7 +99,7 @@ _PLACES = {"float32": 6, "float64": 15}
 
 
 def float_text(text: str, neutral: str) -> str:
-    """A float as PostgreSQL prints it. text: the shortest one, in whichever notation."""
+    """Return a float as PostgreSQL prints it. text: the shortest one, in whichever notation."""
     number = Decimal(text)
     if not number.is_finite() or not number:
         return text
@@ -115,7 +117,9 @@ def to_bytes(text: str) -> bytes:
 
 
 def type_name(column: Column) -> str:
-    """A type as the server prints it without modifiers: `character varying[]`, `public.mood`."""
+    """Return a type as the server prints it without modifiers: `character varying[]`,
+    `public.mood`.
+    """
     name = column.source_type
     if '"' in name:
         return name
@@ -123,7 +127,7 @@ def type_name(column: Column) -> str:
 
 
 def boolean(name: str, value: str) -> bool:
-    """An option's value as PostgreSQL's parse_bool reads it; nothing stands for true.
+    """Return an option's value as PostgreSQL's parse_bool reads it; nothing stands for true.
 
     Raises Refused.
     """
@@ -136,12 +140,12 @@ def boolean(name: str, value: str) -> bool:
 
 
 def not_parsed(name: str, value: str, sqlstate: str = _INVALID) -> Refused:
-    """The error of a plugin for a value that it cannot read."""
+    """Return the error of a plugin for a value that it cannot read."""
     return Refused(sqlstate, f'could not parse value "{value}" for parameter "{name}"')
 
 
 def unknown(name: str, value: str) -> Refused:
-    """The error of a plugin for an option that it does not have."""
+    """Return the error of a plugin for an option that it does not have."""
     return Refused(_INVALID, f'option "{name}" = "{value or "(null)"}" is unknown')
 
 
@@ -171,11 +175,11 @@ class TestDecoding:
         return cls(xids=found["include-xids"], timestamp=found["include-timestamp"])
 
     def begin(self, transaction: Transaction) -> bytes:
-        """The line in front of a transaction."""
+        """Return the line before a transaction."""
         return b"BEGIN" + self._xid(transaction)
 
     def commit(self, transaction: Transaction) -> bytes:
-        """The line behind it."""
+        """Return the line after a transaction."""
         time = f" (at {transaction.time})".encode() if self.timestamp else b""
         return b"COMMIT" + self._xid(transaction) + time
 
@@ -185,18 +189,18 @@ class TestDecoding:
     def truncate(
         self, relations: Sequence[Relation], *, cascade: bool, restart_identity: bool
     ) -> bytes:
-        """The line of tables that were emptied together."""
+        """Return the line of tables that were emptied together."""
         names = ", ".join(_name(one) for one in relations)
         words = " restart_seqs" * restart_identity + " cascade" * cascade
         return to_bytes(f"table {names}: TRUNCATE:{words or ' (no-flags)'}")
 
     def message(self, prefix: str, content: bytes, *, transactional: bool) -> bytes:
-        """A message that a user of the source wrote into its log."""
+        """Return a message that a user of the source wrote into its log."""
         head = f"message: transactional: {transactional:d} prefix: {prefix}, "
         return to_bytes(f"{head}sz: {len(content)} content:") + content
 
     def rows(self, relation: Relation, batch: Any) -> list[bytes]:
-        """A line for each row of a batch. Raises Unencodable."""
+        """Return a line for each row of a batch. Raises Unencodable."""
         found = images(relation, batch)
         columns = relation.columns
         heads = [f" {quoted(one.name)}[{type_name(one)}]:" for one in columns]

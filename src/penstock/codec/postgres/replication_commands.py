@@ -186,7 +186,7 @@ class _Tokens:
         return self._found[self._at] if self._at < len(self._found) else ("", "")
 
     def take(self, kind: str) -> str:
-        """The next one, which must be of this kind."""
+        """Take the next token, which must be of this kind."""
         found, text = self._peek()
         if found != kind:
             raise _syntax(text)
@@ -194,7 +194,7 @@ class _Tokens:
         return text
 
     def word(self, *words: str) -> str:
-        """The next one where it is one of these words, in capitals; else empty, and it stays."""
+        """Take the next token if it is one of these words; return it in capitals, or ""."""
         kind, text = self._peek()
         if kind != "word" or text not in words:
             return ""

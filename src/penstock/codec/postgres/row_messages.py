@@ -36,7 +36,7 @@ _NO_LENGTH = 0xFFFFFFFF  # -1: NULL
 
 
 def text_cells(values: Any, column: Column) -> Any:
-    """A column's values as the server prints them, as bytes; null stays null."""
+    """Return a column's values as the server prints them, as bytes; null stays null."""
     kind = column.neutral.partition("(")[0]
     if kind == "binary" and not is_hex_bytea(column):
         return values.cast(pa.large_binary())
@@ -119,7 +119,7 @@ def row_messages(letter: bytes, cells: Sequence[Any], count: int) -> bytes:
 
 
 def binary_cells(values: Any, column: Column) -> Any:
-    """A column's values in the binary form of its type; null stays null. Raises Refused."""
+    """Return a column's values in the binary form of its type; null stays null. Raises Refused."""
     form = binary_form(column)
     if form is None:
         raise Refused(

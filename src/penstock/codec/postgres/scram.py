@@ -42,7 +42,7 @@ class ScramError(PenstockError):
 
 
 def saslprep(text: str) -> bytes:
-    """The password as RFC 4013 wants it; as it is where it cannot be prepared.
+    """Return the password as RFC 4013 wants it; as it is where it cannot be prepared.
 
     PostgreSQL does the same on both sides: a password that is not valid by the profile is used
     byte by byte.
@@ -103,11 +103,13 @@ class ScramClient:
         return SCRAM_PLUS if self._header.startswith(b"p=") else SCRAM
 
     def first(self) -> bytes:
-        """The client-first-message."""
+        """Return the client-first-message."""
         return self._header + self._first_bare.encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The client-final-message, with the proof; raises ScramError on a broken challenge."""
+        """Return the client-final-message, with the proof; raises ScramError on a broken
+        challenge.
+        """
         fields = _fields(server_first)
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:

@@ -116,7 +116,9 @@ class ScramServer:
         self._said = b""
 
     def challenge(self, client_first: bytes, *, plus: bool = False) -> bytes:
-        """The server-first-message. plus: the client chose SCRAM-SHA-256-PLUS. Raises Refused."""
+        """Return the server-first-message. plus: the client chose SCRAM-SHA-256-PLUS. Raises
+        Refused.
+        """
         match = _FIRST.fullmatch(client_first)
         if match is None:
             raise Refused(_PROTOCOL_VIOLATION, "malformed SCRAM message")
@@ -135,7 +137,7 @@ class ScramServer:
         return answer
 
     def finish(self, client_final: bytes) -> bytes:
-        """The server-final-message for a client that knows the password. Raises Refused."""
+        """Return the server-final-message for a client that knows the password. Raises Refused."""
         match = _FINAL.fullmatch(client_final)
         if match is None or not self._said:
             raise Refused(_PROTOCOL_VIOLATION, "malformed SCRAM message")

@@ -41,7 +41,7 @@ def channel_binding(certificate: bytes) -> bytes | None:
 
 
 def _element(data: bytes, offset: int) -> tuple[slice, int]:
-    """The contents of the DER element at offset, and where the next one starts."""
+    """Return the contents of the DER element at offset, and where the next one starts."""
     length = data[offset + 1]
     start = offset + 2
     if length >= 0x80:

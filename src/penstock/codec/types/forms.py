@@ -58,7 +58,7 @@ class Form:
     width: int = 0
 
     def sql(self, engine: Engine) -> str:
-        """The template for an engine. Raises KeyError where the engine has no such type."""
+        """Return the template for an engine. Raises KeyError where the engine has no such type."""
         if engine is Engine.POSTGRESQL:
             return _POSTGRES[self.kind]
         if engine is Engine.IGNITE:

@@ -137,14 +137,14 @@ class Choices:
     everything: str = ""
 
     def get(self, loss: str, kind: SourceType | None = None, column: str = "") -> str:
-        """The choice for a loss, empty when there is none. column: `schema.table.column`."""
+        """Return the choice for a loss, empty when there is none. column: `schema.table.column`."""
         for scope in (column, kind.base if kind is not None else "", ""):
             if found := self.by_scope.get((loss, scope)):
                 return found
         return self.everything if self.everything in LOSSES[loss].choices else ""
 
     def columns(self) -> Iterator[str]:
-        """The columns that are named, so that one that does not exist can be reported."""
+        """Yield the named columns, so that one that does not exist can be reported."""
         for _, scope in self.by_scope:
             if "." in scope:
                 yield scope

@@ -51,8 +51,8 @@ class Collated:
 
 
 def by_bytes(server: Server) -> Collated:
-    """The collation in which no two texts are equal; blanks at the end count where the server has
-    such a collation.
+    """Return the collation in which no two texts are equal; blanks at the end count where the
+    server has such a collation.
     """
     if server.engine is Engine.MARIADB:
         return Collated(sql="character set utf8mb4 collate utf8mb4_nopad_bin", pads=False)
@@ -62,7 +62,7 @@ def by_bytes(server: Server) -> Collated:
 
 
 def known_collation(collation: str, server: Server) -> str | None:
-    """A source's collation as the server calls it; None: it has none like this."""
+    """Return a source's collation as the server calls it; None: it has none like this."""
     if server.engine is Engine.MARIADB:
         if "0900" in collation or collation.startswith("gb18030"):
             return None
@@ -88,9 +88,10 @@ def known_collation(collation: str, server: Server) -> str | None:
 def text_type(
     server: Server, characters: int | None, key_bytes: int | None
 ) -> tuple[str, tuple[Case, ...]]:
-    """The type for text of at most so many characters, and what it may lose.
+    """Return the type for text of at most this many characters, and its possible losses.
 
-    characters: None: any number. key_bytes: what a key has for the column; None: it is in no key.
+    `characters` is None for any number; a key has `key_bytes` for the column, None: it is in no
+    key.
     """
     collated = by_bytes(server)
     cases: list[Case] = []
@@ -107,7 +108,7 @@ def text_type(
 
 
 def bytes_type(maximum: int | None, key_bytes: int | None) -> tuple[str, tuple[Case, ...]]:
-    """The type for at most so many bytes, and what it may lose; arguments as for text_type."""
+    """Return the type for at most this many bytes, and its losses; arguments as for text_type."""
     if key_bytes is None:
         return "longblob", ()
     if maximum is not None and maximum <= key_bytes:

@@ -47,7 +47,7 @@ class NameRules:
     def of(
         cls, target: Server, *, lower_case_table_names: int = 0, choices: Choices = NO_CHOICES
     ) -> NameRules:
-        """The rules of a server, with its variable of that name (MySQL and MariaDB)."""
+        """Return the rules of a server, with its variable of that name (MySQL and MariaDB)."""
         return cls(
             engine=target.engine,
             folds=target.engine.is_mysql and lower_case_table_names != 0,
@@ -77,11 +77,12 @@ class NameRules:
         return ""
 
     def column(self, name: str) -> str:
-        """A column's name in the target. Raises NameRefused."""
+        """Return a column's name in the target. Raises NameRefused."""
         return self._name(name, f"column {name}")
 
     def table(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
-        """A table's name in the target: its schema mapped ([target.map]). Raises NameRefused.
+        """Return a table's name in the target: its schema mapped ([target.map]). Raises
+        NameRefused.
 
         A schema of PostgreSQL becomes a database of MySQL or MariaDB, and vice versa.
         """
@@ -94,7 +95,7 @@ class NameRules:
         return self._shorten(name) if self.shorten and not self.fits(name) else name
 
     def table_shown(self, name: TableName, namespaces: Mapping[str, str]) -> TableName:
-        """A table's name as a plan shows it, whether or not it is allowed."""
+        """Return a table's name as a plan shows it, whether or not it is allowed."""
         schema = self.show(namespaces.get(name.schema, name.schema))
         own = self.show(name.name)
         return TableName(schema.lower(), own.lower()) if self.lowers else TableName(schema, own)
@@ -139,7 +140,7 @@ def target_names(
 
 
 def target_columns(definition: TableDefinition, rules: NameRules) -> dict[str, str]:
-    """A table's columns in the target. Raises NameRefused, naming both when two are one.
+    """Return a table's columns in the target. Raises NameRefused, naming both when two are one.
 
     Names of columns are case-insensitive in MySQL and MariaDB, whatever the setting.
     """

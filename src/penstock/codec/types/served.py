@@ -67,7 +67,9 @@ class ServedColumn:
 def served_column(
     column: Column, engine: str, *, table: TableName | None = None, choices: Choices = NO_CHOICES
 ) -> ServedColumn:
-    """A column of a log whose source is of this engine, by the name that the log has for it."""
+    """Return a column of a log whose source is of this engine, by the name that the log has for
+    it.
+    """
     try:
         source = Engine(engine)
     except ValueError:

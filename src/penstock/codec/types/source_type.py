@@ -66,7 +66,7 @@ GEOMETRIES = frozenset(
 
 
 def builtin_types(engine: Engine) -> frozenset[str]:
-    """The names of an engine's own types, as `SourceType.base` has them."""
+    """Return the names of an engine's own types, as `SourceType.base` has them."""
     if engine is Engine.POSTGRESQL:
         return POSTGRES_BUILTIN
     if engine is Engine.IGNITE:
@@ -99,7 +99,7 @@ class SourceType:
 
     @classmethod
     def of(cls, column: ColumnDefinition | Column, engine: Engine) -> Self:
-        """The type of a column as a catalogue or the log has it."""
+        """Return the type of a column as a catalogue or the log has it."""
         if isinstance(column, Column):
             printed, charset, collation = column.source_type, "", ""
         else:
@@ -115,7 +115,7 @@ class SourceType:
 
     @classmethod
     def postgres(cls, text: str, neutral: str, *, base_type: str = "") -> Self:
-        """A type as format_type() prints it. base_type: the one below a domain."""
+        """Return a type as format_type() prints it. base_type: the one below a domain."""
         match = _POSTGRES.fullmatch(base_type or text)
         if match is None:
             return cls(engine=Engine.POSTGRESQL, text=text, base=text, neutral=neutral)
@@ -138,7 +138,7 @@ class SourceType:
     def mysql(
         cls, text: str, neutral: str, engine: Engine, *, charset: str = "", collation: str = ""
     ) -> Self:
-        """A type as information_schema has it."""
+        """Return a type as information_schema has it."""
         parsed = parse_type(text)
         if parsed is None:
             return cls(engine=engine, text=text, base=text.split("(")[0].lower(), neutral=neutral)

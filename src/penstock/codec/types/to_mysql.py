@@ -148,7 +148,7 @@ def _numeric(kind: SourceType, server: Server, key_bytes: int | None) -> Held:
 
 
 def _printed_number(kind: SourceType, text: Held) -> Held:
-    """A decimal as PostgreSQL prints it: Arrow writes small ones with an exponent."""
+    """Return a decimal as PostgreSQL prints it: Arrow writes small ones with an exponent."""
     match = _DECIMAL.match(kind.neutral)
     if match is None or int(match[2]) > SCALE_MAX:
         return text
@@ -184,7 +184,7 @@ def _bytea(_: SourceType, __: Server, key_bytes: int | None) -> Held:
 
 
 def _printed_temporal(kind: SourceType, text: Held) -> Held:
-    """A date or time as PostgreSQL prints it, from what Arrow makes of it."""
+    """Return a date or time as PostgreSQL prints it, from what Arrow makes of it."""
     if kind.neutral == "string":
         return text
     zone = "+00" if kind.base == "timestamptz" else ""

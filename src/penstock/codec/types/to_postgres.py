@@ -77,7 +77,7 @@ def hold_type(kind: SourceType, key_bytes: int | None) -> Held | None:
 
 
 def plain(target: str, kind: Kind, *, cast: str = "", note: str = "") -> Held:
-    """A type that has a counterpart. kind: of the text that both sides print."""
+    """Return a type that has a counterpart. kind: of the text that both sides print."""
     form = Form(kind=kind)
     return Held(target_type=target, source_form=form, target_form=form, cast=cast, note=note)
 
@@ -122,7 +122,7 @@ def _time(kind: SourceType) -> Held:
 
 
 def _printed_as_text(kind: SourceType, pattern: str) -> Held:
-    """A date or time held as the text that the source prints. pattern: of to_char()."""
+    """Return a date or time held as the text that the source prints. pattern: of to_char()."""
     native = f"to_char({{}}, '{pattern}')"
     if kind.base == "timestamp":
         native = f"to_char({{}} at time zone 'UTC', '{pattern}')"
