@@ -287,7 +287,7 @@ class ToyLoading:
 
     errors: tuple[type[BaseException], ...] = (sqlite3.Error,)
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See Loading."""
         return ToyFailed(f"{doing}: {error}")
 

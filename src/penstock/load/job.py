@@ -222,7 +222,7 @@ class _Frames:
             gsn_upto=self._task.gsn_upto,
             trx_from=self._task.trx_from,
         )
-        return self._writer.prepared(chosen)
+        return self._writer.prepare_rows(chosen)
 
 
 def cut(

@@ -206,7 +206,7 @@ class SqlLoading:
 
     def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See Loading."""
-        return self._engine.typed(doing, error)
+        return self._engine.convert_error(doing, error)
 
     def open_target(
         self,

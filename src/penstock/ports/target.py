@@ -1,9 +1,9 @@
-"""What a database must do to be a target of the change loader: the port, and its nouns.
+"""Requirements of a database as target of the change loader: the port, and its nouns.
 
 An engine has three parts, each on connections of its own: the stager prepares merge tables and
 records (`Staging`), workers write rows into them (`StagingWriter`), and one connection applies them
-(`SqlTarget`). `engine_of` makes the engine that a URL names. Not here: when a batch is staged and
-applied (`loader.py`), and how an engine does it (its folder).
+(`SqlTarget`). `engine_of` makes the engine that a URL names. Not here: the times of staging and
+applying a batch (`loader.py`), and an engine's implementation (its folder).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ if TYPE_CHECKING:
     from penstock.ports.table_sync import TableSync
 
 SCHEMA = "wirekite"
-# What the count column of a table with a key says.
+# Values of the count column of a table with a key.
 GONE = -1  # delete this key
-UPSERT = 1  # the row's key was there before, as the log has it
-NEW = 2  # the row's key was not there before
+UPSERT = 1  # the log has an earlier row with this key
+NEW = 2  # the log has no earlier row with this key
 
 
 SHARED_LOG = "stage/"
-"""How the id of a log begins that one of several instances writes, and another may go on with.
+"""Prefix of the id of a log that one of several instances writes, and another may continue.
 
 A target may follow several of these, each with an applied position of its own.
 """
 
 
 def is_shared(log_id: str) -> bool:
-    """Whether the target follows this log beside others."""
+    """Return whether the target follows this log beside others."""
     return log_id.startswith(SHARED_LOG)
 
 
 def file_label(log_id: str, file: str) -> str:
-    """What a log's file is called in wirekite_progress."""
+    """Return the name of a log's file in wirekite_progress."""
     return f"{log_id}/{file}" if is_shared(log_id) else file
 
 
 def target_name(name: TableName, namespaces: Mapping[str, str]) -> TableName:
-    """A source table's name in the target: its schema mapped, its name kept."""
+    """Return a source table's name in the target: its schema mapped, its name kept."""
     return TableName(namespaces.get(name.schema, name.schema), name.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeNote:
-    """One change of a target table's shape.
+    """Change of a target table's shape.
 
     Attributes:
-        table: the table in the target.
-        text: a sentence that names the change.
-        is_applied: whether the target has it; else text names the reason, too.
+        table: The table in the target.
+        text: A sentence that names the change.
+        is_applied: Whether the target has it; else text names the reason, too.
     """
 
     table: TableName
@@ -73,11 +73,12 @@ class ShapeNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How far the change log is applied. 0 and None: nothing yet.
+    """Place up to which the change log is applied. 0 and None: nothing yet.
 
-    segment: number of the last segment that is applied whole, -1 before any. position: of the
-    last applied commit, as an ordered number. commit_time_us: its time, microseconds since 1970
-    UTC.
+    Attributes:
+        segment: Number of the last segment that is applied whole, -1 before any.
+        position: Position of the last applied commit, as an ordered number.
+        commit_time_us: Its time, microseconds since 1970 UTC.
     """
 
     segment: int = -1
@@ -87,14 +88,14 @@ class Applied:
     commit_time_us: int = 0
 
     def is_at(self, other: Applied) -> bool:
-        """Whether both are one place in the log."""
+        """Return whether both are one place in the log."""
         mine = (self.segment, self.gsn, self.position)
         return mine == (other.segment, other.gsn, other.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProgress:
-    """One CL row: the file's name, the last gsn applied of it, whether that is all of it."""
+    """CL row: the file's name, the last gsn applied of it, whether that is all of it."""
 
     file: str
     mark: int
@@ -103,25 +104,25 @@ class FileProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecord:
-    """A captured table as the target knows it.
+    """Captured table as the target knows it.
 
     Attributes:
-        merge_name: its merge table's name in schema wirekite.
+        merge_name: Its merge table's name in schema wirekite.
         made: penstock created the target table.
         columns: `(name, source type)` as applied; None before the first.
-        ids: identities of these columns, in their order (`Column.id`); empty if they are not known.
-        source_id: the table that the identities belong to (`Relation.source_id`).
-        collations: collations of these columns, in their order; empty if they are not known.
-        unique: the columns of the source's other unique keys, as applied; None if not known.
-        log_id: the change log that `version` counts in.
-        version: the version of the shape that the target's copy has; 0 before the first.
-        key: names of the columns of the source's key, as applied; None if not known.
-        not_null: names of the columns that are never NULL, as applied.
+        ids: Identities of these columns, in their order (`Column.id`); empty if they are not known.
+        source_id: The table that the identities belong to (`Relation.source_id`).
+        collations: Collations of these columns, in their order; empty if they are not known.
+        unique: The columns of the source's other unique keys, as applied; None if not known.
+        log_id: The change log that `version` counts in.
+        version: The version of the shape that the target's copy has; 0 before the first.
+        key: Names of the columns of the source's key, as applied; None if not known.
+        not_null: Names of the columns that are never NULL, as applied.
         computed: `(id, name, source type, expression, whether it is stored)` of the generated
             columns that rows do not have, as applied; None if not known.
-        left_out: columns of the source that the target does not have, by a policy.
-        kept: columns that the source has no more, and the target still has, by a policy.
-        notes: a sentence for each change that could not be applied.
+        left_out: Columns of the source that the target does not have, by a policy.
+        kept: Columns that the source no longer has, and the target still has, by a policy.
+        notes: A sentence for each change that could not be applied.
     """
 
     source: TableName
@@ -146,10 +147,10 @@ class TableRecord:
 def check_still_fits(
     record: TableRecord | None, definition: TableDefinition, present: Iterable[str]
 ) -> None:
-    """Check a table that penstock created against the source's definition of now.
+    """Check a table that penstock created against the source's present definition.
 
     present: names of the columns that the target table has. Another table may have columns of its
-    own; in one of ours, a column that was in the source has no value any more. Raises
+    own; in one of ours, a dropped column of the source has no value any more. Raises
     TargetShapeDiffers.
     """
     if record is None or not record.made or record.columns is None:
@@ -175,7 +176,7 @@ def copied_ids(columns: Iterable[ColumnDefinition]) -> tuple[int, ...]:
 
 
 def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName, frozenset[str]]:
-    """Of the tables that have such: columns that the target does not have, by policy."""
+    """Return the columns that the target lacks by policy, for tables that have such."""
     return {
         source: frozenset(record.left_out) for source, record in records.items() if record.left_out
     }
@@ -183,7 +184,7 @@ def left_out_columns(records: Mapping[TableName, TableRecord]) -> dict[TableName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a fold found. absent: upserts with columns to be filled from the target.
+    """Counts of a fold. absent: upserts with columns to be filled from the target.
 
     new: upserts of keys that the table did not have before.
     """
@@ -195,7 +196,7 @@ class Counts:
     new: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        """The sum, field by field."""
+        """Return the sum, field by field."""
         return Counts(
             changes=self.changes + other.changes,
             upserts=self.upserts + other.upserts,
@@ -207,10 +208,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTable:
-    """A merge table that a batch wants. source, target: names of the table whose rows it takes.
+    """Merge table that a batch needs.
 
-    is_plain: nothing but rows happens to the table in this batch: no change of its shape, and it is
-    not read again.
+    Attributes:
+        source: Name at the source of the table whose rows it takes.
+        target: Name of that table in the target.
+        is_plain: The batch has only rows of the table: no change of its shape, and it is not read
+            again.
     """
 
     name: str
@@ -222,9 +226,9 @@ class MergeTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRows:
-    """What a writer has staged. in_table: rows that it has put into the merge table.
+    """Rows that a writer has staged. in_table: number of those in the merge table.
 
-    An engine that has other places for rows has its own kind of this, which it finds again in
+    An engine that has other places for rows has its own subclass of this, which it finds again in
     `MergeSpec.staged`.
     """
 
@@ -232,15 +236,18 @@ class StagedRows:
 
     @property
     def row_count(self) -> int:
-        """All rows, wherever they wait."""
+        """Number of all rows, wherever they wait."""
         return self.in_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec:
-    """One filled merge table. table: the target's name; stamp: the writer's; see `Merge`.
+    """Filled merge table.
 
-    staged: what each writer has staged, in the order of their parts.
+    Attributes:
+        table: The target's name.
+        stamp: The writer's; see `Merge`.
+        staged: The rows that each writer has staged, in the order of their parts.
     """
 
     relation: Relation
@@ -253,17 +260,19 @@ class MergeSpec:
 
     @property
     def staged_row_count(self) -> int:
-        """How many rows the merge table must hold."""
+        """Number of rows that the merge table must hold."""
         return sum(part.in_table for part in self.staged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSpec:
-    """What happens between two barriers, in this order. Names are the target's.
+    """Steps between two barriers, in this order. Names are the target's.
 
-    truncated: emptied together. reloaded: emptied alone, their rows follow as inserts. relations:
-    shapes that are current from here on. starts: per source table that was copied, the position
-    that its copy is of.
+    Attributes:
+        truncated: Emptied together.
+        reloaded: Emptied one by one; their rows follow as inserts.
+        relations: Shapes that are current from here on.
+        starts: The position of each source table's copy, for those that were copied.
     """
 
     truncated: tuple[TableName, ...] = ()
@@ -274,7 +283,7 @@ class PhaseSpec:
 
 
 class Layout(Protocol):
-    """How rows lie in a merge table: an engine has its own."""
+    """Layout of rows in a merge table; each engine has its own."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -289,87 +298,87 @@ class Layout(Protocol):
         bitmaps: Any = None,
         origin: list[Any] | None = None,
     ) -> pa.RecordBatch:
-        """One batch of merge rows; a column given as None is all null."""
+        """Return one batch of merge rows; a column given as None is all null."""
         ...
 
 
 class NetRows(Protocol):
-    """The rows of one task, in batches of the writer's layout; as often as asked for.
+    """Rows of one task, in batches of the writer's layout; may be read repeatedly.
 
-    A table may have several tasks: counts are of this one. part: which it is, from 0.
+    A table may have several tasks: counts are of this one. part: its number, from 0.
     """
 
     @property
     def counts(self) -> Counts:
-        """What became of the task's changes."""
+        """Counts of the task's changes after the fold."""
         ...
 
     @property
     def any_unsent(self) -> bool:
-        """Whether rows of the table may have columns to be filled: the same for all its tasks."""
+        """True if rows of the table may have columns to be filled: the same for all its tasks."""
         ...
 
     @property
     def part(self) -> int:
-        """The part's number."""
+        """Number of the part."""
         ...
 
     def deletes(self) -> Iterator[pa.RecordBatch]:
-        """The keys that are gone; of a table without a key all counts."""
+        """Yield the deleted keys; for a table without a key all counts."""
         ...
 
     def upserts(self) -> Iterator[pa.RecordBatch]:
-        """The rows that follow. Raises what reading the log does."""
+        """Yield the rows that follow. Raises the errors of reading the log."""
         ...
 
 
 class StagingWriter(Protocol):
-    """Takes rows for one merge table. `Staging` makes it, and it travels to the workers."""
+    """Writer of rows into one merge table. `Staging` makes it, and it is sent to the workers."""
 
     @property
     def stamp(self) -> int:
-        """What distinguishes this filling of the merge table from any other."""
+        """Number that distinguishes this filling of the merge table from any other."""
         ...
 
     @property
     def layout(self) -> Layout:
-        """How rows lie in the merge table."""
+        """Layout of rows in the merge table."""
         ...
 
-    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the log (`codec.columns.batch_schema`), their values as the target takes them."""
+    def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of the log (`codec.columns.batch_schema`) in the target's form."""
         ...
 
     def write(self, rows: NetRows) -> StagedRows:
         """Stage the rows of a task, over the connection that this worker keeps.
 
-        Raises StagingFailed, StagingLost, StagingChanged, or what the rows' iterators do.
+        Raises StagingFailed, StagingLost, StagingChanged, or the errors of the rows' iterators.
         """
         ...
 
 
 class Staging(Protocol):
-    """The stager's connection: merge tables and the CL rows of files that begin."""
+    """Connection of the stager: merge tables and the CL rows of files that begin."""
 
     def merge_name(self, table: TableName, target: TableName) -> str:
-        """The name of a captured table's merge table; recorded when it is the first time."""
+        """Return the name of a captured table's merge table; record it the first time."""
         ...
 
     def prepare(
         self, wanted: Sequence[MergeTable], *, place: int, source_engine: str
     ) -> Mapping[str, StagingWriter]:
-        """Have these merge tables empty: by name who writes into each.
+        """Empty these merge tables; return the writer of each, by name.
 
-        place: of the batch, 0 or 1; what the batch before had there is not needed any more.
+        place: of the batch, 0 or 1; rows of the previous batch there are not needed any more.
         """
         ...
 
     def empty_ahead(self) -> None:
-        """Empty the merge tables of batches that are applied, while nothing else is to do."""
+        """Empty the merge tables of applied batches, while the loader is idle."""
         ...
 
     def forget(self, names: Iterable[str]) -> None:
-        """Somebody drops these: look at the catalogue again when they are next wanted."""
+        """Read the catalogue again when these are next needed: another connection drops them."""
         ...
 
     def begin_files(self, files: Iterable[str]) -> None:
@@ -382,24 +391,24 @@ class Staging(Protocol):
 
 
 class SqlTarget(Protocol):
-    """The connection that applies, and what is known of the target's tables."""
+    """Connection that applies, and the known facts of the target's tables."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
+        """True if the connection is closed or lost."""
         ...
 
     @property
     def replica(self) -> bool:
-        """Whether foreign keys (and triggers, where the engine can) are off."""
+        """True if foreign keys (and triggers, where the engine can) are off."""
         ...
 
     def bind(self, log_id: str) -> Applied:
-        """Make our tables where missing, bind the target to this log; how far it is applied."""
+        """Create our tables, bind the target to this log; return how far it is applied."""
         ...
 
     def need(self, names: Iterable[TableName]) -> None:
-        """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
+        """Read the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
         ...
 
     def forget(self) -> None:
@@ -407,22 +416,22 @@ class SqlTarget(Protocol):
         ...
 
     def reshape(self, phases: Sequence[PhaseSpec], *, source_engine: str, before: Applied) -> None:
-        """Where DDL commits: alter, ahead of the batch's transaction, what changed its shape.
+        """Alter tables whose shape changed before the batch's transaction, if DDL commits.
 
-        Raises AppliedByAnother when the target is not at `before`.
+        Raises AppliedByAnother if the target is not at `before`.
         """
         ...
 
     def transaction(self) -> AbstractContextManager[object]:
-        """The batch's transaction; errors come out typed, with all of it rolled back."""
+        """Return the batch's transaction; errors are typed, with all of it rolled back."""
         ...
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
-        """Move the applied position, first of all: a second loader waits, and is refused."""
+        """Move the applied position, before all else: a second loader waits, and is refused."""
         ...
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
-        """See that merge tables hold what was staged: per name stamp and rows; and keep it so."""
+        """Check that merge tables hold the staged rows, by stamp and number; and keep it so."""
         ...
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
@@ -434,7 +443,7 @@ class SqlTarget(Protocol):
         ...
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
-        """The tables that have, or had, a table sync."""
+        """Return the tables that have, or had, a table sync."""
         ...
 
     def write_table_sync(self, row: TableSync) -> None:
@@ -442,7 +451,7 @@ class SqlTarget(Protocol):
         ...
 
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
-        """Add to the target what these merges were refused for, if possible; whether it was."""
+        """Fix what the target refused these merges for, if possible; return whether it was."""
         ...
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
@@ -459,35 +468,37 @@ class SqlTarget(Protocol):
 
 
 class TargetEngine(Protocol):
-    """One kind of target; the part `target` makes one for each load.
+    """Kind of target; the part `target` makes one for each load.
 
-    errors: what its driver raises. ddl_commits: a change of shape ends the transaction it is in,
-    so that batches begin and end where one happens.
+    Attributes:
+        errors: Classes of errors that its driver raises.
+        ddl_commits: A change of shape ends the transaction it is in, so that batches begin and end
+            at one.
     """
 
     @property
     def errors(self) -> tuple[type[BaseException], ...]:
-        """What its driver raises."""
+        """Classes of errors that its driver raises."""
         ...
 
     @property
     def ddl_commits(self) -> bool:
-        """Whether DDL commits implicitly."""
+        """True if DDL commits implicitly."""
         ...
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
-        """The typed error for one of the driver's; doing names the work."""
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
+        """Return the typed error for one of the driver's; doing names the work."""
         ...
 
     def staging_name(self, merge_name: str, *, place: int, use: int) -> str:
-        """The merge table of the use-th phase (from 1) of a batch that has this place (0, 1)."""
+        """Return the merge table of the use-th phase (from 1) of a batch in this place (0, 1)."""
         ...
 
     def open_staging(self, url: str, *, choices: Choices, directory: Path | None) -> Staging:
         """Connect for preparing merge tables.
 
-        choices: of [target.types]. directory: on a disk that workers and whoever applies share, for
-        what the engine wants to keep there; None where there is none.
+        choices: of [target.types]. directory: on a disk that workers and the applying process
+        share, for files of the engine; None if there is none.
         """
         ...
 
@@ -505,9 +516,9 @@ class TargetEngine(Protocol):
 
 
 def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str = "") -> str:
-    """See `TargetEngine.staging_name`.
+    """Return a merge table's name; see `TargetEngine.staging_name`.
 
-    room: how long names may be, in bytes of the encoding `unit`, or in characters.
+    room: the greatest length of names, in bytes of the encoding `unit`, or in characters.
     merge_name: the table's own, which belongs to the first phase in the first set: `item_wkm`; the
     others are `item_wkm2`, `item_wkmb`, `item_wkmb2`.
     """
@@ -519,6 +530,6 @@ def staging_name(merge_name: str, *, place: int, use: int, room: int, unit: str 
 
 
 def engine_of(url: str) -> TargetEngine:
-    """An engine for the target that a URL names. Raises EngineUnknown, PartMissing."""
+    """Return an engine for the target that a URL names. Raises EngineUnknown, PartMissing."""
     engine: TargetEngine = part(url, "target")()
     return engine

@@ -35,7 +35,7 @@ class MySQLTargetEngine:
     def __init__(self) -> None:
         self.unsure = UnsureTables()
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See `TargetEngine`."""
         assert isinstance(error, pymysql.Error)
         return statement_error(doing, error)

@@ -34,7 +34,7 @@ class MySQLStagingWriter:
         """See `StagingWriter`."""
         return MergeLayout(self.place.relation)
 
-    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """As they are: these servers take whatever the log has."""
         return rows
 

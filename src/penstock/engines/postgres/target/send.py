@@ -47,7 +47,7 @@ class PostgresStagingWriter:
         """See `StagingWriter`."""
         return MergeLayout(self.relation)
 
-    def prepared(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def prepare_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """See `StagingWriter`."""
         return prepared_batch(rows, self.prepare)
 

@@ -48,7 +48,7 @@ class PostgresTargetEngine:
     errors: tuple[type[BaseException], ...] = (psycopg.Error,)
     ddl_commits = False
 
-    def typed(self, doing: str, error: BaseException) -> PenstockError:
+    def convert_error(self, doing: str, error: BaseException) -> PenstockError:
         """See `TargetEngine`."""
         assert isinstance(error, psycopg.Error)
         return statement_error(doing, error)
