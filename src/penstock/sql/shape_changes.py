@@ -309,7 +309,7 @@ def computed_changes(
         elif (
             wanted is not None and [wanted.source_type, wanted.expression, wanted.is_stored] != rest
         ):
-            leaving.append(_computed_dropped(name, f"generated column {name} is computed anew"))
+            leaving.append(_computed_dropped(name, f"generated column {name} was redefined"))
             coming.append(_computed_added(wanted))
         elif wanted is not None and wanted.name != name:
             what = f"generated column {name} was renamed to {wanted.name}"

@@ -231,7 +231,7 @@ def open_reload(
     raise AssertionError("unreachable")
 
 
-def _sent(table: TableDefinition) -> list[ColumnDefinition]:
+def _list_sent(table: TableDefinition) -> list[ColumnDefinition]:
     """Return the columns without the expressions that one of two definitions was read with."""
     return [replace(column, default=None) for column in table.columns]
 
@@ -261,7 +261,7 @@ def _lock_table(
         now = definitions_of(catalog, [source_id], shape_only=True, expressions=True).get(source_id)
     # The COPY reads the present columns; the rows of the stream behind X have those of the
     # snapshot.
-    if now is None or now.name != seen.name or _sent(now) != _sent(seen):
+    if now is None or now.name != seen.name or _list_sent(now) != _list_sent(seen):
         raise TableRewritten(
             f"{table} got other columns behind the snapshot",
             hint="Nothing to do: the table is read at a later point.",

@@ -115,7 +115,7 @@ class Alterer:
     def _evolve(self, change: ShapeChange) -> Iterator[Alteration]:
         column = change.column
         if change.computed is not None:
-            yield from self._computed(change.computed, change)
+            yield from self._alter_computed(change.computed, change)
             return
         if change.kind is ChangeKind.RENAME_COLUMN and column is not None:
             yield from self._rename(column, change)
@@ -141,7 +141,7 @@ class Alterer:
                 self._refuse_inherited(found, kind, change)
                 yield self._retype(found, kind, change)
 
-    def _computed(self, column: ComputedColumn, change: ShapeChange) -> Iterator[Alteration]:
+    def _alter_computed(self, column: ComputedColumn, change: ShapeChange) -> Iterator[Alteration]:
         """Yield the statements of a generated column, which the target computes as the source does.
 
         Nothing where the target is so already, perhaps by hand.
