@@ -59,7 +59,7 @@ def test_generated_columns_are_left_to_the_target(target: Rows) -> None:
 
 def test_names_differ_by_case(target: Rows) -> None:
     """A property finds its column, and odd names are names."""
-    quote = target.session.quoted
+    quote = target.session.quote
     target.run(f"create table t ({quote('Id')} bigint primary key, {quote('a %s b')} int)")
     target.upsert(upsert({"id": 1, "A %s B": 5}))
     assert target.rows("select * from t") == [(1, 5)]
