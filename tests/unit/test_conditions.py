@@ -164,7 +164,7 @@ def test_requests_of_another_command(config: Config, monkeypatch: pytest.MonkeyP
     REAL_FILES.make_directory(config.layout.state)
     lock = DirectoryLock(config.layout.state, table_requests.LOCK)
     try:
-        with pytest.raises(table_requests.RequestsBusy), table_requests._locked(config):
+        with pytest.raises(table_requests.RequestsBusy), table_requests._lock(config):
             pytest.fail("the lock is somebody else's")
     finally:
         lock.release()

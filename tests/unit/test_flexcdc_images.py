@@ -208,15 +208,15 @@ def test_another_process_that_writes_the_same_state_is_seen(flex: MemoryFlex) ->
     flex.run()
     write(flex, [insert(2)], rotate=False)
     instance = flex.flexcdc()
-    settled = instance._settled
+    load = instance._load_progress
     seen: list[Any] = []
 
     def settle_first(state: Any) -> Any:
-        found = settled(state)
+        found = load(state)
         flex.session.driver.execute('update "flexviews.penstock_place" set trx = 9')
         return found
 
-    instance._settled = settle_first  # type: ignore[method-assign]
+    instance._load_progress = settle_first  # type: ignore[method-assign]
     with pytest.raises(StateMoved):
         instance.run(lambda: len(seen) > 1, on_place=seen.append)
     assert len(images(flex)) == 1

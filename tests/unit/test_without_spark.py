@@ -70,8 +70,8 @@ def test_a_driver_that_is_not_installed_is_named(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'
         f'[source]\nurl = "{scheme}://u@127.0.0.1:1/d"\ntables = ["*.*"]\n'
     )
-    run = f"{PROGRAM}\nfrom penstock.cli.entry import guarded\n"
-    run += f"guarded(['extract', {str(path)!r}, '--json'])"
+    run = f"{PROGRAM}\nfrom penstock.cli.entry import run_guarded\n"
+    run += f"run_guarded(['extract', {str(path)!r}, '--json'])"
     done = subprocess.run(
         [sys.executable, "-c", run, ",".join(DRIVERS)], capture_output=True, text=True, check=False
     )
