@@ -111,7 +111,7 @@ def test_partitioned_tables_are_one_table(catalog: psycopg.Connection) -> None:
     assert _names(catalog, "*.*") == []  # its partitions do not take its place
     (excluded,) = (e for e in survey(catalog, ["public.root"]).excluded)
     assert (excluded.reason, str(excluded.related)) == (Exclusion.PART_UNLOGGED, "parts.y20_x")
-    assert excluded.mend == 'alter table "parts"."y20_x" set logged;'
+    assert excluded.fix == 'alter table "parts"."y20_x" set logged;'
 
 
 # -- definitions -----------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def test_the_first_transaction_of_a_killed_run_is_waited_for(flex: Make) -> None
         first.move(behind)
         following = one.flexcdc()
         with following.connect() as (second, _), ThreadPoolExecutor(1) as pool:
-            settled = pool.submit(following._settled, second)
+            settled = pool.submit(following._load_progress, second)
             with pytest.raises(TimeoutError):
                 settled.result(0.5)
             first.session.commit()

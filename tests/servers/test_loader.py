@@ -46,7 +46,7 @@ def target(target_url: str) -> str:
 
 def test_ends_when_the_log_is_done(target: str, tmp_path: Path, log: LogMaker) -> None:
     """CHANGE.DONE and all before it applied; the state file tells it; the files stay."""
-    log.writer.done()
+    log.writer.finish()
     state = Running(target, tmp_path).end()
     check(target, 6)
     assert (state.batch_count, state.file_count, state.row_count) == (1, 3, 12)
@@ -59,7 +59,7 @@ def test_ends_when_the_log_is_done(target: str, tmp_path: Path, log: LogMaker) -
 
 def test_files_per_batch_and_their_removal(target: str, tmp_path: Path, log: LogMaker) -> None:
     """MaxFilesPerBatch bounds a batch; removeFiles takes applied ones away."""
-    log.writer.done()
+    log.writer.finish()
     state = Running(target, tmp_path, max_files_per_batch=2, remove_files=True).end()
     assert state.batch_count == 2
     assert list((tmp_path / "log").glob("*.ckt")) == []
@@ -68,7 +68,7 @@ def test_files_per_batch_and_their_removal(target: str, tmp_path: Path, log: Log
 
 def test_files_are_moved_when_done(target: str, tmp_path: Path, log: LogMaker) -> None:
     """doneDirectory; also what a killed loader had applied but not moved."""
-    log.writer.done()
+    log.writer.finish()
     Running(target, tmp_path).end()
     done = tmp_path / "done"
     Running(target, tmp_path, done_directory=done).end()
@@ -162,7 +162,7 @@ def test_kill_while_the_open_segment_is_read(
         check(target, 8 if point == "load.commit.after" else 6)
     add(log, 8)
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     Running(target, tmp_path).end()
     check(target, 9)
 
@@ -217,7 +217,7 @@ def test_missing_segment_stops_with_nothing_from_behind_it(
         Running(target, tmp_path, max_files_per_batch=1).end()
     check(target, 2)
     (tmp_path / "hidden").rename(tmp_path / "log" / "1.ckt")
-    log.writer.done()
+    log.writer.finish()
     Running(target, tmp_path).end()
     check(target, 6)
 
@@ -252,7 +252,7 @@ def test_failure_at_any_point_is_tried_again(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
     """Before the commit nothing is there, behind it all: each row once."""
-    log.writer.done()
+    log.writer.finish()
     with faults.arming(f"{point}:2:error"):
         Running(target, tmp_path, max_files_per_batch=1).end()
     check(target, 6)
@@ -264,7 +264,7 @@ def test_failure_at_any_point_is_tried_again(
 )
 def test_kill_and_restart(target: str, tmp_path: Path, log: LogMaker, point: str) -> None:
     """SIGKILL in the second batch; the next process goes on, every row once."""
-    log.writer.done()
+    log.writer.finish()
     done = run_killed(target, tmp_path, f"{point}:2:kill")
     assert done.returncode == -signal.SIGKILL, done.stderr
     done = run_killed(target, tmp_path)
@@ -280,7 +280,7 @@ def test_crash_of_the_target_between_staging_and_applying(
     """Unlogged merge tables are empty afterwards: the batch must be staged again."""
     own_postgres.execute(TABLES)
     own_postgres.execute("checkpoint")  # commits do not wait for the disk there
-    log.writer.done()
+    log.writer.finish()
     with faults.arming("load.apply.before:1:sleep=1.5"):
         running = Running(own_postgres.url(), tmp_path)
         until(lambda: bool(rows(own_postgres.url(), "select to_regclass('wirekite.t_wkm')")[0][0]))
@@ -296,7 +296,7 @@ def test_connection_ended_in_the_middle_of_applying(
     target: str, postgres: Server, tmp_path: Path, log: LogMaker
 ) -> None:
     """An operator's pg_terminate_backend: reconnect, ask how far it is, go on."""
-    log.writer.done()
+    log.writer.finish()
     with faults.arming("load.apply.after:1:sleep=1"):
         running = Running(target, tmp_path)
         until(
@@ -325,7 +325,7 @@ def test_the_whole_loader_on_spark(target: str, tmp_path: Path, log: LogMaker) -
         os.kill(keeper.get().java_pid, signal.SIGKILL)
         add(log, 6)
         log.close_segment()
-        log.writer.done()
+        log.writer.finish()
         running.end()
         assert keeper.restart_count == 1
     finally:

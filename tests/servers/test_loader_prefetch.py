@@ -82,7 +82,7 @@ def test_the_next_batch_is_staged_while_one_is_applied(
     target: str, tmp_path: Path, log: LogMaker
 ) -> None:
     """It waits in tables of its own, and no more than one is staged ahead."""
-    log.writer.done()
+    log.writer.finish()
     with Blocked(target) as look:
         running = Running(target, tmp_path, max_files_per_batch=1)
         until_ahead(running, look)
@@ -139,7 +139,7 @@ def test_what_is_staged_ahead_is_staged_again_when_applying_fails(
     target: str, tmp_path: Path, log: LogMaker, point: str
 ) -> None:
     """Also when the commit took effect and only its answer was lost."""
-    log.writer.done()
+    log.writer.finish()
     with Blocked(target) as look, faults.arming(f"{point}:1:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)
         until_ahead(running, look)
@@ -167,7 +167,7 @@ def test_failure_of_staging_ahead_is_tried_again(
     target: str, tmp_path: Path, log: LogMaker, fault: str
 ) -> None:
     """The batch that is being applied is not disturbed by it."""
-    log.writer.done()
+    log.writer.finish()
     with Blocked(target) as look, faults.arming(f"{fault}:error"):
         running = Running(target, tmp_path, max_files_per_batch=1)
         until(lambda: running.loader._ahead is not None and running.loader._ahead.is_staging)
@@ -210,7 +210,7 @@ def test_stop_abandons_what_is_staged_ahead(
             running.stop.set()
     assert running.end().batch_count == 1
     check(target, 2)
-    log.writer.done()
+    log.writer.finish()
     assert Running(target, tmp_path).end().batch_count == 1
     check(target, 6)
 
@@ -226,7 +226,7 @@ def test_hold_whose_position_lies_in_the_batch_staged_ahead(
     log.close_segment()
     add(log, 9)
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     with Blocked(target) as look:
         running = Running(target, tmp_path, max_files_per_batch=3)
         until_ahead(running, look, "bag_wkmb", 6, 7, 8, 9)
@@ -262,7 +262,7 @@ def test_shape_of_the_batch_ahead(target: str, tmp_path: Path, log: LogMaker) ->
     narrow = relation(("id", "integer", "int32"), ("n", "integer", "int32"), version=3)
     log.transaction((narrow, Change(op="U", gsn=0, after=(7, 70))))
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute("create table public.other (id int primary key)")
     with Blocked(target) as look:
@@ -301,7 +301,7 @@ def test_labels_are_mended_beside_staging(target: str, tmp_path: Path, log: LogM
     log.close_segment()
     log.transaction((shape, Change(op="U", gsn=0, after=(1, "newer"))))
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     with psycopg.connect(target, autocommit=True) as connection:
         connection.execute("create type public.mood as enum ('old')")
         connection.execute("create table public.moody (id int primary key, mood public.mood)")
@@ -314,7 +314,7 @@ def test_two_loaders_at_once(target: str, tmp_path: Path, log: LogMaker) -> None
     for number in range(6, 30):
         add(log, number)
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     many = f"{target}?fallback_application_name=other"  # a connection of its own for staging
     both = [
         Running(url, tmp_path, max_files_per_batch=1, run_directory=tmp_path / name)
@@ -335,7 +335,7 @@ def test_crash_of_the_target_with_a_batch_staged_ahead(
     """The server empties both sets of merge tables, and both batches are staged again."""
     own_postgres.execute(TABLES)
     own_postgres.execute("checkpoint")
-    log.writer.done()
+    log.writer.finish()
     with faults.arming("load.apply.after:1:sleep=2"):
         running = Running(own_postgres.url(), tmp_path, max_files_per_batch=1)
         until(
@@ -381,7 +381,7 @@ def test_crash_of_the_target_while_paused(
 )
 def test_kill_while_staging_ahead(target: str, tmp_path: Path, log: LogMaker, fault: str) -> None:
     """SIGKILL beside a batch that is being applied; the next process goes on, every row once."""
-    log.writer.done()
+    log.writer.finish()
     slow = "load.apply.before:1:sleep=5"
     done = run_killed(target, tmp_path, f"{slow},{fault}:kill")
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -407,7 +407,7 @@ def test_spark_dies_while_staging_ahead(
     options = SessionOptions(work_directory=tmp_path / "spark", master="local[1]")
     keeper = SessionKeeper(options, PendingSession(options))
     java = keeper.get().java_pid
-    log.writer.done()
+    log.writer.finish()
     with Blocked(target) as look:
         running = Running(target, tmp_path, keeper, max_files_per_batch=1)
         try:
@@ -447,7 +447,7 @@ def test_a_request_that_comes_while_a_batch_is_staged_is_obeyed_first(
         return staged
 
     monkeypatch.setattr(StagePrefetch, "fetch", fetch_and_request)
-    log.writer.done()
+    log.writer.finish()
     running = Running(target, tmp_path)
     until(lambda: rows(target, "select count(*) from public.t") == [(6,)])
     running.end(stop=True)

@@ -348,7 +348,7 @@ def test_the_loader_goes_on_by_itself(my_target: Target, log: LogMaker, tmp_path
     log.transaction(delete(ITEM, 3, None, None), update(ITEM, 2, "d", 4))
     log.transaction(delete(ITEM, 3, None, None), insert(ITEM, 4, "e", 5))
     log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     running = Running(
         my_target.url, tmp_path, namespaces=my_target.namespaces, max_files_per_batch=1
     )
@@ -369,7 +369,7 @@ def test_killed_while_it_applies(
         if number:
             log.transaction(update(ITEM, number - 1, "b", 1))
         log.close_segment()
-    log.writer.done()
+    log.writer.finish()
     killed = run_killed(my_target, tmp_path, f"{fault}:2:kill")
     assert killed.returncode < 0, killed.stderr
     ended = run_killed(my_target, tmp_path)

@@ -312,16 +312,16 @@ def test_the_targets_tables_are_asked_for_now_and_then() -> None:
     catalog = FakeCatalog()
     tables = TargetTables(catalog, clock)  # type: ignore[arg-type]
     for _ in range(3):
-        tables.named(SHOP, "accounts")
+        tables.find_table(SHOP, "accounts")
     assert catalog.asked == 1
     catalog.schemas[SHOP]["new"] = ("id",)
     with pytest.raises(TableUnknown):
-        tables.named(SHOP, "new")
+        tables.find_table(SHOP, "new")
     clock.now_s = 2.0
-    assert tables.key_columns(tables.named(SHOP, "new")) == ("id",)
+    assert tables.key_columns(tables.find_table(SHOP, "new")) == ("id",)
     assert catalog.asked == 2
     clock.now_s = 70.0
-    tables.named(SHOP, "new")
+    tables.find_table(SHOP, "new")
     assert catalog.asked == 3
 
 
@@ -329,9 +329,9 @@ def test_names_that_differ_in_case_alone_are_told_apart() -> None:
     """Any other spelling is neither."""
     catalog = FakeCatalog(schemas={SHOP: {"Item": ("id",), "item": ("id",)}})
     tables = TargetTables(catalog)
-    assert tables.named(SHOP, "Item").name == "Item"
+    assert tables.find_table(SHOP, "Item").name == "Item"
     with pytest.raises(TableUnknown):
-        tables.named(SHOP, "ITEM")
+        tables.find_table(SHOP, "ITEM")
 
 
 def test_a_dotted_name_that_the_target_has_is_meant() -> None:
