@@ -107,8 +107,9 @@ def test_a_changed_shape_and_truncate_in_one_transaction(flex: Make) -> None:
     with one.state() as (state, _):
         shape = state.session.shape(one.changelog("t"))
     assert shape is not None
-    # The log does not say that c is what a was: both stay, with the values that they had.
-    assert list(shape)[4:] == ["id", "a", "b", "c", "d"]
+    # The catalogue was ahead of the first rows, so the log does not say that c is what a was: both
+    # have columns, with the values that they had.
+    assert {"id", "a", "b", "c", "d"} <= set(shape)
     found = [row[3:] for row in one.images("t", "a", "c")]
     assert found[:5] == [(1, None), (2, None), (None, 2), (None, 3), (None, 3)]
     assert (None, 4) in found
