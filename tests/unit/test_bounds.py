@@ -63,6 +63,16 @@ def test_a_hold_takes_what_was_committed_before_its_position(
     }
 
 
+@pytest.mark.parametrize(("copied", "is_read"), [(None, True), ({ITEM}, True), (set(), False)])
+def test_a_table_whose_rows_were_never_copied_does_not_count(
+    segment: Segment, copied: set[TableName] | None, is_read: bool
+) -> None:
+    """It was dropped before the copy; without a copy of any table all count."""
+    names = None if copied is None else frozenset(copied)
+    window = Window(gsn_after=0, gsn_upto=6, copied=names)
+    assert bool(plan_batch([view(segment)], window, buckets_max=1).tasks) is is_read
+
+
 @pytest.mark.parametrize("trx", [1, 2, 3])
 def test_frames_that_reach_a_tables_start_are_read(segment: Segment, trx: int) -> None:
     """Also one that began before it: each row's transaction decides then."""

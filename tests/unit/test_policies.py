@@ -14,7 +14,7 @@ from penstock.control.config_errors import (
     ConfigValueInvalid,
 )
 from penstock.engines.postgres.target.reshape import TYPES
-from penstock.model import LOAD_AFRESH, Relation
+from penstock.model import LOAD_AFRESH, ComputedColumn, Relation
 from penstock.ports.policies import ChangeKind, Policies, Policy, SchemaChangeRefused
 from penstock.ports.refusals import ShapeNotApplicable
 from penstock.ports.target import TableRecord
@@ -24,6 +24,8 @@ from penstock.sql.shape_changes import (
     DROPPED_ID,
     check_names,
     column_renames,
+    computed_changes,
+    computed_in,
     is_applied,
     names_in_the_way,
     shape_changes,
@@ -215,3 +217,37 @@ def test_loading_afresh_is_described_for_every_engine() -> None:
     """The loader does not know the source's engine: no statement of one engine stands there."""
     assert "pg_" not in LOAD_AFRESH
     assert "penstock reset FILE --target" in LOAD_AFRESH
+
+
+DOUBLED = ComputedColumn(name="g", source_type="bigint", expression="(n * 2)", is_stored=True, id=7)
+
+
+@pytest.mark.parametrize(
+    ("computed", "source_id", "leaving", "coming"),
+    [
+        ((DOUBLED,), 1, [], []),
+        (None, 1, [], []),  # the source did not tell
+        ((), 1, ["g"], []),
+        ((replace(DOUBLED, name="h"),), 1, [], ["h"]),
+        ((replace(DOUBLED, expression="(n + 1)"),), 1, ["g"], ["g"]),
+        ((replace(DOUBLED, id=8),), 1, ["g"], ["g"]),
+        ((DOUBLED,), 2, ["g"], ["g"]),  # the table was created again
+    ],
+)
+def test_generated_columns_are_matched_by_identity(
+    computed: tuple[ComputedColumn, ...] | None,
+    source_id: int,
+    leaving: list[str],
+    coming: list[str],
+) -> None:
+    """One goes before the columns that it is computed from change, and comes after them."""
+    base = replace(BASE, source_id=1)
+    record = SchemaDrift(set(), set(), []).record(
+        FRESH, replace(base, computed=(DOUBLED,)), log_id="log"
+    )
+    after = replace(base, source_id=source_id, computed=computed)
+    first, last = computed_changes(record, after)
+    assert [change.name for change in first] == leaving
+    assert [change.computed and change.computed.name for change in last] == coming
+    kept = SchemaDrift.of(record).record(record, after, log_id="log").computed
+    assert kept == (record.computed if computed is None else computed_in(after))

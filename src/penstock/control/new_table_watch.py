@@ -34,7 +34,7 @@ from penstock.model import PenstockError, TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import Capture, TableRequest, TableRequests
 from penstock.ports.config import Config, NewTables
-from penstock.ports.tables import Present, tables_at
+from penstock.ports.tables import tables_at
 
 logger = structlog.get_logger()
 
@@ -104,20 +104,24 @@ def _look(config: Config) -> _Seen:
     return _Seen(
         new=frozenset(present.new - decided),
         gone=frozenset(gone),
-        uncopied=_find_uncopied(config, present, requests),
+        uncopied=_find_uncopied(config, present.names & known.names, requests),
     )
 
 
 def _find_uncopied(
-    config: Config, present: Present, requests: TableRequests
+    config: Config, followed: frozenset[TableName], requests: TableRequests
 ) -> frozenset[TableName]:
-    """Return followed tables that were created again and whose rows were not copied since."""
+    """Return followed tables that were created again and whose rows were not copied since.
+
+    followed: those that are there under the names that they are followed by. A table that was
+    renamed is refused by its engine, and not meant.
+    """
     ledger = read_ledger(config.layout.state)
     if not (config.has_target and config.pipeline.mode.has_data and ledger.finished):
         return frozenset()
     asked = {one.table for one in requests.tables}
     copied = {plan.source for plan in ledger.plans}
-    return present.names - present.new - asked - copied
+    return followed - asked - copied
 
 
 def _settle(config: Config, seen: _Seen, tables: Collection[TableName]) -> None:

@@ -230,15 +230,22 @@ class _Load:
         try:
             return self.target.create(due)
         except TargetShapeDiffers:
-            for definition in due:
-                try:
-                    self.target.create([definition])
-                except TargetShapeDiffers:
-                    name = definition.name
-                    self.target.drop_if_made(target_name(name, self.options.namespaces))
-                    steps[name] = Step.AFRESH
-                    self.note(f"{name} was altered in the source and is loaded from the start")
-            return self.target.create(due)
+            outdated = [one for one in due if self.is_outdated(one)]
+        for definition in outdated:
+            self.target.drop_if_made(target_name(definition.name, self.options.namespaces))
+        notes = self.target.create(due)
+        for definition in outdated:
+            steps[definition.name] = Step.AFRESH
+            self.note(f"{definition.name} was altered in the source and is loaded from the start")
+        return notes
+
+    def is_outdated(self, definition: TableDefinition) -> bool:
+        """Return whether the target's table does not fit; create it if it is missing."""
+        try:
+            self.target.create([definition])
+        except TargetShapeDiffers:
+            return True
+        return False
 
     # -- the rows ----------------------------------------------------------------------------------
 

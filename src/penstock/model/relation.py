@@ -120,7 +120,7 @@ class Relation:
             that keeps the table's contents leaves it as it is, and skips the rows of this version.
         types: the user's types of the columns as of the start of the version, each after those
             that it depends on.
-        computed: the generated columns that rows do not have.
+        computed: the generated columns that rows do not have; None if they are not known.
         since: the source's position from which the table has this shape; 0 if unknown.
     """
 
@@ -134,7 +134,7 @@ class Relation:
     version: int = 1
     unique: tuple[tuple[str, ...], ...] | None = None
     awaits_reload: str = ""
-    computed: tuple[ComputedColumn, ...] = ()
+    computed: tuple[ComputedColumn, ...] | None = None
     types: tuple[TypeDefinition, ...] = field(default=(), compare=False)
     since: int = field(default=0, compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)

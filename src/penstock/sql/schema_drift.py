@@ -90,7 +90,7 @@ class SchemaDrift:
             version=relation.version,
             key=key_of(relation),
             not_null=not_null_of(relation),
-            computed=computed_in(relation),
+            computed=before.computed if relation.computed is None else computed_in(relation),
             left_out=tuple(sorted(self.left_out)),
             kept=tuple(sorted(self.kept)),
             notes=tuple(self.notes),

@@ -75,8 +75,10 @@ def ids_of(relation: Relation) -> tuple[int, ...]:
     return ids if all(ids) else ()
 
 
-def computed_in(relation: Relation) -> tuple[tuple[int, str, str, str, bool], ...]:
-    """Return the part of a relation that a record's generated columns are."""
+def computed_in(relation: Relation) -> tuple[tuple[int, str, str, str, bool], ...] | None:
+    """Return a relation's generated columns, as a record keeps them; None if not known."""
+    if relation.computed is None:
+        return None
     return tuple(
         (one.id, one.name, one.source_type, one.expression, one.is_stored)
         for one in relation.computed
@@ -296,20 +298,22 @@ def computed_changes(
     One is dropped before the columns that it is computed from change, and added after them. One
     that is no longer generated is an ordinary column of the relation: not meant here.
     """
-    if record.computed is None:
+    if record.computed is None or relation.computed is None:
         return [], []
-    now = {one.id: one for one in relation.computed}
-    before = {one[0]: one for one in record.computed}
-    ordinary = {column.id for column in relation.columns}
+    is_same = record.source_id in (0, relation.source_id)  # else it was created again
+    now = {one.id: one for one in relation.computed if is_same}
+    before = {one[0] for one in record.computed if is_same}
+    ordinary = {column.id for column in relation.columns if is_same}
     leaving, coming = [], []
-    for number, name, *rest in record.computed:
+    for old in record.computed:
+        number, name, *rest = old
         wanted = now.get(number)
         if wanted is None and number not in ordinary:
-            leaving.append(_computed_dropped(name, f"generated column {name} was dropped"))
+            leaving.append(_computed_dropped(old, f"generated column {name} was dropped"))
         elif (
             wanted is not None and [wanted.source_type, wanted.expression, wanted.is_stored] != rest
         ):
-            leaving.append(_computed_dropped(name, f"generated column {name} was redefined"))
+            leaving.append(_computed_dropped(old, f"generated column {name} was redefined"))
             coming.append(_computed_added(wanted))
         elif wanted is not None and wanted.name != name:
             what = f"generated column {name} was renamed to {wanted.name}"
@@ -319,8 +323,11 @@ def computed_changes(
     return leaving, coming
 
 
-def _computed_dropped(name: str, what: str) -> ShapeChange:
-    computed = ComputedColumn(name=name, source_type="", expression="", is_stored=True, id=0)
+def _computed_dropped(old: tuple[int, str, str, str, bool], what: str) -> ShapeChange:
+    number, name, source_type, expression, is_stored = old
+    computed = ComputedColumn(
+        name=name, source_type=source_type, expression=expression, is_stored=is_stored, id=number
+    )
     return ShapeChange(kind=ChangeKind.DROP_COLUMN, what=what, name=name, computed=computed)
 
 

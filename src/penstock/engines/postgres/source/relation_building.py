@@ -35,7 +35,7 @@ def relation_of(definition: TableDefinition, *, version: int = 1) -> Relation:
         source_id=definition.source_id,
         version=version,
         unique=UniqueKey.columns_of(definition.unique_keys),
-        computed=computed_of(definition) or (),
+        computed=computed_of(definition),
         types=definition.types,
     )
 
@@ -58,13 +58,15 @@ def computed_of(definition: TableDefinition) -> tuple[ComputedColumn, ...] | Non
 
 
 def left_of(
-    told: Iterable[ComputedColumn], definition: TableDefinition
-) -> tuple[ComputedColumn, ...]:
-    """Return those of the generated columns that a definition still has.
+    told: Iterable[ComputedColumn] | None, definition: TableDefinition
+) -> tuple[ComputedColumn, ...] | None:
+    """Return those of the generated columns that a definition still has; None for None.
 
     A new one is told when the catalogue is looked at, where the stream certainly has the columns
     that it is computed from; an old one must be gone before these are.
     """
+    if told is None:
+        return None
     there = {column.id for column in definition.columns if column.generated}
     return tuple(column for column in told if column.id in there)
 

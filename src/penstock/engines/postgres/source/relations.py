@@ -385,7 +385,7 @@ class RelationResolver:
         if computed_of(definition) is not None:
             return relation
         last = self._current.get(definition.name)
-        told = last.computed if last and last.source_id == definition.source_id else ()
+        told = last.computed if last and last.source_id == definition.source_id else None
         return replace(relation, computed=left_of(told, definition))
 
     def _replace_incarnation(self, definition: TableDefinition) -> None:
@@ -431,11 +431,11 @@ class RelationResolver:
 
     def _told_computed(
         self, definition: TableDefinition, live: TableDefinition | None
-    ) -> tuple[ComputedColumn, ...]:
+    ) -> tuple[ComputedColumn, ...] | None:
         last = self._current.get(definition.name)
         if last is not None and last.source_id == definition.source_id:
             return last.computed if live is None else left_of(last.computed, live)
-        return left_of(computed_of(definition) or (), live or definition)
+        return left_of(computed_of(definition), live or definition)
 
     def _columns(
         self,
