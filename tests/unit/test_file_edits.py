@@ -237,6 +237,20 @@ def test_another_place_for_the_same_rows_is_refused(source: Source, tmp_path: Pa
         start(tmp_path, BOTH, sections={"target.map": {"public": "other"}})
 
 
+def test_the_first_target_may_have_any_map(source: Source, tmp_path: Path) -> None:
+    """A pipeline without a target put no rows anywhere; later, its target is still remembered."""
+    config = pipeline(tmp_path, URLS[0], None)
+    settle(config)
+    begin_log(config)
+    source.followed = {ITEM}
+    mapped = {"sections": {"target.map": {"public": "shop"}}, "mode": "change"}
+    start(tmp_path, BOTH, **mapped)
+    settle(pipeline(tmp_path, URLS[0], None))
+    with pytest.raises(EditRefused, match=r"target\.map"):
+        start(tmp_path, BOTH, mode="change", sections={"target.map": {"public": "other"}})
+    start(tmp_path, BOTH, **mapped)
+
+
 def test_another_extension_of_segments_is_refused(source: Source, tmp_path: Path) -> None:
     """The log's segments would not be found."""
     config, _ = start(tmp_path, BOTH)

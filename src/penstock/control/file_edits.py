@@ -61,9 +61,11 @@ class FileSettings:
 
     Attributes:
         tables: patterns of [source] tables.
-        map: source namespace to target namespace.
+        map: source namespace to target namespace. While the pipeline has no target, map, types
+            and target are those of its last one, where the rows are.
         types: choices of [target.types].
-        target: scheme, host, port and database of the target, without user and password.
+        target: scheme, host, port and database of the target, without user and password; empty
+            if there has been none.
         extension: file extension of segments.
     """
 
@@ -105,7 +107,8 @@ def settle_file_edits(
     """
     if config.stage is not None:
         return config
-    last, now = load_settings(config), FileSettings.of(config)
+    last = load_settings(config)
+    now = _read_settings(config, last)
     error = find_refusal(config)
     if error is not None:
         raise error
@@ -124,6 +127,14 @@ def settle_file_edits(
     if last is not None:
         checkpoint.save(config.layout.state / SETTINGS_FILE, now)
     return with_requests(config)
+
+
+def _read_settings(config: Config, last: FileSettings | None) -> FileSettings:
+    """Return the settings of a configuration; what it says of no target is taken from the last."""
+    now = FileSettings.of(config)
+    if config.has_target or last is None:
+        return now
+    return replace(now, map=last.map, types=last.types, target=last.target)
 
 
 def keep_first_settings(config: Config) -> None:
@@ -187,14 +198,14 @@ def _find_mode_refusal(config: Config) -> EditRefused | None:
 
 
 def _find_setting_refusal(config: Config, last: FileSettings) -> EditRefused | None:
-    now, name = FileSettings.of(config), config.path.name
+    now, name = _read_settings(config, last), config.path.name
     if last.extension != now.extension and load_state(config.layout.log) is not None:
         return EditRefused(
             f"[changeLoader] changeFileExtension is {now.extension}, and the segments in "
             f"{config.layout.log} end in .{last.extension}",
             hint=f'Set changeFileExtension = "{last.extension}" again.',
         )
-    if last.map == now.map:
+    if not last.target or last.map == now.map:
         return None
     known = followed_tables(config)
     places = {plan.source: plan.target for plan in read_ledger(config.layout.state).plans}
