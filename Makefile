@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed test-all test-times check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots error-page type-page lock clean
+.PHONY: help setup system demo test test-failed test-all test-times check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots changelog error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,9 @@ docs: $(VENV)/.dev ## the documentation as HTML, into build/docs
 
 screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a real browser
 	$(BIN)/python tests/shoot_web.py
+
+changelog: $(VENV)/.dev ## print the entry of CHANGELOG.md that the files in changelog.d make
+	$(BIN)/towncrier build --draft
 
 error-page: ## write docs/errors.md from the error classes
 	$(BIN)/python .ci/error_page.py

@@ -27,7 +27,6 @@ MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 PRINTS = {"src/penstock/cli/output.py"}
-CHANGE_KINDS = {"added", "changed", "fixed", "removed", "security"}
 ENTRY_POINTS = {"penstock.cli", "penstock.__main__"}
 # What the tables of an Ignite source will begin with; until then only tests use it.
 AWAITED = {
@@ -265,15 +264,6 @@ def test_every_error_in_the_documentation_says_what_to_do() -> None:
     """Below each code stands at least one line of what is to be done."""
     sections = read(Path("docs/errors.md")).split("\n## ")[1:]
     assert [text.splitlines()[0] for text in sections if "\n- " not in text] == []
-
-
-def test_changelog_fragments_are_named_by_kind() -> None:
-    """A fragment is changelog.d/NAME.KIND.md with one of the known kinds, and not empty."""
-    assert "## [Unreleased]" in read(Path("CHANGELOG.md"))
-    for path in files():
-        if path.parts[0] == "changelog.d" and path.name != "README.md":
-            assert path.suffixes[-2:][0][1:] in CHANGE_KINDS, path
-            assert read(path).strip(), path
 
 
 def test_the_documented_example_counts_are_those_of_the_profiles() -> None:
