@@ -25,9 +25,9 @@ from fix_ddl_arena import (
     Arena,
     ArenaStopped,
     Outcome,
-    Servers,
 )
 from fix_ddl_script import Script, Statement, Step
+from fix_ddl_servers import Servers
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
 from penstock.log import list_segments, open_chain
 from penstock.model import MarkerKind

@@ -16,18 +16,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psycopg
 import pymysql
 
-from fix_ddl_child import PASSWORD, Child
+from fix_ddl_child import Child
+from fix_ddl_followers import Follower, Marks, is_ddl, make_followers, sections_of
 from fix_ddl_histories import Author
 from fix_ddl_model import FEATURES
 from fix_ddl_script import Script, Statement, Step
-from fix_ddl_sides import MySQLSide, PostgresSide, ServedLog, Side, base_differences, differences
+from fix_ddl_servers import AnyServers
+from fix_ddl_sides import MySQLSide, PostgresSide, Side, differences
 from fix_ddl_types import POSTGRES
-from fix_kills import make_server
 from fix_mysql import MySQLServer
 from fix_pipeline import write_pipeline
 from penstock.control.config import load_config
@@ -41,16 +42,9 @@ EQUAL, REFUSED, DIFFERENT, STOPPED = "equal", "refused", "DIFFERENT", "stopped"
 SETTLE_S = 300.0
 UNCHANGED_S = 20.0  # as long as a few looks for new tables and definitions take
 CURE_S = 90.0
-SERVED = """
-[serve]
-listen = "127.0.0.1:0"
-users = { repl = "${SERVE_PASSWORD}" }
-[serve.publications.p]
-tables = ["*.*"]
-"""
 POLL_S = 0.1
 RESTARTS_MAX = 60
-FENCE = "fence"
+FENCE, FENCES = "fence", "fence.f"
 STATEMENT_ERRORS = (psycopg.Error, pymysql.Error)
 
 Tell = Callable[[str], None]
@@ -98,40 +92,6 @@ class Outcome:
         return self.end, f"{self.code} {re.sub(r'[0-9]+', 'N', text)[:110]}"
 
 
-class AnyServers(Protocol):
-    """Running servers by kind: PostgreSQL with `url`, or `fix_mysql`'s."""
-
-    def get(self, kind: str) -> Any:
-        """The server of this kind."""
-        ...
-
-
-class Servers:
-    """One running server of each kind that is asked for."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._servers: dict[str, Any] = {}
-
-    def get(self, kind: str) -> Any:
-        """The server of this kind: embedded PostgreSQL 15, or `fix_mysql`'s."""
-        if kind not in self._servers:
-            if kind == POSTGRES:
-                settings = {"max_connections": "250", "max_wal_senders": "20"}
-                made = make_server(kind, major=15, settings=settings)
-                self._servers[kind] = self._stack.enter_context(made)
-            else:
-                made = make_server(kind, settings={"max_connections": "250"})
-                self._servers[kind] = MySQLServer(self._stack.enter_context(made))  # type: ignore[arg-type]
-        return self._servers[kind]
-
-    def __enter__(self) -> Servers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-
 class Running:
     """A history under way: by its author, or by a script that is played again."""
 
@@ -147,6 +107,7 @@ class Running:
         self.is_over = False
         self.tables: set[str] = set()
         self.stopped: Mapping[str, Any] | None = None
+        self.on_done: Callable[[Sequence[Statement]], None] = lambda _: None
 
     @property
     def script(self) -> Script:
@@ -179,6 +140,7 @@ class Running:
             done = run_step(side, step)
             if done.statements:
                 self._done.append(done)
+                self.on_done(done.statements)
             if done != step and self._author is not None:
                 self._author.forget_step()
 
@@ -217,18 +179,19 @@ class Arena:
         tell: Tell = lambda _: None,
         patience_s: float = UNCHANGED_S,
         cures: bool = False,
-        has_base: bool = False,
+        also: Sequence[str] = (),
         begins_at_once: bool | None = None,
     ) -> None:
         """pair: kinds of source and target. given: the histories. seed: of kills and waits.
 
         patience_s: for how long a difference must stay as it is. cures: whether refused tables
-        are copied again, as their hint says. has_base: whether the log has a base, whose fold at
-        the end is compared, too. begins_at_once: whether histories run while the bulk load does;
-        None leaves that to the seed.
+        are copied again, as their hint says. also: which further followers of the log are
+        compared (`fix_ddl_followers.NAMES`). begins_at_once: whether histories run while the bulk
+        load does; None leaves that to the seed.
         """
         self._begins_at_once = begins_at_once
-        self._has_base = has_base
+        self._also, self._marks = also, Marks(FENCES)
+        self._followers: list[Follower] = []
         self._tell, self._patience_s, self._cures = tell, patience_s, cures
         self._servers, self._folder, self._pair = servers, folder, pair
         self._dice = random.Random(seed)
@@ -263,8 +226,10 @@ class Arena:
                     self._cure(outcomes)
                 return outcomes
             finally:
-                for child in (self.extract, self.load, self.serve):
+                for child in (self.extract, self.load):
                     child.kill()
+                for follower in self._followers:
+                    follower.close()
 
     def _note(self, what: str) -> None:
         self._tell(f"({time.monotonic() - self._began_s:.1f} s: {what})")
@@ -280,6 +245,8 @@ class Arena:
             )
             self._sides[one.number] = side
             one.begin(side)
+            if self._also:
+                one.on_done = lambda done, schema=one.schema: self._mark(schema, done)  # type: ignore[misc]
         mapped = {one.schema: one.target_schema for one in self.histories} | {FENCE: "fence_copy"}
         file = write_pipeline(
             folder,
@@ -291,16 +258,15 @@ class Arena:
                 "target.types": {'"*"': "error"} if POSTGRES in self._pair else {},
                 "changeExtractor": {"flushIntervalSeconds": 0.5},
                 "changeLoader": {"onTableError": "isolate"},
+                **sections_of(self._also),
             },
         )
-        if self._has_base:
-            file.write_text(file.read_text() + SERVED)
+        self._followers = make_followers(self._also, file, self._dice)
         self._config = load_config(file)
         self.extract, self.load = Child("extract", file), Child("load", file)
         self._config.layout.run.mkdir(parents=True, exist_ok=True)
-        self.serve = Child("serve", file)
-        self.extract.start()
-        self.load.start()
+        for started in (self.extract, self.load, *self._followers):
+            started.start()
 
     def _play(self) -> None:
         is_drawn = self._dice.random() < 0.4
@@ -326,10 +292,20 @@ class Arena:
                 self._settle()
         self._settle()
 
+    def _mark(self, schema: str, done: Sequence[Statement]) -> None:
+        """Put a row after DDL of a history."""
+        if any(map(is_ddl, done)):
+            self._marks.note(schema, done, self._put_fence())
+
+    def _put_fence(self) -> int:
+        self._last_fence = next(self._fences)
+        self._source.run(f"insert into {FENCES} values ({self._last_fence})")
+        return self._last_fence
+
     def _settle(self) -> None:
         """Wait until all that is committed now is applied."""
-        for number in (next(self._fences), next(self._fences)):
-            self._source.run(f"insert into {FENCE}.f values ({number})")
+        for _ in range(2):
+            number = self._put_fence()
             self._until(lambda n=number: self._is_passed(n), f"fence {number}")  # type: ignore[misc]
 
     def _is_passed(self, number: int) -> bool:
@@ -366,6 +342,8 @@ class Arena:
                 self._note(f"{process.name} ended: {process.error['error']:.150}")
                 self._put_down(process.error)
             process.start()
+        for follower in self._followers:
+            follower.tend()
         return ended
 
     def _put_down(self, error: Mapping[str, Any]) -> None:
@@ -402,23 +380,40 @@ class Arena:
             now = self._wrong()
             if now != wrong:
                 wrong, since = now, time.monotonic()
-        if self._has_base:
-            for number, lines in self._wrong_in_base().items():
+        for follower in self._followers:
+            for number, lines in self._wrong_in(follower).items():
                 wrong.setdefault(number, []).extend(lines)
         return [self._outcome(one, wrong.get(one.number, [])) for one in self.histories]
 
-    def _wrong_in_base(self) -> dict[int, list[str]]:
-        """How the fold of the log differs from the source, by history."""
-        self.serve.start()
-        self._until(lambda: self.serve.last("address"), "the log is served")
-        served = ServedLog(int(self.serve.last("address")["address"].rpartition(":")[2]), PASSWORD)
+    def _wrong_in(self, follower: Follower) -> dict[int, list[str]]:
+        """How a further follower of the log differs from the source, by history."""
+        follower.finish()
+        number = self._last_fence
+        self._until(lambda: follower.error or follower.has_passed(FENCES, number), follower.name)
+        if follower.error:
+            self._note(f"{follower.name} is not compared: {follower.error}")
+            return self._named_in(follower)
+        found, since = self._different(follower), time.monotonic()
+        while found and time.monotonic() - since < self._patience_s:
+            time.sleep(1.0)
+            self._tend()
+            now = self._different(follower)
+            if now != found:
+                found, since = now, time.monotonic()
+        return found
+
+    def _named_in(self, follower: Follower) -> dict[int, list[str]]:
+        line = f"{follower.name}: error {follower.error}"
+        return {int(number): [line] for number in re.findall(r"\bh(\d+)\.", follower.error)[:1]}
+
+    def _different(self, follower: Follower) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}
         for one in self.histories:
             for table in self._tables(one) if one.stopped is None else ():
-                lines = base_differences(self._source, served, one.schema, table)
+                mark = self._marks.find(one.schema, table)
+                lines = follower.differences(self._source, one.schema, table, mark)
                 if lines:
                     found.setdefault(one.number, []).extend(lines)
-        served.close()
         return found
 
     def _wrong(self) -> dict[int, list[str]]:

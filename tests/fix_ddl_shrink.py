@@ -68,7 +68,8 @@ def sign(outcome: Outcome) -> tuple[str, str]:
     if outcome.end != DIFFERENT:
         return outcome.end, outcome.code
     found = re.match(
-        r"(base: )?.*?: (lacks|has|columns|key|NOT NULL|no such|error)", outcome.lines[0]
+        r"((?:base|merge|flexcdc|consumer): )?.*?: (lacks|has|columns|key|NOT NULL|no such|error)",
+        outcome.lines[0],
     )
     return outcome.end, " ".join(filter(None, found.groups())) if found else ""
 

@@ -8,6 +8,7 @@ counts by outcome and reason. Exits with 1 if a history differs.
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import signal
 import sys
@@ -18,18 +19,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from fix_ddl_arena import (
     DIFFERENT,
     EQUAL,
     UNCHANGED_S,
     Outcome,
-    Servers,
     authors,
     run_histories,
 )
+from fix_ddl_followers import NAMES
 from fix_ddl_histories import Author
 from fix_ddl_model import FEATURES
 from fix_ddl_script import Script, read_script
+from fix_ddl_servers import Servers
 from fix_ddl_shrink import shrink
 from fix_ddl_types import MARIADB, MYSQL, POSTGRES
 
@@ -114,10 +118,18 @@ class Fuzzing:
         if self._flags.verbose:
             more["tell"] = lambda text: say(f"    {text}")
         more.setdefault("patience_s", self._flags.patience)
-        more["has_base"] = self._flags.base
+        more["also"] = self._flags.also
         if self._flags.begin:
             more.setdefault("begins_at_once", self._flags.begin == "beside")
         return run_histories(self._servers, self._folder, self._pair, given, seed, **more)
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Read names of followers. Raises ArgumentTypeError."""
+    names = tuple(text.split(","))
+    for name in set(names) - set(NAMES):
+        raise argparse.ArgumentTypeError(f"{name} is none of {', '.join(NAMES)}")
+    return names
 
 
 def read_flags() -> argparse.Namespace:
@@ -135,7 +147,7 @@ def read_flags() -> argparse.Namespace:
     add("--shrink", nargs="?", const="differences", choices=("differences", "refusals"))
     add("--play", type=Path, nargs="+", help="files of scripts, in place of random histories")
     add("--patience", type=float, default=UNCHANGED_S, help="seconds that a difference must stay")
-    add("--base", action="store_true", help="compare the fold of the log, too")
+    add("--also", type=read_names, default=(), help=f"compare these, too: {','.join(NAMES)}")
     add("--begin", choices=("after", "beside"), help="the bulk load; both, if not given")
     add("--keep", type=Path, help="a folder for the pipelines' files")
     add("--verbose", action="store_true")
@@ -148,6 +160,7 @@ def main() -> int:
     """Run the histories of a seed."""
     flags = read_flags()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     counts: Counter[tuple[str, str]] = Counter()
     began_s = time.monotonic()
     with Servers() as servers, tempfile.TemporaryDirectory(prefix="penstock-ddl-") as folder:

@@ -1,0 +1,123 @@
+"""Further followers of the DDL fuzzer's log: a planted difference is reported, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fix_ddl_followers import Marks, table_of
+from fix_ddl_script import Statement
+from fix_ddl_sides import Facts
+from fix_ddl_types import MARIADB, POSTGRES
+from fix_ddl_view import View, ViewRow, text_of, view_differences
+
+ID, NR = (1,), (2,)
+
+
+class FakeSide:
+    """One table `t` of columns id and v."""
+
+    def __init__(self, rows: list[Any], *, kind: str = POSTGRES, of: str = "text") -> None:
+        self.kind, self._rows, self._of = kind, rows, of
+
+    def facts(self, schema: str, table: str) -> Facts | None:
+        types = {"id": "integer", "v": self._of}
+        return Facts(types=types, key=frozenset(["id"]), nullable=frozenset(["v"]))
+
+    def texts(self, schema: str, table: str, columns: Any) -> list[Any]:
+        return self._rows
+
+
+def row(v: str | None, *, since: int | None = 5, of: Any = (ID,), **more: str) -> ViewRow:
+    """A row whose last event has this number."""
+    return ViewRow({"id": "1", "v": v, **more}, since, 7, frozenset(of))
+
+
+def view_of(rows: dict[Any, ViewRow], *, fence: int = 3, shapes: Any = (ID,)) -> View:
+    """A view of t, and of the fence 9 with this gsn."""
+    made = View()
+    table = made.table("h0.t")
+    table.rows, table.key, table.signatures = rows, ("id",), shapes
+    made.table("fence.f").rows[("9",)] = ViewRow({"id": "9"}, fence, 1, frozenset([ID]))
+    return made
+
+
+MARK = ("fence.f", 9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({("1",): row("a")}, []),
+        ({}, ["consumer: t: lacks id='1'"]),
+        ({("1",): row("a"), ("2",): row("b")}, ["consumer: t: has id='2'"]),
+        (
+            {("1",): row("b")},
+            ["consumer: t: lacks id='1', v='a'", "consumer: t: has id='1', v='b'"],
+        ),
+        ({("1",): row("a", w="1")}, ["consumer: t: columns ['id', 'v'] became ['id', 'v', 'w']"]),
+    ],
+)
+def test_how_a_view_differs(rows: Any, said: list[str]) -> None:
+    """By keys, and by values of rows after the last DDL."""
+    source: Any = FakeSide([("1", "a")])
+    for mark in (MARK, None):
+        assert view_differences(source, view_of(rows), "h0", "t", mark) == sorted(said)
+
+
+def test_values_are_not_compared_of_rows_before_the_last_ddl() -> None:
+    """Nor of those that lack a value; rows of a snapshot after it are."""
+    source: Any = FakeSide([("1", "a")])
+    for before in (row("b", since=2), row("b", since=None)):
+        assert not view_differences(source, view_of({("1",): before}), "h0", "t", MARK)
+    beside = view_of({("1",): row("b", since=-8)}, fence=-2)
+    assert view_differences(source, beside, "h0", "t", MARK)
+
+
+def test_keys_are_not_compared_whose_columns_changed() -> None:
+    """A user has to fill such a table again; with rows of the last key alone they are compared."""
+    source: Any = FakeSide([("1", "a")])
+    gone = view_of({("2",): row("a", of=(ID, NR))}, shapes=(ID, NR))
+    assert not view_differences(source, gone, "h0", "t", None)
+    assert view_differences(source, view_of({("2",): row("a")}), "h0", "t", None)
+
+
+def test_bits_of_a_binlog_are_a_number() -> None:
+    """Their digits are what a user sees."""
+    source: Any = FakeSide([("1", "101")], kind=MARIADB, of="bit(8)")
+    assert not view_differences(source, view_of({("1",): row("5")}), "h0", "t", None)
+    assert view_differences(source, view_of({("1",): row("101")}), "h0", "t", None)
+
+
+def test_values_as_text() -> None:
+    """As PostgreSQL prints them."""
+    assert [text_of(one) for one in (None, True, b"\x00\xff", 1)] == [None, "t", "\\x00ff", "1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("alter table t drop a", "t"),
+        ('alter table "or der" add b int', "or der"),
+        ('truncate table "a""b"', 'a"b'),
+        ("create or replace table `a``b` (id int)", "a`b"),
+        ("alter table t rename to r2", None),
+        ("alter type mood add value 'x'", None),
+        ("rename table t to a, b to t", None),
+    ],
+)
+def test_which_table_ddl_concerns(text: str, table: str | None) -> None:
+    """None: any."""
+    assert table_of(Statement(text)) == table
+
+
+def test_the_mark_after_the_last_ddl_of_a_table() -> None:
+    """Rows leave it where it is; what concerns any table moves it for all."""
+    marks = Marks("fence.f")
+    marks.note("h0", [Statement("alter table t", ("add b int",))], 3)
+    marks.note("h0", [Statement("insert into r2 values (1)")], 4)
+    assert marks.find("h0", "t") == ("fence.f", 3)
+    assert marks.find("h0", "r2") is marks.find("h1", "t") is None
+    marks.note("h0", [Statement("alter type mood add value 'x'")], 5)
+    assert marks.find("h0", "t") == marks.find("h0", "r2") == ("fence.f", 5)
