@@ -39,8 +39,8 @@ from bench.harness import (
     run_process,
 )
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
+from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql.version import Flavour
 
 Server = EmbeddedMariaDB | EmbeddedMySQL

@@ -16,13 +16,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from bench.harness import arguments, describe_machine
 from fix_ignite import node_pipeline

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from bench.harness import arguments, describe_machine
 from fix_ignite_cluster import Cluster, Directories, Record, segment_of

@@ -26,8 +26,8 @@ import psutil
 from fix_bank import Bank, Reader, differences
 from fix_bank_engines import MYSQL, dialect_of
 from fix_mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
+from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from fix_pipeline import write_pipeline
-from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 END_TIMEOUT_S = 180.0

@@ -21,8 +21,8 @@ import pytest
 import trustme
 from pymysql.constants import CLIENT
 
+from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from fix_shared import SharedServers
-from penstock.engines.mysql.server.embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql.source.status import status_statement
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.server_process import TlsFiles

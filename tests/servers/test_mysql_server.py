@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -14,20 +15,21 @@ from pathlib import Path
 
 import pytest
 
+import fix_mysql_binaries as binaries
 from fix_mysql import KINDS, MySQLServer
-from penstock.engines.mysql.server import binaries
-from penstock.engines.mysql.server.binaries import find_mysql_installation
+from fix_mysql_binaries import find_mysql_installation
 from penstock.engines.mysql.version import Flavour
 from penstock.host.server_account import BinariesMissing
 from penstock.host.server_process import EmbeddedServerFailed
 
 HOLD_A_SERVER = """
 import sys, time
-from penstock.engines.mysql.server.embedded import {name}
+from fix_mysql_embedded import {name}
 with {name}() as server:
     print(server.port, server.directory.parent, flush=True)
     time.sleep(120)
 """
+WITH_FIXTURES = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
 
 
 def listening(port: int) -> bool:
@@ -78,6 +80,7 @@ def test_server_does_not_outlive_its_maker(mysql_kind: str, number: signal.Signa
     """Whatever ends the process, the server stops and its folder goes."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_A_SERVER.format(name=KINDS[mysql_kind].__name__)],
+        env=WITH_FIXTURES,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -101,6 +104,7 @@ def test_a_data_folder_in_the_making_goes_with_its_maker(mysql_kind: str) -> Non
     before = set(Path(tempfile.gettempdir()).glob(f"{prefix}*"))
     with subprocess.Popen(
         [sys.executable, "-c", HOLD_A_SERVER.format(name=KINDS[mysql_kind].__name__)],
+        env=WITH_FIXTURES,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as maker:

@@ -51,6 +51,5 @@ DESCRIPTOR = Descriptor(
         "progress": f"{_HERE}.target.progress_session:MySQLProgress",
         "repair": f"{_HERE}.target.repair:MySQLRepair",
         "leftovers": f"{_HERE}.target.leftovers",
-        "server": f"{_HERE}.server.embedded:EmbeddedMySQL",
     },
 )

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB servers of our own, for the tests, the demo and the benchmarks.
+"""MySQL and MariaDB servers of our own, for the tests and the benchmarks.
 
 As `EmbeddedPostgres`: on 127.0.0.1 and a free port, in a folder of its own, as an unprivileged
 user, gone when the `with` block ends or we are killed.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 from urllib.parse import quote
 
-from penstock.engines.mysql.server.binaries import MySQLInstallation, find_mysql_installation
+from fix_mysql_binaries import MySQLInstallation, find_mysql_installation
 from penstock.engines.mysql.version import Flavour, ServerVersion
 from penstock.host.server_process import (
     EmbeddedServerFailed,

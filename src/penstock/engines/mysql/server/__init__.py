@@ -1,1 +1,0 @@
-"""A server of MySQL or MariaDB of our own, for tests."""
