@@ -231,6 +231,9 @@ def added(text: str) -> list[tuple[str, str, str]]:
         ("add index (a), add c bool default true", [("c", "bool default true", "")]),
         ("add c time, alter column C set default 10203", [
             ("c", "", "the same statement changes its default")]),
+        ("add c int not null default 3, modify column C int not null", [
+            ("c", "", "the same statement changes its definition")]),
+        ("add c int default 3, modify a int", [("c", "int default 3", "")]),
         ("add c int default 3, alter a set default 4", [("c", "int default 3", "")]),
         ("add primary key (a)", []),
         ("add constraint f foreign key (a) references u (id)", []),

@@ -372,6 +372,7 @@ def _truncate(reader: _Reader) -> list[Effect]:
 
 
 _OTHER_DEFAULT = "the same statement changes its default"
+_OTHER_DEFINITION = "the same statement changes its definition"
 
 
 def _alter(reader: _Reader) -> list[Effect]:
@@ -414,12 +415,7 @@ def _alter(reader: _Reader) -> list[Effect]:
         Effect(
             doing=Doing.ALTERED,
             table=table,
-            added=tuple(
-                Added(name=one.name, unclear=one.unclear or _OTHER_DEFAULT)
-                if one.name.lower() in other_defaults
-                else one
-                for one in added
-            ),
+            added=tuple(_changed_again(one, other_defaults, redefined) for one in added),
             dropped=tuple(dropped),
             columns=tuple(columns),
             redefined=tuple(redefined),
@@ -486,6 +482,16 @@ def _columns_with_other_defaults(part: _Reader) -> set[str]:
     part.accept("COLUMN")
     part.if_exists()
     return {part.peek().text.lower()}
+
+
+def _changed_again(added: Added, other_defaults: set[str], redefined: Sequence[str]) -> Added:
+    """Return an added column, whose value is unclear if another clause changes the column."""
+    name, why = added.name.lower(), ""
+    if name in other_defaults:
+        why = _OTHER_DEFAULT
+    elif name in map(str.lower, redefined):
+        why = _OTHER_DEFINITION
+    return Added(name=added.name, unclear=added.unclear or why) if why else added
 
 
 def _columns_renamed(part: _Reader) -> list[tuple[str, str]]:
