@@ -287,6 +287,8 @@ class Arena:
                 one.tables |= set(self._tables(one))
             if self._dice.random() < 0.15:
                 self.load.kill()
+            for follower in self._followers:
+                follower.disturb()
             self._tend()
             if self._dice.random() < 0.5:
                 self._settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +15,26 @@ from fix_ddl_script import Statement
 from fix_ddl_sides import ServedLog, Side, base_differences
 from fix_ddl_view import SECTION, ViewFollower
 
-NAMES = ("base", "consumer")
+NAMES = ("base", "merge", "consumer")
+ERRORS_MAX = 5
+DISTURBED = 0.15
 SERVED = """
 [serve]
 listen = "127.0.0.1:0"
 users = { repl = "${SERVE_PASSWORD}" }
 [serve.publications.p]
 tables = ["*.*"]
+"""
+MERGED = """
+[pipeline]
+name = "shop"
+directory = "all"
+mode = "data+change"
+[merge]
+logs = ["../{file}"]
+joinSeconds = 1
+[changeExtractor]
+flushIntervalSeconds = 0.5
 """
 ABOUT_TABLE = re.compile(
     r"(?:alter|truncate|drop|create(?: or replace)?) table"
@@ -51,6 +64,10 @@ class Follower(Protocol):
         """Start again what has ended."""
         ...
 
+    def disturb(self) -> None:
+        """Kill a process now and then."""
+        ...
+
     def finish(self) -> None:
         """Prepare the comparison."""
         ...
@@ -68,23 +85,54 @@ class Follower(Protocol):
         ...
 
 
-class Base:
-    """The fold of the log, as `penstock serve` answers with it."""
+class Processes:
+    """Processes of a follower. error: the last one, once too many of them ended with one."""
 
-    name = "base"
-
-    def __init__(self, file: Path) -> None:
-        """file: of the pipeline that is served."""
-        self._serve = Child("serve", file)
-        self._served: ServedLog | None = None
-
-    error = ""
+    def __init__(self, children: Sequence[Child], dice: random.Random) -> None:
+        """children: not started yet. dice: of what is killed."""
+        self._children, self._dice = children, dice
+        self._error_count = 0
+        self.error = ""
 
     def start(self) -> None:
-        """Nothing yet: it is asked at the end."""
+        """Start all."""
+        for child in self._children:
+            child.start()
 
     def tend(self) -> None:
-        """It is not killed."""
+        """Start again what has ended."""
+        for child in self._children:
+            if child.code is None or self.error:
+                continue
+            if child.code > 0:
+                self._error_count += 1
+                if self._error_count >= ERRORS_MAX:
+                    self.error = f"{child.name}: {child.error['code']} {child.error['error']}"
+                    return
+            child.start()
+
+    def disturb(self) -> None:
+        """Kill one of them now and then."""
+        if self._children and self._dice.random() < DISTURBED:
+            self._dice.choice(self._children).kill()
+
+    def close(self) -> None:
+        """Kill all."""
+        for child in self._children:
+            child.kill()
+
+
+class Served(Processes):
+    """The fold of a log, as `penstock serve` answers with it."""
+
+    def __init__(
+        self, name: str, file: Path, dice: random.Random, children: Sequence[Child] = ()
+    ) -> None:
+        """file: of the pipeline that is served. children: the processes that it needs."""
+        super().__init__(children, dice)
+        self.name = name
+        self._serve = Child("serve", file)
+        self._served: ServedLog | None = None
 
     def finish(self) -> None:
         """Start to serve."""
@@ -107,31 +155,45 @@ class Base:
         """How the fold differs."""
         del mark
         assert self._served is not None, "it has passed the last fence"
-        return base_differences(source, self._served, schema, table)
+        return base_differences(source, self._served, schema, table, self.name)
 
     def close(self) -> None:
-        """End the server."""
+        """End all, and the server."""
+        super().close()
         if self._served is not None:
             self._served.close()
         self._serve.kill()
 
 
-def sections_of(also: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+def make_merge(file: Path, dice: random.Random) -> Served:
+    """A pipeline that merges the log of another one, alone, and keeps a base."""
+    folder = file.parent / "merged"
+    folder.mkdir()
+    merged = folder / "merged.toml"
+    merged.write_text(MERGED.format(file=file.name) + SERVED)
+    return Served("merge", merged, dice, [Child("merge", merged), Child("load", merged)])
+
+
+def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """Sections of the pipeline file that these followers need."""
-    return {"consumers.view": SECTION} if "consumer" in also else {}
+    found: dict[str, Mapping[str, Any]] = {}
+    if "consumer" in also:
+        found["consumers.view"] = SECTION
+    if "merge" in also:
+        found["changeExtractor"] = {"flushIntervalSeconds": 0.5, "heartbeatSeconds": 0.5}
+    return found
 
 
-def make_followers(also: Iterable[str], file: Path, dice: random.Random) -> list[Follower]:
+def make_followers(also: Sequence[str], file: Path, dice: random.Random) -> list[Follower]:
     """The followers of a pipeline. also: names of `NAMES`."""
-    wanted = set(also)
-    if "base" in wanted:
+    if {"base", "merge"} & set(also):  # a log with a target has a base if it is served
         file.write_text(file.read_text() + SERVED)
-    made: list[Follower] = []
-    if "base" in wanted:
-        made.append(Base(file))
-    if "consumer" in wanted:
-        made.append(ViewFollower(file, random.Random(dice.random())))
-    return made
+    makers: dict[str, Callable[[random.Random], Follower]] = {
+        "base": lambda own: Served("base", file, own),
+        "merge": lambda own: make_merge(file, own),
+        "consumer": lambda own: ViewFollower(file, own),
+    }
+    return [makers[name](random.Random(dice.random())) for name in NAMES if name in also]
 
 
 class Marks:

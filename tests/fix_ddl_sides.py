@@ -352,8 +352,10 @@ def differences(
     return found
 
 
-def base_differences(source: Side, served: ServedLog, schema: str, table: str) -> list[str]:
-    """How the fold of the log differs from the source; empty when it is equal."""
+def base_differences(
+    source: Side, served: ServedLog, schema: str, table: str, name: str = "base"
+) -> list[str]:
+    """How the fold of a log differs from the source; empty when it is equal."""
     ours = source.facts(schema, table)
     if ours is None or not ours.without_unsent().types:
         return []
@@ -361,11 +363,11 @@ def base_differences(source: Side, served: ServedLog, schema: str, table: str) -
     try:
         names, rows = served.rows(schema, table)
     except psycopg.Error as error:
-        return [f"base: {table}: error {error}"]
+        return [f"{name}: {table}: error {error}"]
     if set(names) != set(ours.types):
-        return [f"base: {table}: columns {sorted(ours.types)} became {sorted(names)}"]
+        return [f"{name}: {table}: columns {sorted(ours.types)} became {sorted(names)}"]
     kinds = {name: kind_of_value(source.kind, ours.types[name]) for name in names}
-    return _row_differences(f"base: {table}", kinds, source.texts(schema, table, kinds), rows)
+    return _row_differences(f"{name}: {table}", kinds, source.texts(schema, table, kinds), rows)
 
 
 def _row_differences(

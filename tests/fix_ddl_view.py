@@ -185,6 +185,9 @@ class ViewFollower:
     def tend(self) -> None:
         """It starts again on its own."""
 
+    def disturb(self) -> None:
+        """It fails on its own."""
+
     def has_passed(self, fence: str, number: int) -> bool:
         """Whether a row of the table of fences arrived."""
         with self.view.lock:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fix_ddl_followers import Marks, table_of
+from fix_ddl_followers import ERRORS_MAX, Marks, Processes, make_followers, table_of
 from fix_ddl_script import Statement
-from fix_ddl_sides import Facts
+from fix_ddl_sides import Facts, base_differences
 from fix_ddl_types import MARIADB, POSTGRES
 from fix_ddl_view import View, ViewRow, text_of, view_differences
 
@@ -93,6 +95,49 @@ def test_bits_of_a_binlog_are_a_number() -> None:
 def test_values_as_text() -> None:
     """As PostgreSQL prints them."""
     assert [text_of(one) for one in (None, True, b"\x00\xff", 1)] == [None, "t", "\\x00ff", "1"]
+
+
+def test_how_a_merged_log_differs() -> None:
+    """As the fold of the log itself, by another name."""
+
+    class Served:
+        def rows(self, schema: str, table: str) -> Any:
+            return ["id", "v"], [("1", "b")]
+
+    source, served = FakeSide([("1", "b"), ("2", "c")]), Served()
+    lines = base_differences(source, served, "h0", "t", "merge")  # type: ignore[arg-type]
+    assert lines == ["merge: t: lacks id='2', v='c'"]
+
+
+class Dead:
+    """A process that ends with an error at once."""
+
+    name, code, error = "merge", 1, {"code": "MG03", "error": "h3.t: shapes"}
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+
+def test_a_process_that_ends_with_an_error_again_and_again() -> None:
+    """It is started again a few times; its error is kept."""
+    child: Any = Dead()
+    several = Processes([child], random.Random(1))
+    for _ in range(9):
+        several.tend()
+    assert (child.starts, several.error) == (ERRORS_MAX - 1, "merge: MG03 h3.t: shapes")
+
+
+def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
+    """Its file is served; the merged one stands beside it and names it."""
+    file = tmp_path / "shop.toml"
+    file.write_text("")
+    names = [one.name for one in make_followers(("consumer", "merge"), file, random.Random(1))]
+    assert names == ["merge", "consumer"]
+    assert "[serve]" in file.read_text()
+    assert 'logs = ["../shop.toml"]' in (tmp_path / "merged" / "merged.toml").read_text()
 
 
 @pytest.mark.parametrize(
