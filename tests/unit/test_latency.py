@@ -9,8 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.load.latency import BOUNDS_S, Histogram
-from penstock.load.loader_state import LoaderState, read_loader_state, write_loader_state
+from penstock.load.loader_state import (
+    BOUNDS_S,
+    Histogram,
+    LoaderState,
+    read_loader_state,
+    write_loader_state,
+)
 from penstock.load.plan import SegmentView
 from penstock.load.stage import _heartbeats
 from penstock.model import FlushPoint, Marker, MarkerKind

@@ -41,7 +41,7 @@ class DeferredKeyMaker:
             if table.with_foreign_keys:
                 notes += self._foreign_keys(table)
             for note in notes:
-                logger.warning("late keys", note=note)
+                logger.warning("deferred keys", note=note)
             faults.point("load.keys.made")
             put_deferred_keys(self._config.layout.state, (), instead_of=[table.source])
 

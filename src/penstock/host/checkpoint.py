@@ -6,6 +6,7 @@ a whole. Form: `{"crc32c": "89abcdef", "state": {...}}`, the checksum over the s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,3 +66,36 @@ def corrupt(path: Path, why: str) -> CheckpointCorrupt:
         "again: the state is then read from the segments.",
         path=str(path),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """Facts that show whether a state file was replaced."""
+
+    inode: int = 0
+    changed_ns: int = 0
+
+
+class Follower:
+    """State file that another process replaces. value: its content at the last look."""
+
+    def __init__(self, path: Path, empty: Any, files: Files) -> None:
+        """Begin with `empty`: the value for a missing file, of the kind that the file holds."""
+        self.value = empty
+        self._empty = empty
+        self._path = path
+        self._files = files
+        self._seen = _Signature()
+
+    def look(self) -> bool:
+        """Read the file again if it was replaced; return whether it was."""
+        try:
+            found = self._path.stat()
+            now = _Signature(found.st_ino, found.st_mtime_ns)
+        except FileNotFoundError:
+            now = _Signature()
+        if now == self._seen:
+            return False
+        self.value = load(self._path, type(self._empty), self._files) or self._empty
+        self._seen = now
+        return True

@@ -26,8 +26,7 @@ from penstock.load.bulk_tasks import (
     partitions_beside,
     streams_per_task,
 )
-from penstock.load.deferred_keys import put_deferred_keys
-from penstock.load.deferred_tables import deferred_tables, drop_deferred_keys
+from penstock.load.deferred_keys import deferred_tables, drop_deferred_keys, put_deferred_keys
 from penstock.load.isolation import BrokenCopies
 from penstock.load.job import copy_chunks
 from penstock.load.ledger import Ledger, Step, next_step, read_ledger, refused, write_ledger
@@ -45,7 +44,7 @@ from penstock.ports.bulk import (
     bulk_source,
     check_names,
 )
-from penstock.ports.deferred_keys import DeferredTable, early_and_late
+from penstock.ports.deferred_keys import DeferredTable, split_deferred
 from penstock.ports.planner import Planner, Point, TableRead
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.server_pair import ReadPlan
@@ -530,7 +529,7 @@ class _Load:
         if self.options.keys_directory is not None:
             put_deferred_keys(self.options.keys_directory, late.values(), instead_of=names)
         early = [
-            early_and_late(one)[0] if one.name in late else one
+            split_deferred(one)[0] if one.name in late else one
             for one in definitions
             if one.name in names
         ]

@@ -11,17 +11,23 @@ each target).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from penstock.host import checkpoint, faults
+from penstock.host.checkpoint import Follower
 from penstock.host.files import REAL_FILES, Files
-from penstock.load.following import Follower
-from penstock.model import TableName
-from penstock.ports.deferred_keys import DeferredTable
+from penstock.model import TableDefinition, TableName
+from penstock.model.position import PositionKind
+from penstock.ports import deferred_keys
+from penstock.ports.bulk import BulkTarget, TablePlan
+from penstock.ports.deferred_keys import DeferredTable, split_deferred
+
+logger = structlog.get_logger(__name__)
 
 DEFERRED_KEYS_FILE = "late_keys.json"
 faults.declare("load.keys.before", "load.keys.made")
@@ -103,3 +109,39 @@ def put_deferred_keys(
         if after != before:
             REAL_FILES.make_directory(state_directory)
             checkpoint.save(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(tables=after))
+
+
+def deferred_tables(
+    plans: Iterable[TablePlan],
+    definitions: Mapping[TableName, TableDefinition],
+    target: BulkTarget,
+    *,
+    positions: PositionKind,
+    shift: int,
+    with_foreign_keys: bool,
+) -> list[DeferredTable]:
+    """Return those of these tables whose rows are of several moments, with the keys that wait.
+
+    positions: of the source. shift: what the change log adds to them.
+    """
+    mixed = [plan for plan in plans if plan.is_mixed and plan.source in definitions]
+    found = [
+        DeferredTable(
+            source=plan.source,
+            target=plan.target,
+            settled=plan.ordinals(positions)[1] + shift,
+            keys=target.deferred_keys(split_deferred(definitions[plan.source])[1]),
+            with_foreign_keys=with_foreign_keys,
+        )
+        for plan in mixed
+    ]
+    return [one for one in found if one.keys or one.with_foreign_keys]
+
+
+def drop_deferred_keys(url: str, table: DeferredTable) -> None:
+    """Drop the keys of a table that is to be filled with rows of several moments.
+
+    One that another table's foreign key needs stays: then rows may be refused.
+    """
+    for note in deferred_keys.drop_deferred_keys(url, table):
+        logger.warning("deferred keys", note=note)

@@ -22,17 +22,16 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.retry import Backoff, Patience, is_outage
-from penstock.load.batch_size import FIRST_BYTES, MAX_BYTES, next_batch_bytes
 from penstock.load.deferred_keys import DeferredKeyFlow, KeyMaker
 from penstock.load.hold import Hold, HoldAnswer, read_held, read_hold, write_held
 from penstock.load.isolation import BrokenTables
-from penstock.load.kept_files import AppliedFiles
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.pacing import Pacing
+from penstock.load.pacing import FIRST_BYTES, MAX_BYTES, Pacing, next_batch_bytes
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.load.session import SessionKeeper, SparkJobFailed, SparkLost
 from penstock.load.sql_target import loading_of
 from penstock.load.table_sync_flow import JOBS, Copier, TableSyncFlow, options_for
+from penstock.log.keeping import AppliedFiles
 from penstock.log.layout import (
     DONE_NAME,
     EXTENSION_DEFAULT,
@@ -46,6 +45,7 @@ from penstock.log.tail import LogFollower
 from penstock.model import PenstockError, TableName
 from penstock.model.keeping import Keeping
 from penstock.model.position import POSITION_MAX
+from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
 from penstock.ports.table_sync import TableSync
@@ -141,7 +141,7 @@ class Loader:
         self._table_syncs = TableSyncFlow(
             options.state_directory, options.starts, copier, clock=clock, files=files
         )
-        self._late = DeferredKeyFlow(options.state_directory, keys, files)
+        self._deferred_keys = DeferredKeyFlow(options.state_directory, keys, files)
         self._broken = BrokenTables(options, files)
         self._broken.errors.update(options.broken)
         self._applied, self._log_id = Applied(), ""
@@ -202,10 +202,11 @@ class Loader:
         if list_open_segments(directory, extension, self._files):
             return False
         closed = list_segments(directory, extension, self._files)
-        if self._target is None and (closed or self._late.waiting(())):
+        if self._target is None and (closed or self._deferred_keys.waiting(())):
             return False
         if self._target is not None and (
-            self._table_syncs.is_busy or self._late.due(self._table_syncs.left_out, self._covered)
+            self._table_syncs.is_busy
+            or self._deferred_keys.due(self._table_syncs.left_out, self._covered)
         ):
             return False
         return not any(file.number > self._applied.segment for file in closed)
@@ -438,17 +439,20 @@ class Loader:
         Nothing that was staged or read before is used after that: what goes straight into a table
         with one unique key would take the place of other rows in a table with two.
         """
-        due = self._late.due(self._table_syncs.left_out, self._covered)
+        due = self._due_keys()
         if not due:
             return False
         assert self._target is not None
         self._abandon()
         self._table_syncs.abandon()
         self._show("applying", at_once=True)
-        self._late.make(due)
+        self._deferred_keys.make(due)
         self._target.forget()
         self._open_ahead()
         return True
+
+    def _due_keys(self) -> list[DeferredTable]:
+        return self._deferred_keys.due(self._table_syncs.left_out, self._covered)
 
     # --- holds ------------------------------------------------------------------------------------
 
@@ -534,7 +538,7 @@ class Loader:
             choices=self._options.choices,
             policies=self._options.policies,
             starts=self._table_syncs.starts,
-            settled={**self._options.settled, **self._late.settled},
+            settled={**self._options.settled, **self._deferred_keys.settled},
             left_out=self._table_syncs.left_out,
             copied=self._table_syncs.copied,
             rows_directory=self._rows_directory,

@@ -14,7 +14,7 @@ from penstock.model import TableDefinition, TableName, UniqueKey
 from penstock.ports.refusals import TargetDdlFailed
 from penstock.ports.registry import part
 
-APPLICATION_NAME = "penstock late keys"
+APPLICATION_NAME = "penstock deferred keys"
 
 
 class DeferredKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class DeferredTable(msgspec.Struct, frozen=True, kw_only=True):
     with_foreign_keys: bool = False
 
 
-def early_and_late(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
+def split_deferred(definition: TableDefinition) -> tuple[TableDefinition, TableDefinition]:
     """Return the table with the keys that hold at any moment and all indexes; and the other keys.
 
     The key that identifies its rows is the one by which it is read in chunks, so none of its values

@@ -31,8 +31,7 @@ from penstock.control.table_states import TableFacts, table_facts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.load.job_figures import SparkReport, read_spark_report
-from penstock.load.latency import Histogram
-from penstock.load.loader_state import LoaderState, read_loader_state
+from penstock.load.loader_state import Histogram, LoaderState, read_loader_state
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config
 from penstock.ports.lag import Retention, SourceReader, open_source
