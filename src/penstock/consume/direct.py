@@ -16,9 +16,9 @@ import structlog
 
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import call, call_for_answer
-from penstock.consume.direct_report import DirectReport
 from penstock.consume.metadata import not_drained
 from penstock.consume.position import SegmentsMissed
+from penstock.consume.report import DirectReport
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.model import PenstockError

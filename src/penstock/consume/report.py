@@ -1,4 +1,4 @@
-"""Report of a consumer's process: its metrics, and `run/consume-NAME.json`."""
+"""Reports of a consumer's process: its metrics, and `run/consume-NAME.json`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
 from penstock.host.status_file import StatusFile
 from penstock.log.segment import Segment
+from penstock.ports.direct import LogPlace
 
 
 def status_path(run_directory: Path, name: str) -> Path:
@@ -20,7 +21,7 @@ def status_path(run_directory: Path, name: str) -> Path:
     return run_directory / f"consume-{name}.json"
 
 
-class Report:
+class ProcessReport:
     """Keeps a consumer's metrics and writes its status file, once a second at most.
 
     Attributes:
@@ -54,16 +55,64 @@ class Report:
         self._file = StatusFile(status_path(run_directory, name), files=files, clock=clock)
         self._state = "starting"
         self._mode = "passive"
-        self._read: Position | None = None
-        self._saved: Position | None = None
-        self._commit_time_us = 0
-        self._segment_s = 0.0
 
     def mode(self, mode: str) -> None:
         """Set the mode: active with the lock, passive while waiting for it."""
         self._mode = mode
         if mode == "active":
             self.write()
+
+    def segment_ended(self, seconds: float) -> None:
+        """Note that a closed segment was read to its end."""
+        self.metrics.segment_time.observe(seconds * 1000)
+
+    def metadata_told(self, seconds: float) -> None:
+        """Note the duration of callbacks for metadata."""
+        self.metrics.metadata_time.observe(seconds * 1000)
+
+    def show_state(self, state: str) -> None:
+        """Set the state; the file is written when it is due."""
+        is_news = state != self._state and state == "paused"
+        self._state = state
+        if is_news or self._file.due():
+            self.write()
+
+    def write(self) -> None:
+        """Write the file now."""
+        self._file.write(self._facts())
+
+    def note_end(self, error: dict[str, Any] | None = None) -> None:
+        """Note that the process ends, with or without an error; nothing if another one works."""
+        if self._mode == "passive":
+            return
+        self._state = "failed" if error else "stopped"
+        self._file.write({**self._facts(), "error": error})
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the content of the status file."""
+        return {
+            "name": self._name,
+            "pid": os.getpid(),
+            "state": self._state,
+            "mode": self._mode,
+            "directory": self._directory,
+            "segment": None,
+            "read": None,
+            "saved": None,
+            "commit_time_us": 0,
+            "updated_us": self._clock.now_us(),
+            "metrics": self.metrics.registry.as_dict(),
+            "own_metrics": self.own_metrics.as_dict(),
+            "error": None,
+        }
+
+
+class Report(ProcessReport):
+    """Report of a consumer of a change log."""
+
+    _read: Position | None = None
+    _saved: Position | None = None
+    _commit_time_us = 0
 
     def note_loaded(self, saved: Position | None) -> None:
         """Note that the state was loaded."""
@@ -78,14 +127,6 @@ class Report:
         self._read = self._read or place
         self.metrics.current_segment.set(place.segment)
         self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
-
-    def segment_ended(self, seconds: float) -> None:
-        """Note that a closed segment was read to its end."""
-        self.metrics.segment_time.observe(seconds * 1000)
-
-    def metadata_told(self, seconds: float) -> None:
-        """Note the duration of callbacks for metadata."""
-        self.metrics.metadata_time.observe(seconds * 1000)
 
     def note_given(self, read: Position, segment: Segment) -> None:
         """Note that the consumer was called, and how far it has read."""
@@ -115,45 +156,60 @@ class Report:
         self.metrics.committed_segment.set(saved.segment)
         self.metrics.committed_offset.set(bytes_before(saved.gsn, segment))
 
-    def show_state(self, state: str) -> None:
-        """Set the state; the file is written when it is due."""
-        is_news = state != self._state and state == "paused"
-        self._state = state
-        if is_news or self._file.due():
-            self.write()
-
-    def write(self) -> None:
-        """Write the file now."""
-        self._file.write(self._facts())
-
     def note_refused(self, error: dict[str, Any]) -> None:
         """Note that it could not begin, and no other process runs it."""
         self._state = "failed"
         self._file.write({**self._facts(), "error": error})
 
-    def note_end(self, error: dict[str, Any] | None = None) -> None:
-        """Note that the process ends, with or without an error; nothing if another one works."""
-        if self._mode == "passive":
-            return
-        self._state = "failed" if error else "stopped"
-        self._file.write({**self._facts(), "error": error})
-
     def _facts(self) -> dict[str, Any]:
         return {
-            "name": self._name,
-            "pid": os.getpid(),
-            "state": self._state,
-            "mode": self._mode,
-            "directory": self._directory,
+            **super()._facts(),
             "segment": None if self._read is None else self._read.segment,
             "read": None if self._read is None else self._read.gsn,
             "saved": None if self._saved is None else self._saved.gsn,
             "commit_time_us": self._commit_time_us,
-            "updated_us": self._clock.now_us(),
-            "metrics": self.metrics.registry.as_dict(),
-            "own_metrics": self.own_metrics.as_dict(),
-            "error": None,
         }
+
+
+class DirectReport(ProcessReport):
+    """Report of a consumer that reads a node's directory."""
+
+    _segment: int | None = None
+
+    def note_loaded(self, saved: LogPlace | None) -> None:
+        """Note that the state was loaded."""
+        self.metrics.committed_segment.set(-1 if saved is None else saved.segment)
+        self.metrics.committed_offset.set(0 if saved is None else saved.offset)
+        self.write()
+
+    def segment_began(self, segment: int) -> None:
+        """Note that a segment is read from now on."""
+        self._segment = segment
+        self.metrics.current_segment.set(segment)
+        self.metrics.last_segment_time.set(self._clock.now_us() // 1000)
+
+    def note_given(self, count: int, time_ms: int) -> None:
+        """Note that the consumer was called and read `count` entries; the last is from
+        `time_ms`.
+        """
+        now_ms = self._clock.now_us() // 1000
+        if count:
+            self.metrics.events.add(count)
+            self.metrics.last_event_time.set(now_ms)
+            self.metrics.capture_time.observe(max(0, now_ms - time_ms))
+        self.show_state("reading")
+
+    def passed_over(self, count: int) -> None:
+        """Note the number of records whose changes cannot be read."""
+        self.metrics.unreadable.add(count)
+
+    def note_saved(self, place: LogPlace) -> None:
+        """Note that a place was saved."""
+        self.metrics.committed_segment.set(place.segment)
+        self.metrics.committed_offset.set(place.offset)
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), "segment": self._segment}
 
 
 def bytes_before(gsn: int, segment: Segment) -> int:

@@ -18,9 +18,8 @@ from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.classes import check_consumer, make_consumer
 from penstock.consume.direct import DirectApplication, DirectOptions
-from penstock.consume.direct_report import DirectReport
 from penstock.consume.lock import LOCK_FILE
-from penstock.consume.report import Report
+from penstock.consume.report import DirectReport, Report
 from penstock.control.config import load_config
 from penstock.control.consumer_snapshot import ensure_snapshot
 from penstock.control.consumers import (
@@ -172,7 +171,7 @@ def _run_direct(
         else:
             check_consumer(consumer)
         log: DirectLog = part(config.source.url, "direct")(config.source.url)
-        report = DirectReport(name, config.layout.run, log.directory)
+        report = DirectReport(name, config.layout.run, directory=log.directory)
         patterns = (config.source.tables, section.tables or config.source.tables)
         selections = [Selection.parse(one) for one in patterns]
         log.know_tables([name for one in selections for name in one.names()])
