@@ -1,4 +1,4 @@
-"""Writes facts.tsv of the served catalogue from real servers: `make_catalog_facts.py BINDIR...`.
+"""Writes facts.tsv.gz of the served catalogue from real servers: `make_catalog_facts.py BINDIR...`.
 
 A fact is a line: the major versions that have it, its kind, its values as JSON. Facts alone: names,
 numbers and definitions that the servers' own catalogues print.
@@ -6,6 +6,7 @@ numbers and definitions that the servers' own catalogues print.
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import psycopg
 
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
-OUT = Path(__file__).resolve().parent.parent / "src/penstock/serve/catalog/facts.tsv"
+OUT = Path(__file__).resolve().parent.parent / "src/penstock/serve/catalog/facts.tsv.gz"
 VIEWS = {
     "pg_catalog": (
         *("pg_tables", "pg_indexes", "pg_roles", "pg_user", "pg_group", "pg_shadow"),
@@ -113,7 +114,8 @@ def main(folders: list[str]) -> None:
         f"{','.join(map(str, sorted(majors)))}\t{kind}\t{text}"
         for (kind, text), majors in versions.items()
     ]
-    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = "\n".join(lines) + "\n"
+    OUT.write_bytes(gzip.compress(text.encode(), 9, mtime=0))  # the same facts, the same bytes
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Facts about each version of the server: types, system relations, views, settings.
 
-They are read from facts.tsv, which `tests/make_catalog_facts.py` writes from real servers. Pure.
+They are read from facts.tsv.gz, which `tests/make_catalog_facts.py` writes from real servers:
+`zcat` shows them. Pure.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -137,8 +139,8 @@ def _relation(values: Sequence[Any]) -> SystemRelation:
 def facts_of(version: int) -> Facts:
     """Return the facts of one major version, 14 to 18."""
     rows: dict[str, list[tuple[Any, ...]]] = {}
-    text = files(__package__).joinpath("facts.tsv").read_text(encoding="utf-8")
-    for line in text.splitlines():
+    packed = files(__package__).joinpath("facts.tsv.gz").read_bytes()
+    for line in gzip.decompress(packed).decode().splitlines():
         versions, kind, values = line.split("\t", 2)
         if str(version) in versions.split(","):
             rows.setdefault(kind, []).append(tuple(json.loads(values)))
