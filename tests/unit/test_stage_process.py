@@ -23,12 +23,13 @@ from penstock.control import stage_process
 from penstock.control.config import load_config
 from penstock.control.stage_process import StageNotInstalled, StageSectionMissing, stage
 from penstock.control.stage_target import TargetSchemas
+from penstock.host.listen import is_loopback
 from penstock.ports import extras
 from penstock.ports.config import Config
 from penstock.ports.extras import ExtraMissing
 from penstock.ports.registry import PartMissing
 from penstock.ports.staging import Keys, staging_at
-from penstock.stage.receiver.server import CertificateUnusable, EncryptionMissing, is_loopback
+from penstock.stage.receiver.server import CertificateUnusable, EncryptionMissing
 
 LINE = '{"after":{"id":1},"key":[1],"topic":"accounts","updated":"7.0000000009"}'
 BODY = f'{{"payload":[{LINE}],"length":1}}'

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Any
 
 from penstock.base.manifest import NAME as BASE
 from penstock.control.config_errors import ConfigPatternInvalid, ConfigValueInvalid, invalid
 from penstock.control.config_text import ConfigText, Substituted
+from penstock.host.listen import is_loopback
 from penstock.model import PenstockError
 from penstock.ports.config import CONSUMERS, Config
 from penstock.ports.serve_config import SERVE, TLS_OFF, ServeSection
@@ -80,7 +80,7 @@ def _check_address(text: ConfigText, section: ServeSection) -> None:
         host, _ = section.address
     except ValueError:
         raise invalid(text, SERVE, "listen", "must be host:port") from None
-    if section.tls is None and not _is_loopback(host):
+    if section.tls is None and not is_loopback(host):
         raise ConfigValueInvalid(
             f"{text.place(SERVE, 'listen')}: {host} can be reached from other machines, and "
             "tls is missing",
@@ -92,15 +92,6 @@ def _check_address(text: ConfigText, section: ServeSection) -> None:
         raise invalid(text, SERVE, "tls", 'must be "off", or have a certificate and a key')
     if isinstance(section.tls, dict) and section.tls.keys() != _TLS_KEYS:
         raise invalid(text, SERVE, "tls", "must have a certificate and a key, both files")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_users(text: ConfigText, section: ServeSection) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.model import PenstockError
+
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened at
 
 
 class ListenFailed(PenstockError):
@@ -39,6 +42,20 @@ def as_key(section: str) -> Written:
         return f'listen = "{shown}:{port}" in [{section}]'
 
     return write
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address; of names only `localhost` counts."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """Return a URL at which this machine reaches a server that listens at a host and port."""
+    shown = ANY_ADDRESS.get(host, host)
+    return f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"
 
 
 def listening_socket(host: str, port: int, *, written: Written = as_options) -> socket.socket:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.host.files import REAL_FILES
+from penstock.host.listen import is_loopback
 from penstock.load.distributions import needed_by_workers
 from penstock.load.session import Session
 from penstock.model import PenstockError
@@ -28,7 +29,6 @@ CONNECT_TIMEOUT_S = 5.0
 STAY_S = 0.2
 TASKS_PER_SLOT = 2
 NONCE_NAME = "cluster.nonce"
-LOOPBACK = ("localhost", "ip6-localhost", "::1", "0:0:0:0:0:0:0:1")
 
 
 class ClusterUnfit(PenstockError):
@@ -80,11 +80,6 @@ def versions_here() -> dict[str, str]:
         "pyspark": pyspark.__version__,
     }
     return found | {one.name: one.version for one in needed_by_workers()}
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is the machine that asks, by its name."""
-    return host in LOOPBACK or host.startswith("127.")
 
 
 def look(session: Session, wanted: Wanted) -> list[Executor]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import secrets
 import ssl
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram import SCRAM, SCRAM_PLUS
 from penstock.codec.postgres.scram_server import ScramServer, Verifier
 from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import as_key, listening_socket
+from penstock.host.listen import as_key, is_loopback, listening_socket
 from penstock.serve.asked import Answers
 from penstock.serve.catalog.answers import Session
 from penstock.serve.serving import Serving
@@ -168,7 +167,8 @@ class Server:
         if startup.minor or startup.unknown_options:
             wire.write(protocol.negotiate(startup.unknown_options))
         host, port = _peer(wire)
-        if self._settings.tls is not None and not is_encrypted and not _is_loopback(host):
+        is_local = host is None or is_loopback(host)
+        if self._settings.tls is not None and not is_encrypted and not is_local:
             raise Refused(
                 "28000",
                 "no encryption",
@@ -277,10 +277,6 @@ def _replication(value: str) -> bool:
 def _peer(wire: Wire) -> tuple[str | None, int | None]:
     found: Any = wire.writer.get_extra_info("peername")
     return (found[0], found[1]) if isinstance(found, tuple) else (None, None)
-
-
-def _is_loopback(host: str | None) -> bool:
-    return host is None or ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _tell(wire: Wire, refused: Refused) -> None:

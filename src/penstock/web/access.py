@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.listen import is_loopback
 from penstock.model import PenstockError
 
 TOKEN_VARIABLE = "PENSTOCK_WEB_TOKEN"  # noqa: S105 - a name, not a secret
@@ -30,16 +31,6 @@ class TokenTooShort(PenstockError):
     """The token for the web interface could be guessed."""
 
     code = "WB02"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; of names only `localhost` counts."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def host_name(header: str) -> str:

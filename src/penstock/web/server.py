@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import structlog
-import uvicorn
-
 from penstock.control.stopping import StopRequest, stop_on_signals
-from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import Written, as_options, listening_socket
-from penstock.host.supervised import ONCE, SupervisedThread
+from penstock.host.http_server import http_server
+from penstock.host.listen import Written, as_options, is_loopback, listening_socket, url_of
 from penstock.model import PenstockError
 from penstock.ports.config import Config
-from penstock.web.access import Access, Hosts, is_loopback
+from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface
 from penstock.web.pages import AnyWatch
 from penstock.web.reading import PipelineWatch
 from penstock.web.stage_reading import StageWatch
 
-logger = structlog.get_logger()
 HOST_DEFAULT = "127.0.0.1"
 PORT_DEFAULT = 8765
-START_WITHIN_S = 10.0
 END_WITHIN_S = 10.0
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened at
 
 
 class PipelinesAlike(PenstockError):
@@ -72,13 +63,6 @@ class Served:
     made_token: str
 
 
-class _Quiet(logging.Handler):
-    """Handler that sends the web server's own log to the diagnostics, not between our lines."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger.warning("web server", said=record.getMessage(), exc_info=record.exc_info)
-
-
 @contextmanager
 def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
     """Serve while the block runs; afterwards no part of the server runs.
@@ -103,8 +87,16 @@ def serving(configs: Sequence[Config], options: WebOptions) -> Iterator[Served]:
     )
     try:
         interface.start()
-        with _running(interface, listener, ended.set):
-            yield Served(url=_url(options.host, port), made_token=made)
+        with http_server(
+            interface.app,
+            listener,
+            name="web",
+            end_requests_s=3,
+            end_within_s=END_WITHIN_S,
+            not_started=_not_started,
+            end_streams=ended.set,
+        ):
+            yield Served(url=f"{url_of('http', options.host, port)}/", made_token=made)
     finally:
         interface.close()
         listener.close()
@@ -114,49 +106,8 @@ def _watch(config: Config) -> AnyWatch:
     return PipelineWatch(config) if config.stage is None else StageWatch(config)
 
 
-@contextmanager
-def _running(
-    interface: Interface, listener: socket.socket, end_streams: Callable[[], None]
-) -> Iterator[None]:
-    library = logging.getLogger("uvicorn")
-    library.handlers, library.propagate = [_Quiet()], False
-    server = uvicorn.Server(
-        uvicorn.Config(
-            interface.app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=3,
-        )
-    )
-    # Not on the main thread: there the library would handle the signals, which penstock handles.
-    thread = SupervisedThread(
-        "web", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
-    )
-    thread.start()
-    try:
-        _wait_started(server, thread)
-        yield
-    finally:
-        end_streams()
-        server.should_exit = True
-        thread.join(END_WITHIN_S)
-        if thread.is_alive():
-            logger.warning("web server does not end")
-
-
-def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
-    deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
-    while not server.started:
-        if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:
-            raise ServerNotStarted(
-                "the web server did not start", hint="Run it again with --verbose."
-            )
-        REAL_CLOCK.sleep(0.01)
+def _not_started() -> ServerNotStarted:
+    return ServerNotStarted("the web server did not start", hint="Run it again with --verbose.")
 
 
 def serve_until_stopped(
@@ -186,8 +137,3 @@ def _check_names(configs: Sequence[Config]) -> None:
                 hint="Give one of them another name in its section [pipeline].",
             )
         seen[name] = config
-
-
-def _url(host: str, port: int) -> str:
-    shown = ANY_ADDRESS.get(host, host)
-    return f"http://[{shown}]:{port}/" if ":" in shown else f"http://{shown}:{port}/"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import socket
 import ssl
 from collections.abc import Iterator
@@ -12,8 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import structlog
-import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -24,17 +21,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import NameOID
 
-from penstock.host.clock import REAL_CLOCK
-from penstock.host.listen import as_key, listening_socket
-from penstock.host.supervised import ONCE, SupervisedThread
+from penstock.host.http_server import http_server
+from penstock.host.listen import as_key, is_loopback, listening_socket, url_of
 from penstock.model import PenstockError
 from penstock.stage.receiver.app import Receiver
 
-logger = structlog.get_logger()
-START_WITHIN_S = 10.0
 END_WITHIN_S = 30.0
 SELF_SIGNED_DAYS = 3650
-ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened at
 
 
 class EncryptionMissing(PenstockError):
@@ -57,13 +50,6 @@ class Certificate:
     private_key: Path
 
 
-class _Quiet(logging.Handler):
-    """Handler that sends the web server's own log to the diagnostics, not between our lines."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger.warning("receiver", said=record.getMessage(), exc_info=record.exc_info)
-
-
 @contextmanager
 def serving(
     receiver: Receiver, host: str, port: int, certificate: Certificate | None
@@ -82,54 +68,28 @@ def serving(
     if certificate is not None:
         _check(certificate)
     listener = listening_socket(host, port, written=as_key("stage"))
-    library = logging.getLogger("uvicorn")
-    library.handlers, library.propagate = [_Quiet()], False
-    server = uvicorn.Server(
-        uvicorn.Config(
-            receiver.app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,  # paths may have tokens
-            server_header=False,
-            timeout_graceful_shutdown=int(END_WITHIN_S),
-            ssl_certfile=None if certificate is None else certificate.certificate,
-            ssl_keyfile=None if certificate is None else certificate.private_key,
-        )
-    )
-    # Not on the main thread: there the library would handle the signals, which penstock handles.
-    thread = SupervisedThread(
-        "receiver", lambda: server.run(sockets=[listener]), wait=REAL_CLOCK.sleep, tries=ONCE
-    )
-    thread.start()
+    files = None
+    if certificate is not None:
+        files = (str(certificate.certificate), str(certificate.private_key))
+    host, port = listener.getsockname()[:2]
     try:
-        _wait_started(server, thread)
-        yield _url(listener, is_encrypted=certificate is not None)
+        with http_server(
+            receiver.app,
+            listener,
+            name="receiver",
+            end_requests_s=END_WITHIN_S,
+            end_within_s=END_WITHIN_S + 1,
+            not_started=_not_started,
+            certificate=files,
+        ):
+            yield url_of("http" if certificate is None else "https", host, port)
     finally:
-        server.should_exit = True
-        thread.join(END_WITHIN_S + 1)
         receiver.close()
         listener.close()
 
 
-def _wait_started(server: uvicorn.Server, thread: SupervisedThread) -> None:
-    deadline_s = REAL_CLOCK.monotonic_s() + START_WITHIN_S
-    while not server.started:
-        if not thread.is_alive() or REAL_CLOCK.monotonic_s() > deadline_s:
-            raise CertificateUnusable(
-                "the receiver did not start", hint="Run it again with --verbose."
-            )
-        REAL_CLOCK.sleep(0.01)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address; of names only `localhost` counts."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _not_started() -> CertificateUnusable:
+    return CertificateUnusable("the receiver did not start", hint="Run it again with --verbose.")
 
 
 def _check(certificate: Certificate) -> None:
@@ -186,10 +146,3 @@ def _names(host: str) -> list[x509.GeneralName]:
         return [*names, x509.IPAddress(ipaddress.ip_address(host))]
     except ValueError:
         return [*names, x509.DNSName(host)]
-
-
-def _url(listener: socket.socket, *, is_encrypted: bool) -> str:
-    host, port = listener.getsockname()[:2]
-    shown = ANY_ADDRESS.get(host, host)
-    scheme = "https" if is_encrypted else "http"
-    return f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"
