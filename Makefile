@@ -63,7 +63,7 @@ test-all: setup ## every test on every server that it could run with, faults and
 
 test-times: setup ## every test that `make test` draws from, once; where the time goes; what they take, for the draw
 	$(TEST) -m "not long" --draw inf --times build/times.jsonl || true
-	$(BIN)/python tests/fix_times.py build/times.jsonl --costs tests/data/costs.json
+	$(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
 test-failed: setup ## the tests that failed in the last run, one at a time
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
@@ -92,7 +92,7 @@ soak: setup ## property tests at length, then K=1000 kills, SEED=1, SOURCE=, TAR
 	@mkdir -p build
 	@$(BIN)/python tests/mutate_protections.py > build/mutants.txt 2>&1 & planted=$$!; ended=0; \
 	PENSTOCK_HYPOTHESIS=soak $(PYTEST) -n $(JOBS) --dist worksteal --timeout 7200 tests/property \
-	&& $(BIN)/python tests/fix_soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET) \
+	&& $(BIN)/python tests/soak.py --kills $(K) --seed $(SEED) --source $(SOURCE) --target $(TARGET) \
 	|| ended=1; \
 	wait $$planted || ended=1; cat build/mutants.txt; exit $$ended
 

@@ -38,7 +38,7 @@ from bench.harness import (
     beside_servers,
 )
 from bench.pipeline import spark, write_config
-from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.control.bulk_load import bulk_load, source_tables
 from penstock.control.config import load_config
 from penstock.engines.mysql.connect import connect, run

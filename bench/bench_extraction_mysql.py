@@ -39,7 +39,7 @@ from bench.harness import (
     run_process,
 )
 from bench.workload_mysql import DATABASE, Made, MySQLWorkload
-from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.version import Flavour
 

@@ -22,7 +22,7 @@ from bench.harness import arguments, describe_machine
 from bench.pipeline import Running, write_config
 from bench.roles import RoleSampler
 from bench.svg import Curve, distribution
-from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.engines.mysql import connect as mysql
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import arguments, describe_machine
-from fix_ignite import node_pipeline
-from fix_ignite_node import Ignite, ignite_folder
-from fix_ignite_source import source_pipeline
+from harness.ignite.recordings import node_pipeline
+from harness.ignite.source import source_pipeline
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
 from penstock.control.config import load_config
@@ -32,6 +31,7 @@ from penstock.control.extract_process import extract_options
 from penstock.control.pipeline import pipeline_of
 from penstock.extract.extractor import Extractor
 from penstock.ports.extraction import extraction_of
+from plugins.ignite_node import Ignite, ignite_folder
 
 COUNT = 1_000_000
 SEGMENT_BYTES = 64 << 20

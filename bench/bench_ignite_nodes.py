@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from bench.harness import arguments, describe_machine
-from fix_ignite_cluster import Cluster, Directories, Record, segment_of
-from fix_ignite_source import extract, rows_of
+from harness.ignite.cluster import Cluster, Directories, Record, segment_of
+from harness.ignite.source import extract, rows_of
 from penstock.codec.ignite.wal import Version
 from penstock.control.config import load_config
 from penstock.ports.registry import split_urls

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 from bench.bench_bulk_mysql import fill
 from bench.harness import Comparison, Contender, Measurement, TreeSampler, arguments, beside_servers
-from fix_mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
 from penstock.codec.lines import CellForm, LineDialect, TextCell
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk

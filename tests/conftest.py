@@ -14,20 +14,20 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
-    "fix_shared",
-    "fix_postgres",
-    "fix_doctor",
-    "fix_java",
-    "fix_ignite_node",
-    "fix_ignite_live",
-    "fix_mysql",
-    "fix_mysql_loader",
-    "fix_row_apply",
-    "fix_cluster",
-    "fix_standalone",
-    "fix_draw",
-    "fix_times",
-    "fix_toy",
+    "plugins.shared",
+    "plugins.postgres",
+    "plugins.doctor",
+    "plugins.java",
+    "plugins.ignite_node",
+    "plugins.ignite_live",
+    "plugins.mysql",
+    "plugins.mysql_loader",
+    "plugins.row_apply",
+    "plugins.cluster",
+    "plugins.standalone",
+    "plugins.draw",
+    "plugins.times",
+    "plugins.toy",
 ]
 
 # Two busy cores: a deadline per example would only measure the neighbours.
@@ -108,11 +108,13 @@ def _applies(spec: str, params: Mapping[str, Any]) -> bool:
     kind, comparison, wanted = match.groups()
     if kind != "postgres":
         if comparison is not None or "mysql_kind" not in params:
-            raise pytest.UsageError(f"marked {spec!r}: name mysql or mariadb, and use fix_mysql")
+            raise pytest.UsageError(
+                f"marked {spec!r}: name mysql or mariadb, and use plugins.mysql"
+            )
         return bool(params["mysql_kind"] == kind)
     if comparison is None:
         return True
     version = params.get("postgres_version")
     if version is None:
-        raise pytest.UsageError(f"marked {spec!r}, but uses no fixture of fix_postgres")
+        raise pytest.UsageError(f"marked {spec!r}, but uses no fixture of plugins.postgres")
     return bool(_COMPARE[comparison](version, int(wanted)))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fix_ddl_arena import (
+from harness.pipelines.ddl_arena import (
     DIFFERENT,
     EQUAL,
     STATEMENT_ERRORS,
@@ -26,9 +26,9 @@ from fix_ddl_arena import (
     ArenaStopped,
     Outcome,
 )
-from fix_ddl_script import Script, Statement, Step
-from fix_ddl_servers import Servers
-from fix_ddl_types import MARIADB, MYSQL, POSTGRES
+from harness.pipelines.ddl_script import Script, Statement, Step
+from harness.pipelines.ddl_servers import Servers
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
 from penstock.log import list_segments, open_chain
 from penstock.model import MarkerKind
 

@@ -36,18 +36,16 @@ class Mutator:
     """Makes inputs: events of recordings and of the driver's tables, mutated at every level."""
 
     def __init__(self, seed: int) -> None:
-        import fix_binlog
-        import fix_binlog_events
-        import fix_binlog_twins
+        from harness.twins import binlog, binlog_events, binlog_twins
 
         self.dice = random.Random(seed)
-        self.made = fix_binlog_events
-        self.packet = fix_binlog.packet
-        self.world = list(fix_binlog_twins.WORLD.values())
+        self.made = binlog_events
+        self.packet = binlog.packet
+        self.world = list(binlog_twins.WORLD.values())
         self.files: list[list[bytes]] = []
         for name in ("mysql-8.0", "mysql-9.7", "mariadb-10.11", "mariadb-11.4"):
-            for _, data in fix_binlog.recorded_files(name):
-                events = fix_binlog.file_events(data)
+            for _, data in binlog.recorded_files(name):
+                events = binlog.file_events(data)
                 sealed = events[0][-5] == 1
                 self.files.append([without_checksum(event, sealed) for event in events])
 
@@ -196,8 +194,8 @@ def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
 
 def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
     """See Fuzzer."""
-    from fix_binlog import DECODERS
-    from fix_binlog_twins import Case, assert_same
+    from harness.twins.binlog import DECODERS
+    from harness.twins.binlog_twins import Case, assert_same
 
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")

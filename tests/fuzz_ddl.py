@@ -21,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from fix_ddl_arena import (
+from harness.pipelines.ddl_arena import (
     DIFFERENT,
     EQUAL,
     UNCHANGED_S,
@@ -29,13 +29,13 @@ from fix_ddl_arena import (
     authors,
     run_histories,
 )
-from fix_ddl_followers import NAMES
-from fix_ddl_histories import Author
-from fix_ddl_model import FEATURES
-from fix_ddl_script import Script, read_script
-from fix_ddl_servers import Servers
-from fix_ddl_shrink import shrink
-from fix_ddl_types import MARIADB, MYSQL, POSTGRES
+from harness.pipelines.ddl_followers import NAMES
+from harness.pipelines.ddl_histories import Author
+from harness.pipelines.ddl_model import FEATURES
+from harness.pipelines.ddl_script import Script, read_script
+from harness.pipelines.ddl_servers import Servers
+from harness.pipelines.ddl_shrink import shrink
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 SHRINKING_S = 4.0

@@ -18,8 +18,8 @@ import fuzz_run
 
 def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
     """See Fuzzer."""
-    from fix_ignite_draw import Mutator
-    from fix_ignite_twins import assert_same
+    from harness.ignite.draw import Mutator
+    from harness.ignite.twins import assert_same
 
     return Mutator(seed), lambda data: assert_same(data, fuzz_run.exact_block)
 

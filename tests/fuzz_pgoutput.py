@@ -41,12 +41,11 @@ class Mutator:
     """Makes inputs: rows of the driver's fixed relations, mutated at every level."""
 
     def __init__(self, seed: int) -> None:
-        import fix_pgoutput
-        import fix_pgoutput_twins
+        from harness.twins import pgoutput, pgoutput_twins
 
         self.dice = random.Random(seed)
-        self.wire = fix_pgoutput
-        self.world = fix_pgoutput_twins.WORLD
+        self.wire = pgoutput
+        self.world = pgoutput_twins.WORLD
 
     def seed_input(self) -> bytes:
         """A fresh input: a stream of whole transactions, streamed rows or COPY lines."""
@@ -206,8 +205,8 @@ def behaviour(events: list[Any], batches: list[Any]) -> tuple[Any, ...]:
 
 def begin(seed: int) -> tuple[fuzz_run.Inputs, Callable[[bytes], Any]]:
     """See Fuzzer."""
-    from fix_pgoutput import DECODERS
-    from fix_pgoutput_twins import Case, assert_same
+    from harness.twins.pgoutput import DECODERS
+    from harness.twins.pgoutput_twins import Case, assert_same
 
     if "kernel" not in DECODERS:
         raise SystemExit("the kernel is not built: nothing to compare")

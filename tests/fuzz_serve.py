@@ -19,10 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fix_log import inserts, numbered
-from fix_serve import PASSWORD, Patterns, Running, answer_of, write_log
-from fix_serve_client import START, Raw
 from fuzz_run import INTERESTING, WORK, parse_time
+from harness.pipelines.log import inserts, numbered
+from harness.servers.serve import PASSWORD, Patterns, Running, answer_of, write_log
+from harness.servers.serve_client import START, Raw
 from penstock.codec.postgres import pgwire_extended as extended
 from penstock.codec.postgres import replication_commands as commands
 from penstock.codec.postgres.pgwire_server import (

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from fix_catalog_tables import NAMES, TABLES, publications
-from fix_postgres import Server
+from harness.servers.catalog_tables import NAMES, TABLES, publications
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from plugins.postgres import Server
 
 ROOT = Path(__file__).resolve().parent
 OUT = ROOT / "data/catalog/queries.jsonl"

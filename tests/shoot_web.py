@@ -7,10 +7,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from fix_postgres import Server
-from fix_web import Browser, WebProcess, browser
-from fix_web_shop import Shop
+from harness.servers.web import Browser, WebProcess, browser
+from harness.servers.web_shop import Shop
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from plugins.postgres import Server
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 PHONE = (320, 900)

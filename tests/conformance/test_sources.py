@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_engines import ENGINES, new_place
-from fix_fake_source import DESCRIPTOR as FAKE
-from fix_fake_source import FAKES, FEATURES, Fake
-from fix_shared import SharedServers
-from fix_sources import (
+from harness.faults.fake_source import DESCRIPTOR as FAKE
+from harness.faults.fake_source import FAKES, FEATURES, Fake
+from harness.servers.engines import ENGINES, new_place
+from harness.servers.sources import (
     OTHER,
     WIDE,
     Delete,
@@ -53,6 +52,7 @@ from penstock.ports.server_pair import ServerPair
 from penstock.ports.tables import tables_at
 from penstock.ports.target import Applied
 from penstock.sql.read_plan import read_plan_of
+from plugins.shared import SharedServers
 from toy_engine.descriptor import DESCRIPTOR as TOY
 from toy_engine.store import Store
 from toy_engine.values import rows_in

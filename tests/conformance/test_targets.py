@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from fix_changes import relation
-from fix_engines import ENGINES, Place, new_place
-from fix_fake_target import FakeLoading
-from fix_loader import LocalSession, LogMaker
-from fix_merge import ITEM, delete, insert, update
-from fix_shared import SharedServers
+from harness.faults.fake_target import FakeLoading
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LocalSession, LogMaker
+from harness.pipelines.merge import ITEM, delete, insert, update
+from harness.servers.engines import ENGINES, Place, new_place
 from penstock.codec.types import NO_CHOICES
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.faults import FaultInjected, arming
@@ -33,6 +32,7 @@ from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
 from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import Applied
+from plugins.shared import SharedServers
 from toy_engine.store import Store
 from toy_engine.target import LOADING
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from fix_engines import ENGINES, FIRST, Place, insert, name_in, new_place
-from fix_shared import SharedServers
+from harness.servers.engines import ENGINES, FIRST, Place, insert, name_in, new_place
 from penstock.control.compare import TablePair, TableResult, compare_tables, hasher_for
 from penstock.control.config import load_config
 from penstock.control.servers import server_pair, source_tables
@@ -33,6 +32,7 @@ from penstock.ports.verify import (
     VerifyReader,
     verifier_of,
 )
+from plugins.shared import SharedServers
 
 SESSIONS = 2
 ROWS = 5000

@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_based import ITEM, OTHER, Based, fill, rows
-from fix_end_to_end import Process
-from fix_engines import ENGINES, new_place
-from fix_shared import SharedServers
+from harness.pipelines.based import ITEM, OTHER, Based, fill, rows
+from harness.pipelines.end_to_end import Process
+from harness.servers.engines import ENGINES, new_place
+from plugins.shared import SharedServers
 
 WAIT_S = 240.0
 KEYLESS = "create table {}plain (a int, b varchar(20))"

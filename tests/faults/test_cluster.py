@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fix_bulk import rows
-from fix_cluster import CLUSTER, CONF
-from fix_kills import POSTGRES, BankPipeline, Half
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import fill_orders
-from fix_pipeline import pipeline
+from harness.faults.kills import POSTGRES, BankPipeline, Half
+from harness.pipelines.bulk import rows
+from harness.pipelines.mysql_bulk import fill_orders
+from harness.pipelines.pipeline import pipeline
 from penstock.load.ledger import read_ledger
 from penstock.load.loader_state import read_loader_state
+from plugins.cluster import CLUSTER, CONF
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [
     pytest.mark.faults,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_consumer import NAME, Feed, plain_pipeline
+from harness.pipelines.consumer import NAME, Feed, plain_pipeline
 from penstock.consume.position import ConsumerState
 from penstock.host.process import this_program
 

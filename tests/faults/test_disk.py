@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_bank import contents
-from fix_kills import BankPipeline, Half
+from harness.faults.kills import BankPipeline, Half
+from harness.pipelines.bank import contents
 from penstock.log import check, list_segments, open_segment
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_stream import changes_of, run_sql
+from harness.pipelines.stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.client import open_replication

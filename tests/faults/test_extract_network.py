@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_extract import QUICK, extractor_of, log_changes, set_up
-from fix_postgres import Server
-from fix_proxy import broken_network
+from harness.pipelines.extract import QUICK, extractor_of, log_changes, set_up
+from harness.servers.proxy import broken_network
 from penstock.engines.postgres.connect import connect
 from penstock.log import check
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.faults
 

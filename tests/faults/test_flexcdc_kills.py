@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_bank import CONTENTS, Bank
-from fix_bank_engines import MYSQL, dialect_of
-from fix_flexcdc import Command, Flex, until
-from fix_kills import AnyServer, make_database, make_server
-from fix_kinds import Kinds
-from fix_pipeline import write_pipeline
+from harness.faults.kills import AnyServer, make_database, make_server
+from harness.pipelines.bank import CONTENTS, Bank
+from harness.pipelines.bank_engines import MYSQL, dialect_of
+from harness.pipelines.flexcdc import Command, Flex, until
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.kinds import Kinds
 from penstock.host.process import holder_of
 from penstock.log.layout import LOCK_NAME
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import cdc_of, data_segment, entry_bytes, unpacked
-from fix_ignite_cluster import CACHE_NAME, Cluster, Directories
-from fix_ignite_source import extract, folded, near, number, rows_of, source_pipeline, text
+from harness.ignite.cluster import CACHE_NAME, Cluster, Directories
+from harness.ignite.recordings import cdc_of, data_segment, entry_bytes, unpacked
+from harness.ignite.source import extract, folded, near, number, rows_of, source_pipeline, text
 from penstock.codec.ignite.types import cache_id
 from penstock.control.config import load_config
 from penstock.ports.registry import split_urls
@@ -94,11 +94,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def extract_killed(path: Path, name: str, flush_rows: int) -> None:
     """Extract, killed at a point in each life, until one comes to its end."""
     killed = 0
-    script = str(Path(__file__).parents[1] / "fix_ignite_source.py")
+    program = [sys.executable, "-m", "harness.ignite.source"]
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
     for life in range(1, LIVES_MAX):
         done = subprocess.run(
-            [sys.executable, script, path, str(flush_rows)],
-            env={**os.environ, "PENSTOCK_FAULT": f"{name}:{life}:kill"},
+            [*program, path, str(flush_rows)],
+            env={**os.environ, **paths, "PENSTOCK_FAULT": f"{name}:{life}:kill"},
             capture_output=True,
             text=True,
             timeout=120,

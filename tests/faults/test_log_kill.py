@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import plain_segment
+from harness.pipelines.log import plain_segment
 from penstock.host import faults
 from penstock.log import Writer, check, links, open_segment
 
@@ -19,7 +19,7 @@ assert Writer.__module__  # the import declares the writer's fault points
 KILLED = """
 import sys
 from pathlib import Path
-from fix_log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
 from penstock.log import Writer, WriterOptions
 from penstock.model.keeping import KEEP_NONE
 keeping = KEEP_NONE if sys.argv[3] else None

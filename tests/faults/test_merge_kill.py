@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import ITEM
-from fix_merged import LogOf, expected_rows, merged_rows, model, rows_for, world
-from fix_pipeline import penstock, write_pipeline
+from harness.pipelines.log import ITEM
+from harness.pipelines.merged import LogOf, expected_rows, merged_rows, model, rows_for, world
+from harness.pipelines.pipeline import penstock, write_pipeline
 
 POINTS = (
     "extract.flush.before",

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_stream import changes_of
+from harness.pipelines.stream import changes_of
 from penstock.log import check, list_segments, open_chain
 from penstock.model import Run
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = pytest.mark.faults
 CHILD = Path(__file__).with_name("mysql_extract_child.py")

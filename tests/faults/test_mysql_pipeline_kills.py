@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
-from fix_kills import POSTGRES, BankPipeline
-from fix_soak import Story, draw
+from harness.faults.kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, kill_along
+from harness.faults.kills import POSTGRES, BankPipeline
 from penstock.engines.mysql.source.snapshot import open_snapshots
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.postgres.handover import prepare
 from penstock.host import faults
 from penstock.log import links
+from soak import Story, draw
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

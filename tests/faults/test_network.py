@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_bank_engines import session
-from fix_kills import POSTGRES, BankPipeline
-from fix_proxy import Proxy
+from harness.faults.kills import POSTGRES, BankPipeline
+from harness.pipelines.bank_engines import session
+from harness.servers.proxy import Proxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
-from fix_kills import BankPipeline
-from fix_soak import Story, draw
+from harness.faults.kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
+from harness.faults.kills import BankPipeline
 from penstock.control.extract_process import extract_changes
 from penstock.control.load_process import load_changes
 from penstock.host import faults
 from penstock.log import links
 from penstock.ports.registry import engines
+from soak import Story, draw
 
 pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -170,7 +170,7 @@ def test_killed_before_it_says_done(tmp_path: Path) -> None:
 
 
 def _stories() -> list[object]:
-    """A short story for everyday, two more in `make test-faults`: `fix_soak.py` has them all."""
+    """A short story for everyday, two more in `make test-faults`: `soak.py` has them all."""
     return [
         pytest.param(seed, count, marks=[] if seed == 1 else pytest.mark.long, id=f"seed{seed}")
         for seed, count in ((1, 6), (11, 12), (12, 12))

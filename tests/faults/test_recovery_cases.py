@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fix_bank_engines import NothingThere, ServerGone, session
-from fix_kills import POSTGRES, BankPipeline
+from harness.faults.kills import POSTGRES, BankPipeline
+from harness.pipelines.bank_engines import NothingThere, ServerGone, session
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.postgres.lsn import Lsn
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import COMMIT_TIME_US, inserts, numbered
-from fix_pipeline import write_pipeline
-from fix_serve import saved_slots, write_log
-from fix_serve_client import Raw, connection_at, streamed_until
+from harness.pipelines.log import COMMIT_TIME_US, inserts, numbered
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.serve import saved_slots, write_log
+from harness.servers.serve_client import Raw, connection_at, streamed_until
 from penstock.serve import numbers
 
 pytestmark = pytest.mark.faults

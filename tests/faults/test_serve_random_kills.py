@@ -16,12 +16,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_engines import Place, new_place
-from fix_postgres import Server
-from fix_serve import opened, saved_slots, views_of
-from fix_shared import SharedServers
-from fix_subscribers import Served, Subscriber
+from harness.servers.engines import Place, new_place
+from harness.servers.serve import opened, saved_slots, views_of
+from harness.servers.subscribers import Served, Subscriber
 from penstock.codec.postgres.lsn import Lsn
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS = int(os.environ.get("PENSTOCK_SERVE_KILLS", "9"))
@@ -110,7 +110,7 @@ def check_slot(served: Served, subscriber: Subscriber) -> None:
     has = applied(subscriber)
     if said <= has or not has:
         return
-    from fix_serve import blocks_of
+    from harness.servers.serve import blocks_of
 
     with opened(served.folder / "shop") as log:
         for _, block in blocks_of(log, views_of(), has):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_stage import Stage
+from harness.feeds.stage import Stage
 
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "16"))
 

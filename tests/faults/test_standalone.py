@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fix_bank_engines import Session, session
-from fix_kills import POSTGRES, BankPipeline
-from fix_standalone import Standalone
+from harness.faults.kills import POSTGRES, BankPipeline
+from harness.pipelines.bank_engines import Session, session
 from penstock.load.loader_state import read_loader_state
+from plugins.standalone import Standalone
 
 pytestmark = [
     pytest.mark.faults,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fix_kills import BankPipeline
-from fix_standalone import Standalone
+from harness.faults.kills import BankPipeline
 from penstock.engines.mysql.proxy_protocol import ProxyAddress
 from penstock.load.ledger import read_ledger
+from plugins.standalone import Standalone
 
 pytestmark = [
     pytest.mark.faults,

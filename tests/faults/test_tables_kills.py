@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_postgres import Server
-from fix_tables import LATE, SETUP, Customers, reach, request
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.tables import LATE, SETUP, Customers, reach, request
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_changes import Change, batch
-from fix_histories import STEPS, VALUES, Row, Step, histories, keyless
+from harness.pipelines.changes import Change, batch
+from harness.pipelines.histories import STEPS, VALUES, Row, Step, histories, keyless
 from penstock.base.changes import TableChanges
 from penstock.base.manifest import columns_schema
 from penstock.base.state import Piece, needs_old_rows, state

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_binlog import recorded_files
-from fix_binlog_events import (
+from harness.twins.binlog import recorded_files
+from harness.twins.binlog_events import (
     DELETE,
     KINDS,
     LABELS,
@@ -30,8 +30,8 @@ from fix_binlog_events import (
     query_body,
     rows_body,
 )
-from fix_binlog_twins import MODES, WORLD, Case, assert_same, is_refused
-from fix_examples import examples
+from harness.twins.binlog_twins import MODES, WORLD, Case, assert_same, is_refused
+from harness.twins.examples import examples
 from penstock.codec.mysql import binlog_compressed
 from penstock.codec.mysql.binary_json import Opaque, encode_json
 from penstock.codec.mysql.binlog_events import EventKind

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
+from harness.twins.examples import examples
 from penstock.codec.errors import CellUnfit, TextBroken
 from penstock.codec.lines import CellForm, LineCell, LineDialect, LineForm, TextCell
 from penstock.codec.mysql import mysqltext

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from fix_consume import written
-from fix_log import EVENT, ITEM_2, transactions
+from harness.pipelines.consume import written
+from harness.pipelines.log import EVENT, ITEM_2, transactions
 from penstock.consume import event
 from penstock.consume.events import EventReader
 from penstock.consume.images import KeyNotSent

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_changes import Change, batch
-from fix_histories import STEPS, Row, Step, histories, keyless
+from harness.pipelines.changes import Change, batch
+from harness.pipelines.histories import STEPS, Row, Step, histories, keyless
 from penstock.base.fold import fold
 from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout

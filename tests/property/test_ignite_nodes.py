@@ -1,6 +1,6 @@
 """Several nodes of a cluster, whatever happens to it and to the extractor: nothing is lost or old.
 
-`fix_ignite_cluster` has the model of the cluster.
+`harness.ignite.cluster` has the model of the cluster.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
-from fix_ignite_cluster import Cluster, Extraction, Record
+from harness.ignite.cluster import Cluster, Extraction, Record
+from harness.twins.examples import examples
 from penstock.codec.ignite.wal import Version
 from penstock.engines.ignite.source import versions
 from penstock.engines.ignite.source.versions import SLACK_MS

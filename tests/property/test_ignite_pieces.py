@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_ignite import data_segment, entry_bytes, record_bytes
-from fix_ignite_source import made, number, text
+from harness.ignite.recordings import data_segment, entry_bytes, record_bytes
+from harness.ignite.source import made, number, text
 from penstock.codec.ignite import wal
 from penstock.codec.ignite.types import cache_id
 from penstock.engines.ignite.directory import open_directory

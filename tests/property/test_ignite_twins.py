@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_ignite import data_segment, entry_bytes, record_bytes, segments_of
-from fix_ignite_draw import Mutator, recorded_values
-from fix_ignite_twins import KINDS, assert_same, assert_same_segment, assert_same_value
+from harness.ignite.draw import Mutator, recorded_values
+from harness.ignite.recordings import data_segment, entry_bytes, record_bytes, segments_of
+from harness.ignite.twins import KINDS, assert_same, assert_same_segment, assert_same_value
 
 CORPUS = Path(__file__).parent / "corpus" / "ignite"
 CODES = st.sampled_from([*range(41), 99, 100, 101, 102, 103, 253, 254, 255])

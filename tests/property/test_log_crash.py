@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_disk import Disk, PowerCut
-from fix_examples import examples
-from fix_log import (
+from harness.faults.disk import Disk, PowerCut
+from harness.pipelines.log import (
     SOURCE,
     Change,
     Plain,
@@ -27,6 +26,7 @@ from fix_log import (
     run_of,
     transactions,
 )
+from harness.twins.examples import examples
 from penstock.log import links
 from penstock.log.layout import list_segments
 from penstock.log.reader import check

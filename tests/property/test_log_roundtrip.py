@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_disk import Disk
-from fix_examples import examples
-from fix_log import (
+from harness.faults.disk import Disk
+from harness.pipelines.log import (
     RELATIONS,
     SOURCE,
     Change,
@@ -26,6 +25,7 @@ from fix_log import (
     transactions,
     truncate,
 )
+from harness.twins.examples import examples
 from penstock.codec.ckt import FormatUnknown
 from penstock.log import SegmentCorrupt, check, list_segments, open_chain, open_segment
 from penstock.log.change_tables import add_commit

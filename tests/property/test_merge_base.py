@@ -11,9 +11,19 @@ from typing import Any
 
 import pytest
 
-from fix_log import ITEM
-from fix_merged import BASE_US, JOIN_US, OPTIONS, OWN, SECTION, LogOf, World, rows_for, world
-from fix_merged import merge as merge_plain
+from harness.pipelines.log import ITEM
+from harness.pipelines.merged import (
+    BASE_US,
+    JOIN_US,
+    OPTIONS,
+    OWN,
+    SECTION,
+    LogOf,
+    World,
+    rows_for,
+    world,
+)
+from harness.pipelines.merged import merge as merge_plain
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
 from penstock.extract import extractor

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import ITEM
-from fix_merged import (
+from harness.pipelines.log import ITEM
+from harness.pipelines.merged import (
     OPTIONS,
     OWN,
     SECTION,

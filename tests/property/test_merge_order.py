@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from fix_merged import JOIN_US, SKEW_US, Given, World, model, world
+from harness.pipelines.merged import JOIN_US, SKEW_US, Given, World, model, world
 from penstock.merge import order as merging
 from penstock.merge.order import Global, InputQueue, Order, Reached, Round, TransactionLate
 

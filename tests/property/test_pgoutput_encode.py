@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_pgoutput import (
+from harness.twins.pgoutput import (
     COMMIT_TIME_US,
     assert_same_batch,
     begin,
@@ -23,7 +23,7 @@ from fix_pgoutput import (
     relation,
     update,
 )
-from fix_pgoutput_draw import proper, relations, row_cells
+from harness.twins.pgoutput_draw import proper, relations, row_cells
 from penstock.codec.columns import arrow_type, batch_schema
 from penstock.codec.postgres import pgoutput_encode
 from penstock.codec.postgres.pgbinary import Unencodable

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
-from fix_pgoutput import (
+from harness.twins.examples import examples
+from harness.twins.pgoutput import (
     assert_same_batch,
     begin,
     commit,
@@ -23,8 +23,8 @@ from fix_pgoutput import (
     update,
     xlog,
 )
-from fix_pgoutput_draw import TEXTS, proper, relations, row_cells
-from fix_pgoutput_twins import (
+from harness.twins.pgoutput_draw import TEXTS, proper, relations, row_cells
+from harness.twins.pgoutput_twins import (
     IGNORED_COUNT_PLACE,
     MODES,
     WORLD,

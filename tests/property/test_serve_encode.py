@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import (
+from harness.pipelines.log import (
     RELATIONS,
     SOURCE,
     Change,
@@ -24,7 +24,7 @@ from fix_log import (
     run_of,
     transactions,
 )
-from fix_serve import Sent, all_blocks, opened, sent, table_oid, views_of, write_log
+from harness.servers.serve import Sent, all_blocks, opened, sent, table_oid, views_of, write_log
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.log import Writer
 from penstock.model import Op, TableName

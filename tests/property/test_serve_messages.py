@@ -12,8 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import ITEM, SOURCE, announced_batch, commit_position, inserts, numbered, run_of
-from fix_serve import Sent, all_blocks, sent, views_of
+from harness.pipelines.log import (
+    ITEM,
+    SOURCE,
+    announced_batch,
+    commit_position,
+    inserts,
+    numbered,
+    run_of,
+)
+from harness.servers.serve import Sent, all_blocks, sent, views_of
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run

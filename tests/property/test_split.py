@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_changes import Change, batch, relation
-from fix_histories import History, histories
+from harness.pipelines.changes import Change, batch, relation
+from harness.pipelines.histories import History, histories
 from penstock.base.fold import encode, fold
 from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout

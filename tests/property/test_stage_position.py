@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
-from fix_interleaved import IN_TRANSACTION, MODES, POINTS, World
+from harness.feeds.interleaved import IN_TRANSACTION, MODES, POINTS, World
+from harness.twins.examples import examples
 from penstock.host import faults
 from penstock.stage.apply import sweep
 

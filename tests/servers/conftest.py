@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_loader import Applying, LogMaker
-from fix_merge import POOR, Start
-from fix_postgres import Server
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import POOR, Start
 from penstock.engines.postgres.target import apply
 from penstock.load import job
+from plugins.postgres import Server
 
 
 @pytest.fixture(params=["few", "many"])

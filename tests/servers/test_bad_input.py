@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fix_pipeline import Ran, penstock, write_pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import Ran, penstock, write_pipeline
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from plugins.postgres import Server
 
 PASSWORD = "secret"
 WAIT_S = 30.0

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from fix_types import VALUES
+from harness.servers.postgres_types import VALUES
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, literal
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog

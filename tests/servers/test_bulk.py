@@ -11,7 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
+from harness.pipelines.bulk import (
+    ORDERS,
+    between,
+    check_equal,
+    fill_orders,
+    load,
+    point_of,
+    rows,
+    run,
+)
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config

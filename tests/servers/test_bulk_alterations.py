@@ -9,10 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_bulk import rows
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import Here, between
-from fix_mysql_extract import sql
+from harness.pipelines.bulk import rows
+from harness.pipelines.mysql_bulk import Here, between
+from harness.pipelines.mysql_extract import sql
 from penstock.control.bulk_load import bulk_load
 from penstock.load import bulk
 from penstock.model import TableName
@@ -20,6 +19,7 @@ from penstock.ports.bulk import Chunk
 from penstock.ports.config import Config
 from penstock.ports.planner import Planning, Point, TableRead, open_planner
 from penstock.ports.refusals import TargetShapeDiffers
+from plugins.mysql import MySQLServer, database_of
 
 SWAP = ["alter table t rename column a to x", "alter table t rename column b to a",
         "alter table t rename column x to b"]  # fmt: skip

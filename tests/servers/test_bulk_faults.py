@@ -18,8 +18,17 @@ import psutil
 import psycopg
 import pytest
 
-from fix_bulk import ORDERS, between, check_equal, fill_orders, load, point_of, rows, run
-from fix_proxy import Proxy
+from harness.pipelines.bulk import (
+    ORDERS,
+    between,
+    check_equal,
+    fill_orders,
+    load,
+    point_of,
+    rows,
+    run,
+)
+from harness.servers.proxy import Proxy
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.live import bulk_line

@@ -10,13 +10,13 @@ import psycopg
 import pymysql.cursors
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control.servers import source_tables
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import Chunk, TablePlan, open_bulk_target
 from penstock.ports.config import Config
 from penstock.ports.planner import TableRead, open_planner
+from plugins.mysql import MySQLServer, database_of
 
 FEW, MANY = 3, 40
 Chunks = dict[TableName, list[Chunk]]

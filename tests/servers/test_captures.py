@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from fix_extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
+from harness.pipelines.extract import QUICK, Stop, extractor_of, log_changes, running, set_up, until
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.extract.extractor import Extractor

@@ -8,7 +8,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from fix_peek import capturing, resolve_only, run_all
+from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.codec.postgres.pgoutput_messages import RelationColumn, RelationMessage
 from penstock.engines.postgres.connect import connect, quoted
 from penstock.engines.postgres.source.catalog import (

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fix_catalog_compare import Pair, Shown, questions
-from fix_catalog_tables import publications
-from fix_postgres import Server, first_server
-from fix_shared import SharedServers
+from harness.servers.catalog_compare import Pair, Shown, questions
+from harness.servers.catalog_tables import publications
+from plugins.postgres import Server, first_server
+from plugins.shared import SharedServers
 
 VERSIONS = (15, 16, 18)
 # Commands of replication and what changes a session: others test them.

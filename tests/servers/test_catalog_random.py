@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_catalog_compare import Pair
-from fix_catalog_random import Queries
-from fix_examples import examples
-from fix_postgres import Server
+from harness.servers.catalog_compare import Pair
+from harness.servers.catalog_random import Queries
+from harness.twins.examples import examples
+from plugins.postgres import Server
 
 QUERY_COUNT = 100
 REFUSED_MAX = QUERY_COUNT // 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fix_peek import capturing, resolve_only, run_all
+from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     captured_tables,

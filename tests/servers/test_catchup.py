@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from fix_extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
-from fix_postgres import Server
-from fix_stream import run_sql
+from harness.pipelines.extract import QUICK, SLOT, extractor_of, log_changes, segments_of, set_up
+from harness.pipelines.stream import run_sql
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import PublicationLost
@@ -21,6 +20,7 @@ from penstock.engines.postgres.source.slot import SlotState, create_slot, read_s
 from penstock.engines.postgres.source.source_identity import TimelineForked
 from penstock.extract.extractor import ExtractOptions
 from penstock.log.layout import list_open_segments
+from plugins.postgres import Server
 
 BY_COPY = replace(QUICK, catch_up_bytes=1, catch_up_range_bytes=256 * 1024, process_commits=True)
 STREAMED = replace(QUICK, slot="other", catch_up_bytes=0, process_commits=True)

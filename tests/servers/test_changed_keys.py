@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import Process
-from fix_engines import ENGINES, FIRST, Place, new_place
-from fix_mysql_pipe import loaded
-from fix_pipeline import penstock, write_pipeline
-from fix_shared import SharedServers
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.mysql_pipe import loaded
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import ENGINES, FIRST, Place, new_place
+from plugins.shared import SharedServers
 
 # Saves after each event; killed in front of the second event of a changed key while a file says so.
 CLASS = """

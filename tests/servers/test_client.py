@@ -12,7 +12,6 @@ from urllib.parse import quote
 import pytest
 import trustme
 
-from fix_postgres import Server
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.login import parameters_of, targets
 from penstock.host.errors import (
@@ -26,6 +25,7 @@ from penstock.host.errors import (
     TlsFailed,
     UrlInvalid,
 )
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server
 

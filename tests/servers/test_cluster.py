@@ -12,13 +12,13 @@ from typing import Any
 import pyspark
 import pytest
 
-from fix_cluster import CLUSTER, CONF, MASTER, standalone_master
-from fix_pipeline import penstock, pipeline, write_pipeline
+from harness.pipelines.pipeline import penstock, pipeline, write_pipeline
 from penstock.control.cluster import check_cluster
 from penstock.control.doctor import examine
 from penstock.load import session as sessions
 from penstock.load.cluster import ClusterUnfit
 from penstock.load.session import ExecutorMissing, SessionOptions, start_session
+from plugins.cluster import CLUSTER, CONF, MASTER, standalone_master
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark", "cluster_home")]
 

@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_cluster import until_listening
-from fix_pipeline import penstock, write_pipeline
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.config import load_config
 from penstock.host.server_process import free_port
 from penstock.load.session import Session
+from plugins.cluster import until_listening
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

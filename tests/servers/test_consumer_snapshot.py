@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_engines import ENGINES, Place, new_place
-from fix_pipeline import write_pipeline
-from fix_shared import SharedServers
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.engines import ENGINES, Place, new_place
 from penstock.consume import CdcConsumer, run
 from penstock.host import faults
+from plugins.shared import SharedServers
 
 ROWS = 300
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fix_extract import extractor_of, segments_of, set_up
-from fix_mysql import MySQLServer
-from fix_mysql_columns import ManyColumns, columns_for
-from fix_mysql_extract import extractor_of as mysql_extractor_of
-from fix_pipeline import pipeline
-from fix_resend import Texts, texts_of, unequal
-from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
+from harness.pipelines.extract import extractor_of, segments_of, set_up
+from harness.pipelines.mysql_extract import extractor_of as mysql_extractor_of
+from harness.pipelines.pipeline import pipeline
+from harness.pipelines.resend import Texts, texts_of, unequal
+from harness.servers.mysql_columns import ManyColumns, columns_for
+from harness.servers.postgres_types import EXTENSION_VALUES, SETUP, has_xml, values_for
 from penstock.consume.snapshot import Snapshot
 from penstock.control.consumer_snapshot import _read
 from penstock.engines.postgres.connect import connect, literal
 from penstock.host.clock import REAL_CLOCK
 from penstock.log import list_segments, load_state, open_segment
+from plugins.mysql import MySQLServer
 
 
 def snapshot_texts(directory: Path, config: Any) -> Texts:

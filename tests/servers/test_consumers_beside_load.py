@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 LIMIT_BYTES = 60_000

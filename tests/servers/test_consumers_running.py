@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from fix_consumer import PLAIN
-from fix_end_to_end import LIVELY, Process
-from fix_engines import ENGINES, Place, new_place
-from fix_pipeline import penstock, write_pipeline
-from fix_shared import SharedServers
+from harness.pipelines.consumer import PLAIN
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import ENGINES, Place, new_place
+from plugins.shared import SharedServers
 
 
 class Shop:

@@ -11,8 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 import psycopg
 import pytest
 
-from fix_postgres import Server
-from fix_proxy import Link, Proxy
+from harness.servers.proxy import Link, Proxy
 from penstock.codec.postgres import pgwire
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target import relay
@@ -26,6 +25,7 @@ from penstock.host.errors import (
 )
 from penstock.model import PenstockError
 from penstock.ports.bulk import CopyCountsDiffer
+from plugins.postgres import Server
 
 COPY_IN = "copy public.t from stdin (format binary)"
 # Rows of every length up to two blocks of a server, and one far beyond a block of ours.

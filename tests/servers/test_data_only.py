@@ -8,13 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer
-from fix_pipeline import penstock, pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import penstock, pipeline
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.snapshot import UNKNOWN_POSITION, open_snapshots, read_choices
 from penstock.engines.mysql.source.strategies import NoConsistentPoint, Strategy
 from penstock.ports.planner import open_planner
+from plugins.mysql import MySQLServer
+from plugins.postgres import Server
 
 
 @pytest.mark.spark

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from fix_ddl_arena import EQUAL, authors, run_histories
-from fix_ddl_model import FEATURES
-from fix_ddl_types import MARIADB, MYSQL, POSTGRES
-from fix_draw import SEED, commit
-from fix_mysql import running
-from fix_postgres import first_server
-from fix_shared import SharedServers
+from harness.pipelines.ddl_arena import EQUAL, authors, run_histories
+from harness.pipelines.ddl_model import FEATURES
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
+from plugins.draw import SEED, commit
+from plugins.mysql import running
+from plugins.postgres import first_server
+from plugins.shared import SharedServers
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 COUNT = 8

@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 import pytest
 
-from fix_ddl_watch import (
+from harness.servers.ddl_watch import (
     NOTHING,
     PUBLICATION,
     RELATION,

@@ -8,7 +8,15 @@ import msgspec
 import psycopg
 import pytest
 
-from fix_ddl_watch import NOTHING, PUBLICATION, RELATION, SETUP, all_due, summary, watching
+from harness.servers.ddl_watch import (
+    NOTHING,
+    PUBLICATION,
+    RELATION,
+    SETUP,
+    all_due,
+    summary,
+    watching,
+)
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.ddl_watch import DdlWatch, StopPipeline, WatchState
 from penstock.model import TableName

@@ -11,10 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_checks import every_check
-from fix_doctor import AWAY, PUBLICATION, SLOT, as_role, database_of, found, make_slot, one, reader
-from fix_pipeline import pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import pipeline
+from harness.servers.checks import every_check
 from penstock.codec.postgres import pgoutput
 from penstock.control import doctor_host
 from penstock.control.doctor import PreflightFailed, examine, examined_of
@@ -42,6 +40,18 @@ from penstock.ports.checks import Severity, Side
 from penstock.ports.config import Config, Mode
 from penstock.ports.handover import Handover, LogWithoutBulkLoad, write_handover
 from penstock.ports.identity import keep_identity
+from plugins.doctor import (
+    AWAY,
+    PUBLICATION,
+    SLOT,
+    as_role,
+    database_of,
+    found,
+    make_slot,
+    one,
+    reader,
+)
+from plugins.postgres import Server
 
 
 def test_every_check_of_the_reference_is_registered() -> None:

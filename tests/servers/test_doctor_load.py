@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from fix_doctor import as_role, found, one
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import pipeline
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
+from plugins.doctor import as_role, found, one
+from plugins.mysql import MySQLServer, database_of
+from plugins.postgres import Server
 
 E, W = Severity.ERROR, Severity.WARNING
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_doctor import as_role, database_of, found, one
-from fix_pipeline import pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import pipeline
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import Exclusion
 from penstock.engines.postgres.target.bulk_marks import ensure_marks
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
+from plugins.doctor import as_role, database_of, found, one
+from plugins.postgres import Server
 
 # -- tables ------------------------------------------------------------------------------------
 

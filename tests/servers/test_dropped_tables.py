@@ -8,8 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_doctor import one
-from fix_extract import (
+from harness.pipelines.extract import (
     QUICK,
     Stop,
     extractor_of,
@@ -19,8 +18,8 @@ from fix_extract import (
     set_up,
     until,
 )
-from fix_pipeline import penstock, pipeline
-from fix_stream import run_sql
+from harness.pipelines.pipeline import penstock, pipeline
+from harness.pipelines.stream import run_sql
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
@@ -30,6 +29,7 @@ from penstock.model import DROP_TABLE, MarkerKind
 from penstock.model.patterns import Selection
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
+from plugins.doctor import one
 
 WATCHFUL = replace(QUICK, exit_when_idle=False, table_interval_s=0.1)
 EXTRACTOR = {

@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_postgres import Server
 from penstock.engines.postgres.server.binaries import find_installation, installation_for
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres, EmbeddedServerFailed
 from penstock.host import server_process
 from penstock.host.server_account import Account, BinariesMissing, enterable
+from plugins.postgres import Server
 
 STRANGER = Account(name="stranger", uid=54_321, gid=54_321)
 

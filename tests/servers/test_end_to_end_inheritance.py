@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Pair
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

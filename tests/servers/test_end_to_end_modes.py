@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
 from penstock.codec.postgres.lsn import Lsn
 from penstock.log.layout import list_segments
 from penstock.log.segment import open_segment
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_end_to_end import Pair
-from fix_postgres import Server
-from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
+from harness.pipelines.end_to_end import Pair
+from harness.servers.postgres_types import EXTENSION_VALUES, SETUP, has_xml, values_for
 from penstock.engines.postgres.connect import literal
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

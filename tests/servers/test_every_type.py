@@ -12,9 +12,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_peek import capturing, frames
-from fix_pgoutput import DECODERS
-from fix_types import EXTENSION_VALUES, SETUP, VALUES, has_xml, values_for
+from harness.servers.peek import capturing, frames
+from harness.servers.postgres_types import EXTENSION_VALUES, SETUP, VALUES, has_xml, values_for
+from harness.twins.pgoutput import DECODERS
 from penstock.codec.postgres.pgoutput import Decoder, Stop
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.engines.postgres.connect import literal

@@ -16,12 +16,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fix_end_to_end import Process
-from fix_engines import PostgresPlace
-from fix_pipeline import penstock
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock
+from harness.servers.engines import PostgresPlace
 from penstock.consume import run
 from penstock.host import faults
+from plugins.postgres import Server
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 WITHIN_S = 60

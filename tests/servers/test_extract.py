@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_extract import (
+from harness.pipelines.extract import (
     SLOT,
     Stop,
     extractor_of,
@@ -19,13 +19,13 @@ from fix_extract import (
     set_up,
     until,
 )
-from fix_postgres import Server
-from fix_stream import changes_of, run_sql
+from harness.pipelines.stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.extract.extractor import Ended, ExtractOptions
 from penstock.log import ClosedSegment, list_segments
 from penstock.log.text import lines
 from penstock.model import Run
+from plugins.postgres import Server
 
 
 def test_everything_committed_is_in_the_log_and_done_is_written(

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from fix_extract import (
+from harness.pipelines.extract import (
     QUICK,
     Stop,
     extractor_of,
@@ -18,7 +18,7 @@ from fix_extract import (
     set_up,
     until,
 )
-from fix_stream import changes_of, run_sql
+from harness.pipelines.stream import changes_of, run_sql
 from penstock.engines.postgres.connect import connect
 from penstock.model import Marker, MarkerKind, Run
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_tables import line, reach
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.tables import line, reach
 from penstock.engines.postgres.connect import connect
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

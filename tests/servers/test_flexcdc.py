@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-import fix_mysql_extract
-from fix_flexcdc import Flex
-from fix_mysql import MySQLServer
-from fix_mysql_types import values_for
+from harness.pipelines import mysql_extract
+from harness.pipelines.flexcdc import Flex
+from harness.servers.mysql_types import values_for
 from penstock.consume.flexcdc.captured import DatabaseLeftOut
 from penstock.consume.flexcdc.cleanup import clean
 from penstock.consume.flexcdc.following import FlexCdc
 from penstock.consume.flexcdc.images import ImageIncomplete
 from penstock.consume.flexcdc.writing import ChangelogWriter
+from plugins.mysql import MySQLServer
 
 OWN = ("dml_type", "uow_id", "fv$server_id", "fv$gsn")
 
@@ -248,7 +248,7 @@ def test_what_is_not_whole_stops_by_name(flex: Callable[..., Flex]) -> None:
     one.source_sql("create table t (id int primary key, v int)")
     one.begin("t")
     one.source_sql("insert into t values (1, 1)", "update t set v = 2")
-    one.extractor(options=fix_mysql_extract.OPTIONS).run()
+    one.extractor(options=mysql_extract.OPTIONS).run()
     with pytest.raises(ImageIncomplete, match="column v"):
         one.follow()
     assert one.images("t") == []

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_flexcdc import Command, Flex, is_postgres, until
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import write_pipeline
+from harness.pipelines.flexcdc import Command, Flex, is_postgres, until
+from harness.pipelines.pipeline import write_pipeline
+from plugins.mysql import MySQLServer, database_of
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_extract import set_up
-from fix_flexcdc import Flex
-from fix_mysql import MySQLServer
-from fix_types import EXTENSION_VALUES, SETUP, has_xml, values_for
+from harness.pipelines.extract import set_up
+from harness.pipelines.flexcdc import Flex
+from harness.servers.postgres_types import EXTENSION_VALUES, SETUP, has_xml, values_for
 from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageIncomplete
 from penstock.consume.flexcdc.state import Place, UnitOfWork
 from penstock.engines.postgres.connect import literal
 from penstock.model import PenstockError
+from plugins.mysql import MySQLServer
 
 Make = Callable[..., Flex]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fix_extract import set_up
-from fix_flexcdc import Flex
+from harness.pipelines.extract import set_up
+from harness.pipelines.flexcdc import Flex
 from penstock.consume.flexcdc.calling import PluginFailed, TruncateNotTaken
 from penstock.consume.flexcdc.captured import ChangelogMissing, ColumnNameTaken, TableUnknown
 from penstock.consume.flexcdc.following import LogBegins, LogOther

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fix_flexcdc import WAIT_S, Command, Flex, until
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import write_pipeline
+from harness.pipelines.flexcdc import WAIT_S, Command, Flex, until
+from harness.pipelines.pipeline import write_pipeline
 from penstock.consume.plugins import JsonFile
+from plugins.mysql import MySQLServer, database_of
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_postgres import Server
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
@@ -31,6 +30,7 @@ from penstock.load.ledger import Ledger, read_ledger, write_ledger
 from penstock.load.session import Session
 from penstock.ports.config import Config
 from penstock.ports.handover import HandoverPhase
+from plugins.postgres import Server
 
 WAIT_S = 30.0
 PEEK = """

@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import Pair
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
-from fix_pipeline import Ran, penstock, write_pipeline
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.pipeline import Ran, penstock, write_pipeline
+from plugins.mysql import MySQLServer, database_of
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fix_peek import capturing, resolve_only, run_all
+from harness.servers.peek import capturing, resolve_only, run_all
 from penstock.engines.postgres.source.catalog import (
     RelationResolver,
     TableNotCapturable,

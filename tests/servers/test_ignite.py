@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_ignite import (
+from harness.ignite.recordings import (
     Calls,
     cdc_of,
     events_of,
@@ -17,10 +17,10 @@ from fix_ignite import (
     unpacked,
     walked,
 )
-from fix_ignite_node import Ignite
-from fix_ignite_turns import events, ours, theirs
+from harness.ignite.turns import events, ours, theirs
 from penstock.codec.ignite.wal import wal_kernel
 from penstock.consume import run as run_consumer
+from plugins.ignite_node import Ignite
 
 
 @pytest.fixture

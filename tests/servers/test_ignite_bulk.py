@@ -10,11 +10,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import Process
-from fix_ignite_live import LiveNode, LiveNodes
-from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in, written_to
-from fix_mysql import MySQLServer
-from fix_pipeline import penstock
+from harness.ignite.target import node_url, people_in, people_of, pipeline, rows_in, written_to
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock
+from plugins.ignite_live import LiveNode, LiveNodes
+from plugins.mysql import MySQLServer
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

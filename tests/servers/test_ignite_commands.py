@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_ignite import Calls, node_pipeline
-from fix_ignite_live import LiveFailed, LiveNode, LiveNodes
-from fix_ignite_node import Ignite
+from harness.ignite.recordings import Calls, node_pipeline
 from penstock import cli
 from penstock.consume import run as run_consumer
 from penstock.consume.position import SegmentsMissed
+from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
+from plugins.ignite_node import Ignite
 
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import Calls, cdc_of, plain
-from fix_ignite_live import LiveNode, LiveNodes
-from fix_ignite_node import Ignite
-from fix_ignite_turns import Kept, events, ours, theirs
+from harness.ignite.recordings import Calls, cdc_of, plain
+from harness.ignite.turns import Kept, events, ours, theirs
 from penstock.codec.ignite.types import cache_id
 from penstock.consume.position import SegmentsMissed
 from penstock.engines.ignite.lost import delete_below_hole
+from plugins.ignite_live import LiveNode, LiveNodes
+from plugins.ignite_node import Ignite
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
 

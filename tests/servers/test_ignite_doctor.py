@@ -7,13 +7,13 @@ from pathlib import Path
 
 import psycopg
 
-from fix_ignite import Calls, unpacked
-from fix_ignite_live import LiveNode, LiveNodes
-from fix_ignite_node import Ignite
-from fix_ignite_turns import ours
+from harness.ignite.recordings import Calls, unpacked
+from harness.ignite.turns import ours
 from penstock.control.config import load_config
 from penstock.control.doctor import Report, examine
 from penstock.ports.checks import Finding, Severity
+from plugins.ignite_live import LiveNode, LiveNodes
+from plugins.ignite_node import Ignite
 
 PASSWORD = "ignite"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fix_ignite_live import LiveFailed, LiveNode, LiveNodes
+from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
 
 
 def test_a_live_node(live_node: LiveNode) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_ignite_live import LiveNode
-from fix_ignite_source import EPOCH, folded, rows_of
-from fix_pipeline import penstock, write_pipeline
+from harness.ignite.source import EPOCH, folded, rows_of
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.codec.types import Engine, Server, map_column
 from penstock.control.config import load_config
 from penstock.engines.postgres.connect import quoted
 from penstock.model import Relation
 from penstock.ports.config import Config
+from plugins.ignite_live import LiveNode
 
 PG = Server(engine=Engine.POSTGRESQL, version=(18,))
 IGNITE = Server(engine=Engine.IGNITE, version=(2,))

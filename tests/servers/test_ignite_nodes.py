@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import Process
-from fix_ignite_live import LiveFailed, LiveNode, LiveNodes
-from fix_ignite_source import extract, folded, rows_of
+from harness.ignite.source import extract, folded, rows_of
+from harness.pipelines.end_to_end import Process
 from penstock.control.config import load_config
+from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
 
 CACHES = {"both": "ATOMIC", "ledger": "TRANSACTIONAL"}
 KEY_COUNT = 60

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_ignite_live import LiveNode
-from fix_ignite_target import node_url, people_in, people_of, pipeline, rows_in, written_to
-from fix_pipeline import penstock, write_pipeline
+from harness.ignite.target import node_url, people_in, people_of, pipeline, rows_in, written_to
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
+from plugins.ignite_live import LiveNode
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from fix_ignite import plain, shown
-from fix_ignite_live import LiveNode, LiveNodes
-from fix_ignite_node import Ignite
+from harness.ignite.recordings import plain, shown
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.cache_config import read_cache_config
 from penstock.codec.ignite.types import cache_id
@@ -25,6 +23,8 @@ from penstock.host.errors import (
     ServerUnreachable,
     TlsFailed,
 )
+from plugins.ignite_live import LiveNode, LiveNodes
+from plugins.ignite_node import Ignite
 
 SCENARIOS = ("people", "transactions", "values", "shapes", "tables", "expiring", "destroyed")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_end_to_end import Process
-from fix_ignite_live import LiveNode
-from fix_pipeline import penstock
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock
+from plugins.ignite_live import LiveNode
 
 PAGE = Path(__file__).parents[2] / "docs" / "ignite.md"
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

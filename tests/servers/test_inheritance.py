@@ -8,9 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import Start, delete, insert, update
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import Start, delete, insert, update
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.slot import ensure_publication

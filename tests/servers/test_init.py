@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import Ran, penstock
+from harness.pipelines.pipeline import Ran, penstock
 from penstock.control.config import load_config
 from penstock.control.new_pipeline import pipeline_name
+from plugins.mysql import MySQLServer, database_of
 
 
 def at(folder: Path, *arguments: object) -> Ran:

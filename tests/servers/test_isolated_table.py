@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_tables import line, reach, request
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.tables import line, reach, request
 from penstock.control.config import load_config
 from penstock.web.metrics import expose
 from penstock.web.reading import PipelineWatch
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_writer import Writer
+from harness.pipelines.writer import Writer
 from penstock.engines.postgres.connect import literal
 from penstock.engines.postgres.source import key_ranges
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_lag import (
+from harness.pipelines.lag import (
     EXTRACTOR,
     Line,
     tell_heartbeats,
@@ -16,11 +16,11 @@ from fix_lag import (
     tell_that_they_are_no_activity,
     until,
 )
-from fix_pipeline import penstock, pipeline
-from fix_postgres import Server
-from fix_proxy import Proxy
+from harness.pipelines.pipeline import penstock, pipeline
+from harness.servers.proxy import Proxy
 from penstock.control.doctor import examine
 from penstock.control.status import read_status
+from plugins.postgres import Server
 
 TABLE = "create table t (id int primary key)"
 

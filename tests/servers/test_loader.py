@@ -11,9 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_loader import LogMaker
-from fix_loading import TABLES, Running, add, check, rows, run_killed, until
-from fix_postgres import Server
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.loading import TABLES, Running, add, check, rows, run_killed, until
 from penstock.host import faults
 from penstock.host.files import DirectoryLock
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
@@ -22,6 +21,7 @@ from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.log.frames import SegmentCorrupt
 from penstock.log.layout import SegmentMissing
 from penstock.model.keeping import Keeping
+from plugins.postgres import Server
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_loader import LogMaker
-from fix_loading import TABLES, Running, add, rows
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.loading import TABLES, Running, add, rows
 from penstock.load.isolation import read_isolations
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import ValueRefused

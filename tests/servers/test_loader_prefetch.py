@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_changes import Change, relation
-from fix_loader import LogMaker
-from fix_loading import (
+from harness.pipelines.changes import Change, relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.loading import (
     ITEM,
     TABLES,
     Blocked,
@@ -25,7 +25,6 @@ from fix_loading import (
     run_killed,
     until,
 )
-from fix_postgres import Server
 from penstock.host import checkpoint, faults
 from penstock.host.files import DirectoryLock
 from penstock.load import loader as loading
@@ -36,6 +35,7 @@ from penstock.load.table_sync_flow import REQUESTS_FILE
 from penstock.model import TableName
 from penstock.model.table_requests import TableRequest, TableRequests
 from penstock.ports.loading import Batch
+from plugins.postgres import Server
 
 Look = Callable[[str], list[tuple[Any, ...]]]
 STAGED = "select v from wirekite.{} order by 1"

@@ -7,8 +7,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_loader import LogMaker
-from fix_loading import TABLES, Running, add, check, until
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.loading import TABLES, Running, add, check, until
 from penstock.engines.postgres.target import apply, bulk_keys, deferred_keys
 from penstock.engines.postgres.target.bulk import PostgresBulk
 from penstock.engines.postgres.target.repair import PostgresRepair

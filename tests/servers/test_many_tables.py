@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import ITEM, Start, insert
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, Start, insert
 from penstock.engines.postgres.target import staging
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.staging import StagingArea

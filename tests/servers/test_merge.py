@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import Applying, LogMaker
-from fix_merge import ITEM, PARENT, TABLE, Start, delete, insert, update
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import ITEM, PARENT, TABLE, Start, delete, insert, update
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.enums import EnumLabelMissing
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import Process
-from fix_merge_served import ServedMerge, kill_part
-from fix_pipeline import penstock
-from fix_shards import ACCOUNTS, CREDIT, Shards, TotalReader, Transfers, wait_until
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.merge_served import ServedMerge, kill_part
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.shards import ACCOUNTS, CREDIT, Shards, TotalReader, Transfers, wait_until
 from penstock.base.manifest import load_manifest
 from penstock.consume import CdcConsumer
 from penstock.consume import run as consume

@@ -7,9 +7,20 @@ import threading
 import psycopg
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import CHILD, FAMILY, ITEM, PARENT, POOR, TABLE, Start, delete, insert, update
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import (
+    CHILD,
+    FAMILY,
+    ITEM,
+    PARENT,
+    POOR,
+    TABLE,
+    Start,
+    delete,
+    insert,
+    update,
+)
 from penstock.engines.postgres.target import apply as applying
 from penstock.engines.postgres.target.merge import _arbiter
 from penstock.model import MarkerKind, TableName

@@ -10,13 +10,13 @@ import pymysql
 import pytest
 
 import penstock as package
-from fix_end_to_end import Process
-from fix_mysql import MySQLServer
-from fix_pipeline import penstock, write_pipeline
-from fix_postgres import Server
-from fix_shards import ACCOUNTS, LIVELY, Shards, Transfers, wait_until
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.shards import ACCOUNTS, LIVELY, Shards, Transfers, wait_until
 from penstock.engines.postgres.connect import connect
 from penstock.model.change import GLOBAL_PREFIX
+from plugins.mysql import MySQLServer
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.slow
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import penstock as python
-from fix_end_to_end import Process
-from fix_pipeline import penstock, write_pipeline
-from fix_shards import ACCOUNTS, LIVELY, Shards, Transfers, wait_until
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.shards import ACCOUNTS, LIVELY, Shards, Transfers, wait_until
 from penstock.engines.postgres.connect import connect
 
 PASSWORD = "s3cret"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import Start, delete, insert, update
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import Start, delete, insert, update
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_end_to_end import Process
-from fix_pipeline import penstock
-from fix_shards import (
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.shards import (
     ACCOUNTS,
     CONTINUE,
     CREDIT,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fix_loader import LogMaker
-from fix_merge import ITEM, TABLE, Start, insert
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.model import Identity
 from penstock.ports.refusals import ValueRefused
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_end_to_end import Process
-from fix_merge_served import ServedMerge, kill_part
-from fix_shards import (
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.merge_served import ServedMerge, kill_part
+from harness.pipelines.shards import (
     ACCOUNTS,
     CONTINUE,
     CREDIT,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import ITEM, TABLE, Start, insert
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, TABLE, Start, insert
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.model import Identity, TableName

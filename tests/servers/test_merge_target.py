@@ -8,8 +8,7 @@ from typing import Any
 
 import psycopg
 
-from fix_pipeline import write_pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import write_pipeline
 from penstock.consume.registration import register
 from penstock.control.config import load_config
 from penstock.control.consumers import log_place
@@ -21,6 +20,7 @@ from penstock.log.state import LogState, save_state
 from penstock.model import FlushPoint
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import Start
+from plugins.postgres import Server
 
 TABLE = "create table account (id int primary key, note text); create index on account (note)"
 

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_changes import Change, batch, relation
-from fix_loader import Applying, LogMaker
+from harness.pipelines.changes import Change, batch, relation
+from harness.pipelines.loader import Applying, LogMaker
 from penstock.host.errors import StatementFailed
 from penstock.model import Identity
 from penstock.ports.refusals import ValueRefused

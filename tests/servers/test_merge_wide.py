@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import Applying, LogMaker
-from fix_merge import Start, delete, insert, update
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import Start, delete, insert, update
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.model import Identity, Relation
 from penstock.ports.refusals import ValueRefused

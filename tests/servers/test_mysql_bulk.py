@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import between, fill_orders, load
+from harness.pipelines.bulk import rows
+from harness.pipelines.mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = pytest.mark.spark
 

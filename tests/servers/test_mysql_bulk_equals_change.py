@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from fix_extract import segments_of
-from fix_loader import Applying
-from fix_mysql import MySQLServer
-from fix_mysql_bulk import copy_table
-from fix_mysql_columns import ManyColumns, columns_for
-from fix_mysql_extract import extractor_of
+from harness.pipelines.extract import segments_of
+from harness.pipelines.loader import Applying
+from harness.pipelines.mysql_bulk import copy_table
+from harness.pipelines.mysql_extract import extractor_of
+from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.types import Engine, filled, parse_choices
 from penstock.codec.types import Server as TypedServer
 from penstock.control.servers import server_of
@@ -22,6 +21,7 @@ from penstock.engines.postgres.target.schema import create_tables
 from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import TableDefinition
 from penstock.ports.server_pair import ServerPair
+from plugins.mysql import MySQLServer
 
 CHOICES = {"zero dates": "text", "nul characters": "remove", "loose json": "text"}
 

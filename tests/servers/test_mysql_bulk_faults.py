@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import between, fill_orders, load
+from harness.pipelines.bulk import rows
+from harness.pipelines.mysql_bulk import between, fill_orders, load
 from penstock.control.bulk_load import bulk_load
 from penstock.engines.mysql.planner import MySQLPlanner
 from penstock.engines.mysql.proxy_protocol import is_alive
@@ -27,6 +26,7 @@ from penstock.model import TableName
 from penstock.ports.bulk import SnapshotUnreachable
 from penstock.ports.config import Config
 from penstock.ports.planner import Point
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import run
-from fix_mysql import MySQLServer, database_of, running
-from fix_mysql_bulk import between, fill_orders, load
+from harness.pipelines.bulk import run
+from harness.pipelines.mysql_bulk import between, fill_orders, load
 from penstock.load.ledger import TargetHoldsRows, read_ledger
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.refusals import TargetShapeDiffers
+from plugins.mysql import MySQLServer, database_of, running
 
 pytestmark = pytest.mark.spark
 

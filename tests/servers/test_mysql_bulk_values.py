@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
-from fix_binlog import DECODERS, Recorded, Replica, shown
-from fix_binlog_record import (
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import insert
+from harness.pipelines.mysql_bulk import copy_table, lent
+from harness.servers.mysql_types import NUL_TEXTS
+from harness.twins.binlog import DECODERS, Recorded, Replica, shown
+from harness.twins.binlog_record import (
     Server,
     bytes_and_members,
     documents,
@@ -19,11 +23,6 @@ from fix_binlog_record import (
     texts,
     times,
 )
-from fix_loader import Applying, LogMaker
-from fix_merge import insert
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import copy_table, lent
-from fix_mysql_types import NUL_TEXTS
 from penstock.codec.lines import CellForm, LineDialect, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
@@ -38,6 +37,7 @@ from penstock.engines.postgres.target.shaped import postgres_definition
 from penstock.model import Relation, TableDefinition
 from penstock.ports.server_pair import ServerPair
 from penstock.sql.read_plan import read_plan_of
+from plugins.mysql import MySQLServer, database_of
 
 LOSSY = {"zero dates": "text", "nul characters": "remove"}
 

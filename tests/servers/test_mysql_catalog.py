@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import table_map
@@ -22,6 +21,7 @@ from penstock.engines.mysql.source.catalog import (
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = pytest.mark.each_server
 

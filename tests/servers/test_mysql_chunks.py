@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
 from penstock.engines.mysql.connect import Connection, rows, value
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk, plan_chunks, rows_per_chunk
 from penstock.model import TableDefinition
+from plugins.mysql import MySQLServer, database_of
 
 WORDS = ["", " ", "a", "A", "á", "b", "B", "ä", "ae", "ß", "ss", "z", "Z", "ñ", "n", "é", "E", "'",
          "\\", "\\'", "%", "_", "0", "10", "9", "-", "\t", "\n", "😀", "日本", "ﬀ", "a b",

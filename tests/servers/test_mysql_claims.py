@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fix_chunks import chunk_task
-from fix_mysql import MySQLServer, database_of
+from harness.pipelines.chunks import chunk_task
 from penstock.engines.mysql.connect import Connection, connect, run, value
 from penstock.engines.mysql.target.claims import claim
 from penstock.host.errors import ConnectionLost, StatementInterrupted
+from plugins.mysql import MySQLServer, database_of
 
 TASK = chunk_task()
 

@@ -11,8 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_proxy import Proxy
+from harness.servers.proxy import Proxy
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet, MariaGtids
@@ -23,6 +22,7 @@ from penstock.engines.mysql.source.login import replica_uuid_for, server_id_for
 from penstock.engines.mysql.source.status import check_continues, parse_gtids, read_status
 from penstock.host.errors import ConnectionLost, PrivilegeMissing
 from penstock.model import PenstockError
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = pytest.mark.each_server
 

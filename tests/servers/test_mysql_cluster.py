@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows
-from fix_cluster import CONF, MASTER
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import between, fill_orders, load
+from harness.pipelines.bulk import rows
+from harness.pipelines.mysql_bulk import between, fill_orders, load
 from penstock.control.config import load_config
 from penstock.engines.mysql.proxy_protocol import ProxyAddress
 from penstock.load.ledger import read_ledger
 from penstock.load.session import SessionOptions, start_session
+from plugins.cluster import CONF, MASTER
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("no_spark", "cluster_home")]
 

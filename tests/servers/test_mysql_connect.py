@@ -9,10 +9,10 @@ from urllib.parse import quote
 import pytest
 import trustme
 
-from fix_mysql import PASSWORD, MySQLServer, database_of
 from penstock.engines.mysql.connect import connect, literal, rows, run, server_errors, value
 from penstock.engines.mysql.target.progress import transaction
 from penstock.engines.postgres import connect as c
+from plugins.mysql import PASSWORD, MySQLServer, database_of
 
 
 def test_the_session_is_the_same_whatever_the_server_is_set_to(mysql: MySQLServer) -> None:

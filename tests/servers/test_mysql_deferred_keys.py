@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import run
-from fix_deferred_keys import Copy, Party
-from fix_end_to_end import LIVELY, Process
-from fix_loader import LocalKeeper, LogMaker
-from fix_loading import Running, until
-from fix_merge import ITEM, insert, update
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_loader import ITEMS, Target
-from fix_pipeline import write_pipeline
+from harness.pipelines.bulk import run
+from harness.pipelines.deferred_keys import Copy, Party
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.loader import LocalKeeper, LogMaker
+from harness.pipelines.loading import Running, until
+from harness.pipelines.merge import ITEM, insert, update
+from harness.pipelines.pipeline import write_pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
@@ -33,6 +31,8 @@ from penstock.model import TableName
 from penstock.ports.deferred_keys import DeferredKey, DeferredTable, add_deferred_keys
 from penstock.ports.handover import read_handover
 from penstock.ports.refusals import TargetDdlFailed
+from plugins.mysql import MySQLServer, database_of
+from plugins.mysql_loader import ITEMS, Target
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from fix_both_ways import batches_both_ways, both_results, both_tables
-from fix_changes import relation
-from fix_loader import Applying, LogMaker
-from fix_loading import add
-from fix_merge import ITEM, delete, insert, update
-from fix_mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.loading import add
+from harness.pipelines.merge import ITEM, delete, insert, update
+from harness.servers.both_ways import batches_both_ways, both_results, both_tables
 from penstock.engines.mysql.target.rows_files import RowsFile, files_of
 from penstock.load.sql_target import apply_batch
 from penstock.model import MarkerKind, TableName
 from penstock.ports.refusals import StagingChanged
+from plugins.mysql_loader import COUNTED, ITEMS, MyStart, Target, run_killed
 
 UNSURE = frozenset(TableName("public", name) for name in ("t", "direct", "merged"))
 

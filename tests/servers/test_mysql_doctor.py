@@ -12,8 +12,7 @@ from urllib.parse import quote
 import pymysql
 import pytest
 
-from fix_mysql import MySQLServer
-from fix_mysql_doctor import look, one
+from harness.servers.mysql_doctor import look, one
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.checks import CHECKS, resume_checks, settings
 from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
@@ -22,6 +21,7 @@ from penstock.engines.mysql.source.client import DumpOptions, open_binlog
 from penstock.engines.mysql.source.status import ResumePoint, read_identity, read_status
 from penstock.engines.mysql.version import ServerVersion
 from penstock.ports.checks import Severity, Side
+from plugins.mysql import MySQLServer
 
 E, W, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 READER = DumpOptions(server_id=4_000_000_001)

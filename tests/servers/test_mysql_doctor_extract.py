@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_doctor import found, one
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor import examine
 from penstock.control.extract_process import check_source
 from penstock.control.pipeline import pipeline_of
@@ -24,6 +22,8 @@ from penstock.ports.checks import Severity
 from penstock.ports.config import Config
 from penstock.ports.handover import LogWithoutBulkLoad
 from penstock.ports.identity import DirectoryOfOtherPipeline, DirectoryOfOtherSource, keep_identity
+from plugins.doctor import found, one
+from plugins.mysql import MySQLServer, database_of
 
 E = Severity.ERROR
 

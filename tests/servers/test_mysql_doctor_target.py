@@ -10,15 +10,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_doctor import AWAY
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_doctor import examine, one
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
+from harness.servers.mysql_doctor import examine, one
 from penstock.control import doctor
 from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
 from penstock.ports.checks import Finding, Severity, Side
+from plugins.doctor import AWAY
+from plugins.mysql import MySQLServer, database_of
 
 E, W = Severity.ERROR, Severity.WARNING
 

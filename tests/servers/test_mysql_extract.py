@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fix_extract import Stop, log_changes, running, segments_of, until
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import OPTIONS, extractor_of, sql
+from harness.pipelines.extract import Stop, log_changes, running, segments_of, until
+from harness.pipelines.mysql_extract import OPTIONS, extractor_of, sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_tables import ShapeMismatch
 from penstock.engines.mysql.connect import connect, run
 from penstock.engines.mysql.source.unsupported import StatementLogged, TableMoved
 from penstock.extract.extractor import Ended
 from penstock.model import DROP_TABLE, MarkerKind, PenstockError
+from plugins.mysql import MySQLServer, database_of
 
 
 def begun(url: str, directory: Path) -> None:

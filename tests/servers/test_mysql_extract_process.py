@@ -7,15 +7,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_extract import log_changes
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
+from harness.pipelines.extract import log_changes
+from harness.pipelines.mysql_extract import sql
 from penstock.control.config import load_config
 from penstock.control.doctor import PreflightFailed, examine
 from penstock.control.extract_process import extract_changes
 from penstock.extract.extractor import Ended, Outcome
 from penstock.ports.config import Config
 from penstock.ports.identity import DirectoryOfOtherSource
+from plugins.mysql import MySQLServer, database_of
 
 FILE = """
 [pipeline]

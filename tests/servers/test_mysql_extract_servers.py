@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_extract import Stop, log_changes, running, until
-from fix_mysql import MySQLServer, follow_primary
-from fix_mysql_extract import engine_of, extractor_of
+from harness.pipelines.extract import Stop, log_changes, running, until
+from harness.pipelines.mysql_extract import engine_of, extractor_of
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.client import DumpOptions, open_binlog
@@ -26,6 +25,7 @@ from penstock.engines.mysql.source.dump_errors import (
 from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.unsupported import SeenUnknown, StartUnfit
 from penstock.extract.extractor import ExtractOptions, Extractor
+from plugins.mysql import MySQLServer, follow_primary
 
 QUICK = ExtractOptions(flush_interval_s=0.2)
 Maker = Callable[..., MySQLServer]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import fix_binlog_record as scenarios
-from fix_binlog import Recorded, Row, assert_same_value
-from fix_extract import segments_of
-from fix_mysql import MySQLServer
-from fix_mysql_extract import extractor_of
+from harness.pipelines.extract import segments_of
+from harness.pipelines.mysql_extract import extractor_of
+from harness.twins import binlog_record as scenarios
+from harness.twins.binlog import Recorded, Row, assert_same_value
 from penstock.codec.columns import batch_schema
 from penstock.model import Relation
+from plugins.mysql import MySQLServer
 
 SCHEMA = "rec"
 

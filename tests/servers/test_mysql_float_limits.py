@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import Here, between, load
-from fix_mysql_pipe import Pipe, empty_pipe
+from harness.pipelines.mysql_bulk import Here, between, load
+from harness.pipelines.mysql_pipe import Pipe, empty_pipe
 from penstock.control.config import load_config
+from plugins.mysql import MySQLServer, database_of
 
 TABLES = ("id int primary key", "id int", "id int primary key, n int unique")
 COLUMNS = "f float, g float(10,5), d double, e double(20,5)"

@@ -13,10 +13,9 @@ import pymysql
 import pytest
 from structlog.testing import capture_logs
 
-from fix_bulk import rows, run
-from fix_extract import log_changes
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
+from harness.pipelines.bulk import rows, run
+from harness.pipelines.extract import log_changes
+from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.bulk_load import bulk_load, bulk_options
 from penstock.control.config import load_config
@@ -38,6 +37,7 @@ from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.handover import HandoverPhase, read_handover, write_handover
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = pytest.mark.spark
 TIMEOUT_S = 60.0

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import Here, between, load
-from fix_mysql_extract import sql
-from fix_mysql_pipe import Pipe
+from harness.pipelines.mysql_bulk import Here, between, load
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.mysql_pipe import Pipe
 from penstock.ports.refusals import ValueRefused
+from plugins.mysql import MySQLServer, database_of
 
 # By name: the labels, and whether the value 0 is told from all of them by its text.
 LABELS = {"letters": ("'a','b'", True), "digits": ("'0','1'", True), "blank": ("'','b'", False)}

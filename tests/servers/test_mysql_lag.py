@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_lag import (
+from harness.pipelines.lag import (
     EXTRACTOR,
     Line,
     tell_heartbeats,
@@ -18,9 +18,8 @@ from fix_lag import (
     tell_that_they_are_no_activity,
     until,
 )
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
-from fix_pipeline import penstock, pipeline
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.pipeline import penstock, pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.doctor import examine
 from penstock.control.extract_process import extract_changes
@@ -35,6 +34,7 @@ from penstock.ports.config import Config
 from penstock.ports.lag import open_source
 from penstock.ports.positions import positions_of
 from penstock.ports.target import FileProgress
+from plugins.mysql import MySQLServer, database_of
 
 # As document 000 prints them.
 CE_QUERY = """SELECT source, mark, start_time, finish_time

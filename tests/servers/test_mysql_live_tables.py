@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
+from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source import live_tables
 from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.model import TableName
+from plugins.mysql import MySQLServer, database_of
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import CHILD, ITEM, PARENT, delete, insert, update
-from fix_mysql_loader import ITEMS, MyApplying, MyStart, Target
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import CHILD, ITEM, PARENT, delete, insert, update
 from penstock.codec.types import Engine, Server, map_column
 from penstock.control.servers import server_of
 from penstock.engines.mysql.target import apply as applying
@@ -30,6 +29,7 @@ from penstock.ports.refusals import (
     UniqueBlocked,
     ValueRefused,
 )
+from plugins.mysql_loader import ITEMS, MyApplying, MyStart, Target
 
 
 def test_inserts_updates_deletes_in_one_batch(my_start: MyStart, log: LogMaker) -> None:

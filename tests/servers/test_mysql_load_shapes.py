@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import delete, insert, update
-from fix_mysql_loader import MyApplying, MyStart, Target
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import delete, insert, update
 from penstock.codec.types import Engine, parse_choices
 from penstock.engines.mysql.target.types import same_type
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column, MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import AppliedByAnother, ShapeNotApplicable
+from plugins.mysql_loader import MyApplying, MyStart, Target
 
 OLD = relation(("id", "integer", "int32"), ("name", "text", "string"))
 WIDE = relation(

@@ -13,13 +13,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_loading import Running, add, until
-from fix_merge import delete, insert, update
-from fix_mysql import MySQLServer
-from fix_mysql_loader import COUNTED, MyStart, Target, run_killed
-from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.loading import Running, add, until
+from harness.pipelines.merge import delete, insert, update
+from harness.servers.published import CE_QUERY, CL_QUERY, LAG_QUERY
 from penstock.control.actions import ActionWatch
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.target.progress import (
@@ -34,6 +32,8 @@ from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.model import Identity, MarkerKind, TableName
 from penstock.ports.progress import open_progress
 from penstock.ports.refusals import ActionUnknown, ProgressUnwritable, TargetFollowsAnotherLog
+from plugins.mysql import MySQLServer
+from plugins.mysql_loader import COUNTED, MyStart, Target, run_killed
 
 ROW = relation(
     ("id", "integer", "int32"), ("u", "integer", "int32"), ("doc", "text", "string"), name="hist"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_extract import log_changes
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
-from fix_mysql_pipe import Pipe
+from harness.pipelines.extract import log_changes
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.mysql_pipe import Pipe
 from penstock.engines.mysql.source.unsupported import TableMoved
 from penstock.model import PenstockError
+from plugins.mysql import MySQLServer, database_of
 
 LOOSE = "set sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO'"
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from fix_extract import segments_of
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
-from fix_mysql_pipe import Pipe, empty_pipe
-from fix_pipeline import penstock
+from harness.pipelines.extract import segments_of
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.mysql_pipe import Pipe, empty_pipe
+from harness.pipelines.pipeline import penstock
 from penstock.control.load_process import session_options
 from penstock.extract.extractor import Ended
 from penstock.log.layout import list_segments
+from plugins.mysql import MySQLServer, database_of
 
 TABLES = ("a", "b", "c", "d")
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_bulk import rows
-from fix_doctor import found
-from fix_extract import log_changes, until
-from fix_mysql import MySQLServer, follow_primary
-from fix_pipeline import penstock, write_pipeline
+from harness.pipelines.bulk import rows
+from harness.pipelines.extract import log_changes, until
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.bulk_load import bulk_load
 from penstock.control.config import load_config
 from penstock.control.extract_process import extract_changes
@@ -24,6 +22,8 @@ from penstock.load.session import Session
 from penstock.ports.config import Config
 from penstock.ports.handover import HandoverPhase, read_handover
 from penstock.ports.planner import Point
+from plugins.doctor import found
+from plugins.mysql import MySQLServer, follow_primary
 
 pytestmark = pytest.mark.spark
 Maker = Callable[..., MySQLServer]

@@ -11,13 +11,13 @@ import psycopg
 import pymysql
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_bulk import Here, between, load
+from harness.pipelines.mysql_bulk import Here, between, load
 from penstock.control.config import load_config
 from penstock.control.plan import make_plan
 from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config, OnTableError
+from plugins.mysql import MySQLServer, database_of
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from fix_both_ways import batches_both_ways, both_results, both_tables
-from fix_changes import relation
-from fix_loader import Applying, LogMaker
-from fix_loading import Running
-from fix_merge import ITEM, delete, insert, update
-from fix_mysql_loader import ITEMS, MyStart, Target, run_killed
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.loading import Running
+from harness.pipelines.merge import ITEM, delete, insert, update
+from harness.servers.both_ways import batches_both_ways, both_results, both_tables
 from penstock.engines.mysql.target import rows_files
 from penstock.engines.mysql.target.refusals import RowsUnexpected
 from penstock.engines.mysql.target.rows_files import RowsFile
@@ -23,6 +22,7 @@ from penstock.load.sql_target import apply_batch
 from penstock.load.stage import StagedBatch
 from penstock.model import MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import StagingChanged, UniqueBlocked, ValueRefused
+from plugins.mysql_loader import ITEMS, MyStart, Target, run_killed
 
 pytestmark = pytest.mark.server("mariadb")
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_extract import Stop, running, segments_of, until
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_columns import ManyColumns, columns_for
-from fix_mysql_extract import OPTIONS, extractor_of, sql
-from fix_pipeline import penstock, write_pipeline
-from fix_resend import View, answers, ask, texts_of, unequal
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.extract import Stop, running, segments_of, until
+from harness.pipelines.mysql_extract import OPTIONS, extractor_of, sql
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.resend import View, answers, ask, texts_of, unequal
+from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.config import load_config
 from penstock.control.running import processes
@@ -28,6 +27,7 @@ from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost, StatementFailed
 from penstock.model import PenstockError, TableName
+from plugins.mysql import MySQLServer, database_of
 
 LIVE = replace(OPTIONS, exit_when_idle=False)
 T = "create table t (id int primary key, n int, note varchar(40));; create table u (id int)"

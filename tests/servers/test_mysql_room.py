@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from fix_changes import relation
-from fix_flexcdc import Flex
-from fix_loader import LogMaker
-from fix_merge import ITEM, delete, insert, update
-from fix_mysql import PASSWORD, MySQLServer
-from fix_mysql_doctor import examine, look, one
-from fix_mysql_loader import ITEMS, MyStart, Target
+from harness.pipelines.changes import relation
+from harness.pipelines.flexcdc import Flex
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, delete, insert, update
+from harness.servers.mysql_doctor import examine, look, one
 from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey
 from penstock.host.errors import ServerBusy
 from penstock.model import Identity, TableName
 from penstock.ports.checks import Severity, Side
+from plugins.mysql import PASSWORD, MySQLServer
+from plugins.mysql_loader import ITEMS, MyStart, Target
 
 BAG = relation(("v", "integer", "int32"), key=(), identity=Identity.FULL, name="bag")
 

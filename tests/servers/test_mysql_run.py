@@ -12,12 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_mysql import MySQLServer
-from fix_pipeline import write_pipeline
-from fix_published import CE_QUERY, CL_QUERY, LAG_QUERY, PROGRESS_COLUMNS
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.published import CE_QUERY, CL_QUERY, LAG_QUERY, PROGRESS_COLUMNS
 from penstock.control.config import load_config
 from penstock.ports.handover import read_handover
+from plugins.mysql import MySQLServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 Maker = Callable[..., MySQLServer]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_columns import ManyColumns, columns_for, generated_columns
-from fix_mysql_pipe import Pipe, empty_pipe
+from harness.pipelines.mysql_pipe import Pipe, empty_pipe
+from harness.servers.mysql_columns import ManyColumns, columns_for, generated_columns
 from penstock.codec.types import Choices, filled
 from penstock.control.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName
 from penstock.ports.server_pair import ServerPair
+from plugins.mysql import MySQLServer, database_of
 
 WHOLE = {"year(2)": "year(4)"}  # which holds what the other one prints two digits of
 

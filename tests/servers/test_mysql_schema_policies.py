@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from fix_key_policies import LaterKeys
-from fix_loader import Applying, LogMaker
-from fix_merge import insert
-from fix_mysql_loader import MyApplying, MyStart
-from fix_policies import (
+from harness.pipelines.key_policies import LaterKeys
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import insert
+from harness.pipelines.policies import (
     ID,
     IN_PLACE,
     NAME,
@@ -27,6 +26,7 @@ from fix_policies import (
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column
 from penstock.ports.policies import Policies, Policy
+from plugins.mysql_loader import MyApplying, MyStart
 
 
 @pytest.fixture

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-import fix_mysql_binaries as binaries
-from fix_mysql import KINDS, MySQLServer
-from fix_mysql_binaries import find_mysql_installation
+from harness.servers import mysql_binaries as binaries
+from harness.servers.mysql_binaries import find_mysql_installation
 from penstock.engines.mysql.version import Flavour
 from penstock.host.server_account import BinariesMissing
 from penstock.host.server_process import EmbeddedServerFailed
+from plugins.mysql import KINDS, MySQLServer
 
 HOLD_A_SERVER = """
 import sys, time
-from fix_mysql_embedded import {name}
+from harness.servers.mysql_embedded import {name}
 with {name}() as server:
     print(server.port, server.directory.parent, flush=True)
     time.sleep(120)

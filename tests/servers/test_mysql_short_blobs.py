@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fix_changes import relation
-from fix_loader import LogMaker
-from fix_merge import insert, update
-from fix_mysql_loader import MyStart
+from harness.pipelines.changes import relation
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import insert, update
 from penstock.ports.refusals import ValueRefused
+from plugins.mysql_loader import MyStart
 
 
 @pytest.mark.parametrize(

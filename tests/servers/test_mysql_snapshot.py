@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from fix_mysql import MySQLServer, database_of
 from penstock.codec.mysql import mysqlwire
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.connect import connect, rows
@@ -31,6 +30,7 @@ from penstock.host import faults
 from penstock.host.errors import StatementInterrupted
 from penstock.host.faults import FaultInjected
 from penstock.model import TableDefinition
+from plugins.mysql import MySQLServer, database_of
 
 WRITE_ROWS = (23, 30)
 WRITERS = 3

@@ -7,9 +7,8 @@ from contextlib import closing
 import pyarrow as pa
 import pytest
 
-from fix_loader import LogMaker
-from fix_merge import ITEM, insert
-from fix_mysql_loader import ITEMS, MyStart, Target
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, insert
 from penstock.engines.mysql.connect import Connection, connect, run
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.claims import claim_staging
@@ -20,6 +19,7 @@ from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import MergeSpec
+from plugins.mysql_loader import ITEMS, MyStart, Target
 
 
 def begin_sending(worker: Connection, staging: str, stamp: int) -> None:

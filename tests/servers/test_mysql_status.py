@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from fix_mysql import MySQLServer
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.gtids import GtidSet
 from penstock.engines.mysql.connect import Connection, connect
@@ -16,6 +15,7 @@ from penstock.engines.mysql.source import dump_errors
 from penstock.engines.mysql.source import status as st
 from penstock.engines.mysql.version import ServerVersion
 from penstock.host.errors import PrivilegeMissing
+from plugins.mysql import MySQLServer
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import Process
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import penstock, write_pipeline
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.config import load_config
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_mysql_extract import sql
-from fix_pipeline import Ran, penstock, write_pipeline
+from harness.pipelines.mysql_extract import sql
+from harness.pipelines.pipeline import Ran, penstock, write_pipeline
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLE = """

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_end_to_end import Pair, Process
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_tables import Customers, line, reach, request
+from harness.pipelines.end_to_end import Pair, Process
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.tables import Customers, line, reach, request
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_engines import ENGINES, Place, new_place
-from fix_extract import log_changes
-from fix_mysql_pipe import loaded
-from fix_pipeline import penstock, write_pipeline
-from fix_published import CE_QUERY, CL_QUERY
-from fix_shared import SharedServers
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.extract import log_changes
+from harness.pipelines.mysql_pipe import loaded
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import ENGINES, Place, new_place
+from harness.servers.published import CE_QUERY, CL_QUERY
 from penstock.control.config import load_config
 from penstock.control.doctor import examine
 from penstock.control.running import processes
@@ -31,6 +30,7 @@ from penstock.log.layout import SegmentMissing, list_segments
 from penstock.log.segment import open_segment
 from penstock.ports.positions import positions_of
 from penstock.ports.target_state import SHOWN_MAX
+from plugins.shared import SharedServers
 
 IDLE = {**LIVELY, "exitWhenIdle": True, "idleWaitSeconds": 0.7}
 ROUNDS = 3

@@ -9,11 +9,11 @@ from urllib.request import urlopen
 
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_proxy import Proxy
-from fix_web import WebProcess, until
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
+from harness.servers.proxy import Proxy
+from harness.servers.web import WebProcess, until
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fix_loader import LogMaker
-from fix_merge import ITEM, TABLE, Start, delete, insert
-from fix_mysql_loader import ITEMS, MyStart
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import ITEM, TABLE, Start, delete, insert
 from penstock.model import TableName
+from plugins.mysql_loader import ITEMS, MyStart
 
 T = TableName(ITEM.schema, ITEM.name)
 COPIED = "insert into {} values (1, 'copied', 1)"

@@ -9,13 +9,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor import examine
 from penstock.control.reset import look
 from penstock.ports.checks import Side
 from penstock.ports.config import Config
+from plugins.mysql import MySQLServer, database_of
+from plugins.postgres import Server
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-servers.md"
 PASSWORD = "of this test"

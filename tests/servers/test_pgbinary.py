@@ -8,14 +8,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_postgres import Server
-from fix_types import SETUP, has_xml, values_for
+from harness.servers.postgres_types import SETUP, has_xml, values_for
 from penstock.codec.columns import arrow_type
 from penstock.codec.postgres.pgbinary import binary_form
 from penstock.codec.postgres.pgtext import Unfit, cell_reader
 from penstock.codec.postgres.pgtypes import neutral_type
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.model import Column
+from plugins.postgres import Server
 
 DESCRIBED = """
     select a.atttypid, a.atttypmod, format_type(a.atttypid, a.atttypmod), t.typsend::text,

@@ -9,7 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_pgoutput import DECODERS, assert_same_batch, xlog
+from harness.twins.pgoutput import DECODERS, assert_same_batch, xlog
 from penstock.codec.postgres.pgoutput import Decoder, Stop
 from penstock.codec.postgres.pgoutput_messages import RelationMessage, parse_message
 from penstock.codec.postgres.pgtypes import neutral_type

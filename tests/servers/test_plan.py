@@ -8,13 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import pipeline, write_pipeline
+from harness.pipelines.pipeline import pipeline, write_pipeline
 from penstock import cli
 from penstock.control.config import load_config
 from penstock.control.plan import Plan, PlanRefused, check, make_plan
 from penstock.control.plan_text import plan_lines
 from penstock.ports.config import Config
+from plugins.mysql import MySQLServer, database_of
 
 CHOSEN = {"target.types": {'"*"': "error"}}
 

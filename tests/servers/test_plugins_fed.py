@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from fix_bank_engines import POSTGRES, Session, dialect_of, session, transaction
-from fix_flexcdc import WAIT_S, Command, Flex, session_at
-from fix_kills import make_database, make_server
-from fix_pipeline import penstock, write_pipeline
-from fix_receivers import Receiver, RedisServer
+from harness.faults.kills import make_database, make_server
+from harness.pipelines.bank_engines import POSTGRES, Session, dialect_of, session, transaction
+from harness.pipelines.flexcdc import WAIT_S, Command, Flex, session_at
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.receivers import Receiver, RedisServer
 from penstock.consume.plugins.webhook import SIGNATURE
 from penstock.control.flexcdc import open_flexcdc
 

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import load_config, penstock, write_pipeline
+from harness.pipelines.pipeline import load_config, penstock, write_pipeline
 from penstock.control.past_errors import past_errors
+from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLE = "create table item (id int primary key, name varchar(20), n int)"

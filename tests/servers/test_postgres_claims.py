@@ -18,9 +18,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_chunks import chunk_task
-from fix_merge import ITEM
-from fix_postgres import Server
+from harness.pipelines.chunks import chunk_task
+from harness.pipelines.merge import ITEM
 from penstock.engines.postgres.connect import connect, server_errors
 from penstock.engines.postgres.target import bulk_marks, claims, progress, send
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
@@ -32,6 +31,7 @@ from penstock.host.errors import ConnectionLost, StatementInterrupted
 from penstock.model import TableName
 from penstock.ports.bulk import APPLICATION_NAME, ChunkStatus, ChunkTask, TablePlan
 from penstock.ports.refusals import StagingChanged, StagingLost
+from plugins.postgres import Server
 
 TASK = chunk_task()
 TABLE = TableName("public", "t")

@@ -13,9 +13,8 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_hands import Hands
-from fix_pipeline import pipeline
-from fix_postgres import Server
+from harness.faults.turned_clock import Hands
+from harness.pipelines.pipeline import pipeline
 from penstock.codec.columns import batch_schema, transactions_batch
 from penstock.codec.postgres.lsn import Lsn
 from penstock.control.actions import ActionWatch
@@ -35,6 +34,7 @@ from penstock.model import Column, FlushPoint, Op, Relation, Rows, Run
 from penstock.ports.config import Config
 from penstock.ports.refusals import ActionUnknown
 from penstock.ports.target import Applied
+from plugins.postgres import Server
 
 RELATION = Relation(
     schema="public",

@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_peek import Capture, capturing
-from fix_pgoutput import positions_of, xlog
-from fix_writer import Writer
+from harness.pipelines.writer import Writer
+from harness.servers.peek import Capture, capturing
+from harness.twins.pgoutput import positions_of, xlog
 from penstock.codec.postgres.pgoutput import Decoder, Stop, make_decoder
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.engines.postgres.connect import connect

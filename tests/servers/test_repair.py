@@ -7,9 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_doctor import as_role
-from fix_pipeline import penstock, write_pipeline
-from fix_postgres import Server
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control import compare
 from penstock.control.config import load_config
 from penstock.control.verify import verify
@@ -20,6 +18,8 @@ from penstock.load.ledger import Ledger, write_ledger
 from penstock.ports.config import Config
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.repair import RepairRefused, TargetMoved
+from plugins.doctor import as_role
+from plugins.postgres import Server
 
 TABLES = (
     "create type public.mood as enum ('calm', 'wild')",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_extract import QUICK, Stop, extractor_of, running, set_up, until
-from fix_pipeline import penstock, write_pipeline
-from fix_resend import View, answers, ask
-from fix_stream import run_sql
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.extract import QUICK, Stop, extractor_of, running, set_up, until
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.pipelines.resend import View, answers, ask
+from harness.pipelines.stream import run_sql
 from penstock.control.config import load_config
 from penstock.control.running import processes
 from penstock.engines.postgres.connect import connect

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fix_bank_engines import session
-from fix_based import ITEM, OTHER, WAIT_S, Based, fill, rows
-from fix_end_to_end import Process
-from fix_engines import ENGINES, Place, new_place
-from fix_shared import SharedServers
+from harness.pipelines.bank_engines import session
+from harness.pipelines.based import ITEM, OTHER, WAIT_S, Based, fill, rows
+from harness.pipelines.end_to_end import Process
+from harness.servers.engines import ENGINES, Place, new_place
 from penstock.consume import CdcConsumer, run
 from penstock.control.config import load_config
 from penstock.control.running import processes
+from plugins.shared import SharedServers
 
 
 @pytest.fixture(params=ENGINES)

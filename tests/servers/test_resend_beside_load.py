@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fix_bank_engines import NothingThere, Session, open_session, session, transaction
-from fix_end_to_end import LIVELY, Process
-from fix_engines import ENGINES, Place, insert, new_place
-from fix_pipeline import penstock, write_pipeline
-from fix_shared import SharedServers
+from harness.pipelines.bank_engines import NothingThere, Session, open_session, session, transaction
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import ENGINES, Place, insert, new_place
+from plugins.shared import SharedServers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLES = ("item", "bare", "parts")

@@ -13,10 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import Pair
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import Ran, penstock, pipeline, write_pipeline
-from fix_postgres import Server
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import Ran, penstock, pipeline, write_pipeline
 from penstock.control.config import load_config
 from penstock.control.reset import at_rest, carry_out, look
 from penstock.engines.mysql.connect import connect as mysql_connect
@@ -33,6 +31,8 @@ from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.refusals import TargetFollowsAnotherLog
 from penstock.ports.target import TableRecord
+from plugins.mysql import MySQLServer, database_of
+from plugins.postgres import Server
 
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"
 ORDERS, ITEMS = TableName("public", "orders"), TableName("public", "items")

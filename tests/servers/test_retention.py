@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fix_postgres import Server
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.lag import read_retention
+from plugins.postgres import Server
 
 SLOT = "keeps"
 

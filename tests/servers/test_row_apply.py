@@ -9,7 +9,6 @@ from decimal import Decimal
 
 import pytest
 
-from fix_row_apply import Rows, delete, documents, upsert
 from penstock.model.hlc import Hlc
 from penstock.ports.row_apply import (
     DeadLetter,
@@ -21,6 +20,7 @@ from penstock.ports.row_apply import (
     row_target_at,
 )
 from penstock.ports.staging import Mutation, StagedTable
+from plugins.row_apply import Rows, delete, documents, upsert
 
 
 def test_rows_come_change_and_go(target: Rows) -> None:

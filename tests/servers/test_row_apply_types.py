@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from fix_row_apply import Rows, delete, upsert
 from penstock.model import PenstockError
+from plugins.row_apply import Rows, delete, upsert
 
 UUID = "3d5a1c1e-7c1b-4f0e-9a55-0d7c2f6b1a01"
 # type of the column, JSON as a changefeed writes it, the value's text in the target

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_pipeline import penstock, write_pipeline
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.config import load_config
 from penstock.control.running import processes
 from penstock.host.process import process_alive

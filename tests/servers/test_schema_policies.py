@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_key_policies import LaterKeys
-from fix_loader import Applying, LogMaker
-from fix_merge import insert
-from fix_policies import (
+from harness.pipelines.key_policies import LaterKeys
+from harness.pipelines.loader import Applying, LogMaker
+from harness.pipelines.merge import insert
+from harness.pipelines.policies import (
     BASE,
     ID,
     NAME,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from fix_based import ITEM, OTHER, Based, fill, followed, rows
-from fix_end_to_end import Process
-from fix_engines import ENGINES, Place, insert, new_place
-from fix_postgres import Server
-from fix_shared import SharedServers
-from fix_subscribers import Subscriber
+from harness.pipelines.based import ITEM, OTHER, Based, fill, followed, rows
+from harness.pipelines.end_to_end import Process
+from harness.servers.engines import ENGINES, Place, insert, new_place
+from harness.servers.subscribers import Subscriber
 from penstock.consume import CdcConsumer, run
 from penstock.host.server_process import free_port
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 
 @pytest.fixture(params=ENGINES)

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_engines import ENGINES, Place, insert, new_place
-from fix_postgres import Server, first_server
-from fix_shared import SharedServers
-from fix_subscribers import PASSWORD, Served, Subscriber
+from harness.servers.engines import ENGINES, Place, insert, new_place
+from harness.servers.subscribers import PASSWORD, Served, Subscriber
+from plugins.postgres import Server, first_server
+from plugins.shared import SharedServers
 from record_catalog_queries import PGJDBC, PSQL, java
 
 ITEM = "create table {}item (id int primary key, n int, note varchar(200))"

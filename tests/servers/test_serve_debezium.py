@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fix_based import Based
-from fix_engines import Place, insert, new_place
-from fix_shared import SharedServers
-from fix_subscribers import PASSWORD, WAIT_S, Served
+from harness.pipelines.based import Based
+from harness.servers.engines import Place, insert, new_place
+from harness.servers.subscribers import PASSWORD, WAIT_S, Served
+from plugins.shared import SharedServers
 from record_catalog_queries import ECJ
 
 ROOT = Path(__file__).parents[2]

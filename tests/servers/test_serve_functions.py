@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, source_log, write_base, write_log
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.serve import Running, source_log, write_base, write_log
 
 OLD = [(n, f"note {n}") for n in range(1, 6)]
 _OWN = re.compile(r"[0-9A-F]+/[0-9A-F]+|^[0-9A-F]{8}-[0-9A-F]{8}-\d+$|^[0-9A-F]{24}$")

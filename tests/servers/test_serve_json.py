@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_engines import ENGINES, Place, insert, new_place
-from fix_shared import SharedServers
-from fix_subscribers import Served
+from harness.servers.engines import ENGINES, Place, insert, new_place
+from harness.servers.subscribers import Served
+from plugins.shared import SharedServers
 
 
 @pytest.fixture(params=ENGINES)

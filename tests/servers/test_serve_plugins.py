@@ -11,11 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_engines import Place, new_place
-from fix_postgres import Server
-from fix_shared import SharedServers
-from fix_subscribers import Served
-from fix_types import SETUP, rows_of, values_for
+from harness.servers.engines import Place, new_place
+from harness.servers.postgres_types import SETUP, rows_of, values_for
+from harness.servers.subscribers import Served
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 # Where the server has the plugin: Debian's build of this version.
 pytestmark = pytest.mark.server("postgres == 15")

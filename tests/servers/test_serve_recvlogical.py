@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from fix_engines import Place, insert, new_place
-from fix_postgres import Server
-from fix_shared import SharedServers
-from fix_subscribers import PASSWORD, Served
+from harness.servers.engines import Place, insert, new_place
+from harness.servers.subscribers import PASSWORD, Served
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import DiagnosticField
 
-from fix_commands import ALIKE, ANSWERED_LATER, MALFORMED
-from fix_log import ITEM, inserts, numbered
-from fix_postgres import Server
-from fix_serve import Running, source_log, write_base_tables, write_log
-from fix_sql_compare import KINDS, conditions, definition, fillings, relation_of
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.commands import ALIKE, ANSWERED_LATER, MALFORMED
+from harness.servers.serve import Running, source_log, write_base_tables, write_log
+from harness.servers.sql_compare import KINDS, conditions, definition, fillings, relation_of
 from penstock.base.manifest import columns_schema
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.serve.row_filter import row_filter
+from plugins.postgres import Server
 
 
 @pytest.fixture

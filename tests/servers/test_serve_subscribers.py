@@ -10,13 +10,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_based import fill
-from fix_end_to_end import Process
-from fix_engines import ENGINES, Place, insert, new_place
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_shared import SharedServers
-from fix_subscribers import Served, Subscriber
+from harness.pipelines.based import fill
+from harness.pipelines.end_to_end import Process
+from harness.pipelines.pipeline import penstock
+from harness.servers.engines import ENGINES, Place, insert, new_place
+from harness.servers.subscribers import Served, Subscriber
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 ITEM = "create table {}item (id int primary key, n int, note varchar(200))"
 OTHER = "create table {}other (k varchar(40) primary key, v bigint)"

@@ -8,20 +8,20 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_based import Based
-from fix_engines import ENGINES, Place, new_place
-from fix_mysql_types import values_for
-from fix_postgres import Server
-from fix_shared import SharedServers
-from fix_subscribers import Served, Subscriber
-from fix_types import SETUP, has_xml, rows_of
-from fix_types import values_for as values_of_postgres
+from harness.pipelines.based import Based
+from harness.servers.engines import ENGINES, Place, new_place
+from harness.servers.mysql_types import values_for
+from harness.servers.postgres_types import SETUP, has_xml, rows_of
+from harness.servers.postgres_types import values_for as values_of_postgres
+from harness.servers.subscribers import Served, Subscriber
 from penstock.codec.types import Engine, filled, map_table
 from penstock.codec.types import Server as Side
 from penstock.control.config import load_config
 from penstock.control.servers import server_of, source_tables
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.ports.registry import types_at
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 MYSQL = [kind for kind in ENGINES if not kind.startswith("pg")]
 FORMS = ("text", "binary", "copy")

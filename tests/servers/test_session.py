@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import penstock
-from fix_log import ITEM, SOURCE, Change, numbered, run_of
+from harness.pipelines.log import ITEM, SOURCE, Change, numbered, run_of
 from penstock.load import java
 from penstock.load import session as sessions
 from penstock.load.session import (

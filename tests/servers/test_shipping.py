@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from fix_cluster import CLUSTER, CONF, MASTER
-from fix_frames import NOTES, read_notes, task_of_log, work_of
-from fix_kills import POSTGRES, BankPipeline
-from fix_mounts import python_that_sees
-from fix_pipeline import pipeline
+from harness.faults.kills import POSTGRES, BankPipeline
+from harness.pipelines.frames import NOTES, read_notes, task_of_log, work_of
+from harness.pipelines.pipeline import pipeline
+from harness.servers.mounts import python_that_sees
 from penstock.control.cluster import check_cluster
 from penstock.load import shipping
 from penstock.load.cluster import ClusterUnfit
 from penstock.load.session import Session, SessionOptions, start_session
 from penstock.load.shipping import Freight, spread
+from plugins.cluster import CLUSTER, CONF, MASTER
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

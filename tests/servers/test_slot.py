@@ -6,8 +6,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from fix_postgres import Server
-from fix_stream import run_sql
+from harness.pipelines.stream import run_sql
 from penstock.engines.postgres.connect import PenstockError, connect
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.slot import (
@@ -24,6 +23,7 @@ from penstock.engines.postgres.source.slot import (
     read_slot,
 )
 from penstock.model import TableName
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server
 

@@ -8,11 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fix_doctor import found
-from fix_extract import Stop, extractor_of, log_changes, running, set_up, until
-from fix_pipeline import penstock, pipeline
-from fix_postgres import Server
-from fix_stream import run_sql
+from harness.pipelines.extract import Stop, extractor_of, log_changes, running, set_up, until
+from harness.pipelines.pipeline import penstock, pipeline
+from harness.pipelines.stream import run_sql
 from penstock.control.bulk_load import source_tables
 from penstock.control.config import load_config
 from penstock.control.pipeline import pipeline_of
@@ -36,6 +34,8 @@ from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.log.state import load_state
 from penstock.ports.config import Config
 from penstock.ports.handover import Handover, write_handover
+from plugins.doctor import found
+from plugins.postgres import Server
 
 DDL = "create table t (id int primary key, v text);; insert into t values (1, 'a')"
 SLOT, PUBLICATION = "wirekite_replication_slot", "wirekite_publication"

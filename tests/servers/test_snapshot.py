@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fix_peek import capturing
-from fix_writer import Writer
+from harness.pipelines.writer import Writer
+from harness.servers.peek import capturing
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.snapshot import (
     SnapshotGone,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import penstock
-from fix_stage import Instance, Stage
+from harness.feeds.stage import Instance, Stage
 from penstock.consume.lock import LOCK_FILE
 from penstock.control.config import load_config
 from penstock.control.consumers import select_log

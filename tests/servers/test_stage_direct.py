@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from fix_row_apply import Rows
-from fix_sequencer import Stage, gone, module, row
+from harness.feeds.sequencer import Stage, gone, module, row
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.row_apply import ReferenceMissing, SchemaDrift
@@ -21,6 +20,7 @@ from penstock.stage.apply.dead_letters import DeadLetterTableUnfit
 from penstock.stage.apply.tables import ConflictUnmerged, TableNotThere
 from penstock.stage.position import LeaseLost
 from penstock.stage.script import UserModuleFailed
+from plugins.row_apply import Rows
 
 Make = Callable[..., Stage]
 

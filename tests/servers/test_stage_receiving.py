@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_postgres import Server
 from penstock.control.config import load_config
 from penstock.control.stage_process import receiving
 from penstock.ports.staging import staging_at
+from plugins.postgres import Server
 
 SAMPLES = [
     json.loads(line)

@@ -8,13 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from fix_pipeline import Ran, penstock
-from fix_postgres import Server
-from fix_staging_database import at, batch, change
+from harness.feeds.staging_database import at, batch, change
+from harness.pipelines.pipeline import Ran, penstock
 from penstock.engines.postgres.target import progress
 from penstock.model import TableName
 from penstock.ports.staging import StagedTable, staging_at
 from penstock.ports.target import TableRecord
+from plugins.postgres import Server
 
 
 class Feeds:

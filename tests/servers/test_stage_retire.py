@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from fix_postgres import Server
-from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
+from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
 from penstock.engines.postgres.staging import mutations
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.model.hlc import ZERO
 from penstock.stage import retire
 from penstock.stage.retire import Retiring
+from plugins.postgres import Server
 
 NAME = "public._shop_public_orders"
 KEYS = f"select key from {NAME} order by key"

@@ -17,9 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from fix_postgres import Server
-from fix_row_apply import Rows
-from fix_sequencer import log_id_of, module
+from harness.feeds.sequencer import log_id_of, module
 from penstock.control.config import load_config
 from penstock.control.stage_target import TargetSchemas
 from penstock.engines.postgres.staging.database import PostgresStaging
@@ -38,6 +36,8 @@ from penstock.stage.receiver.access import Everybody
 from penstock.stage.receiver.app import Receiver
 from penstock.stage.receiver.sessions import Sessions
 from penstock.stage.receiver.targets import TargetTables
+from plugins.postgres import Server
+from plugins.row_apply import Rows
 
 SAMPLES = [
     json.loads(line)

@@ -9,9 +9,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from fix_postgres import Server
 from penstock.codec.postgres import copy_binary
 from penstock.codec.postgres.copy_binary import HEADER, TRAILER, RowWriter
+from plugins.postgres import Server
 
 MINUTE_US = 60_000_000
 # The type in a merge table, the type of the batch, values as integers where they lie so in memory.

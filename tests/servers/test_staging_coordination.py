@@ -11,8 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_postgres import Server
-from fix_staging_database import GROUP, ORDERS, at, batch, change, rows
+from harness.feeds.staging_database import GROUP, ORDERS, at, batch, change, rows
 from penstock.engines.postgres.staging.checkpoints import Checkpoints
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
@@ -20,6 +19,7 @@ from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.model.hlc import ZERO
 from penstock.ports.staging import STUB, FeedState, Lease, RowState, Window
 from penstock.ports.staging_errors import CheckpointGoesBack, CheckpointMoved
+from plugins.postgres import Server
 
 NAMES = ("sequtil.Lease.shop.public.a", "sequtil.Lease.shop.public.b")
 NOW = datetime(2026, 5, 1, 12, 0, 0, 123456, tzinfo=UTC)

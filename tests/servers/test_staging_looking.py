@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fix_postgres import Server
-from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
+from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
 from penstock.engines.postgres.staging import looking
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
+from plugins.postgres import Server
 
 NAME = "public._shop_public_orders"
 LEASE = "sequtil.Lease.shop.public"

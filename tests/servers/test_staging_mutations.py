@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fix_postgres import Server
-from fix_staging_database import LINES, ORDERS, at, batch, change, rows
+from harness.feeds.staging_database import LINES, ORDERS, at, batch, change, rows
 from penstock.engines.postgres.staging import mutations
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.engines.postgres.staging.session import PostgresStagingSession
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import STUB, KeyEmpty, Mutation, Slice, StagedTable, mutations_of
 from penstock.ports.staging_errors import KeyTooLong, MutationBroken, MutationTableGone
+from plugins.postgres import Server
 
 NAME = "public._shop_public_orders"
 

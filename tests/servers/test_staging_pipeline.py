@@ -13,12 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_engines import ENGINES, Place, new_place
-from fix_pipeline import penstock, write_pipeline
-from fix_shared import SharedServers
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.engines import ENGINES, Place, new_place
 from penstock.log.state import load_state
 from penstock.ports.progress import open_progress
+from plugins.shared import SharedServers
 
 Row = tuple[str, Any, Any, bool, bool]
 QUERY = """

@@ -11,8 +11,7 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from fix_postgres import Server
-from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
+from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change, rows
 from penstock.cli import run_guarded
 from penstock.engines.postgres.connect import with_database
 from penstock.engines.postgres.staging.database import PostgresStaging
@@ -21,6 +20,7 @@ from penstock.model.hlc import Hlc
 from penstock.ports.registry import part
 from penstock.ports.staging import StagedTable, staging_at
 from penstock.ports.staging_errors import StagingMissing, StagingUnusable
+from plugins.postgres import Server
 
 COLUMNS = """
     select column_name, data_type, is_nullable, column_default, generation_expression is not null

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_postgres import Server
-from fix_stream import ABSENT, collect, prepare, rows, run_sql, streaming
-from fix_writer import Writer
+from harness.pipelines.stream import ABSENT, collect, prepare, rows, run_sql, streaming
+from harness.pipelines.writer import Writer
 from penstock.engines.postgres.connect import connect
 from penstock.model import MarkerKind
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server
 

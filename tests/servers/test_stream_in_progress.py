@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fix_postgres import Server
-from fix_stream import PlainShapes, collect, prepare, rows, run_sql, streaming
+from harness.pipelines.stream import PlainShapes, collect, prepare, rows, run_sql, streaming
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.assembly import Limits
 from penstock.model import MarkerKind
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server
 

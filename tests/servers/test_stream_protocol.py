@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from fix_postgres import Server
-from fix_stream import (
+from harness.pipelines.stream import (
     PUBLICATION,
     SLOT,
     PlainShapes,
@@ -39,6 +38,7 @@ from penstock.engines.postgres.source.source_identity import ServerIdentity, Sou
 from penstock.engines.postgres.source.stream import PostgresSource, StreamOptions
 from penstock.host.errors import ConnectionLost
 from penstock.model import FlushPoint, PenstockError
+from plugins.postgres import Server
 
 pytestmark = pytest.mark.each_server
 

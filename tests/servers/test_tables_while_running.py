@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fix_end_to_end import Pair
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_tables import LATE, SETUP, Customers, count, line, reach, request
+from harness.pipelines.end_to_end import Pair
+from harness.pipelines.pipeline import penstock
+from harness.pipelines.tables import LATE, SETUP, Customers, count, line, reach, request
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

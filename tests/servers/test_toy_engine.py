@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_end_to_end import LIVELY, Process
-from fix_pipeline import penstock, write_pipeline
-from fix_toy import ITEM, ToyDatabase
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.config import load_config
 from penstock.control.running import processes
+from plugins.toy import ITEM, ToyDatabase
 
 pytestmark = pytest.mark.usefixtures("toy_installed")
 MANY = range(1, 1201)  # three chunks, and pieces of one transaction

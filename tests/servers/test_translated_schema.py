@@ -8,13 +8,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of
 from penstock.control.servers import server_of
 from penstock.engines.mysql.source import catalog as mysql_catalog
 from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition
 from penstock.ports.bulk import open_bulk_target
 from penstock.ports.server_pair import ServerPair
+from plugins.mysql import MySQLServer, database_of
 
 FROM_POSTGRES = """
 create table public.parent (id serial primary key, code varchar(10) unique not null);

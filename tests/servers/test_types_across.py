@@ -7,10 +7,9 @@ from typing import Any
 
 import pymysql
 
-import fix_mysql_types
-from fix_mysql import MySQLServer
-from fix_types import SETUP, has_xml, values_for
-from fix_types_across import (
+from harness.servers import mysql_types
+from harness.servers.postgres_types import SETUP, has_xml, values_for
+from harness.servers.types_across import (
     MySQLSide,
     Outcome,
     PostgresSide,
@@ -22,10 +21,12 @@ from fix_types_across import (
 from penstock.codec.types import Engine, builtin_types, parse_choices
 from penstock.codec.types.source_type import SourceType
 from penstock.engines.postgres.connect import literal
+from plugins.mysql import MySQLServer
 
 Sides = tuple[PostgresSide | MySQLSide, PostgresSide | MySQLSide]
 
-# The values of fix_types that MySQL and MariaDB have no place for; all others arrive.
+# The values of harness.servers.postgres_types that MySQL and MariaDB have no place for; all
+# others arrive.
 LOST_FROM_POSTGRES = {
     "real": {"NaN", "Infinity", "-Infinity"},
     "double precision": {"NaN", "Infinity", "-Infinity"},
@@ -179,7 +180,7 @@ def test_postgres_to_mysql(source_url: str, mysql_url: str) -> None:
 
 def mysql_values(side: MySQLSide) -> dict[str, list[str]]:
     """The values by type of this server."""
-    return fix_mysql_types.values_for(side.server.engine is Engine.MARIADB)
+    return mysql_types.values_for(side.server.engine is Engine.MARIADB)
 
 
 def test_mysql_to_postgres(mysql_url: str, target_url: str) -> None:
@@ -187,15 +188,15 @@ def test_mysql_to_postgres(mysql_url: str, target_url: str) -> None:
     with mysql_side(mysql_url) as source, postgres_side(target_url) as target:
         cases = mysql_values(source)
         expected: dict[str, set[str]] = {}
-        for extra in (fix_mysql_types.ZERO_DATES, fix_mysql_types.NUL_TEXTS):
+        for extra in (mysql_types.ZERO_DATES, mysql_types.NUL_TEXTS):
             for name, values in extra.items():
                 cases[name] = [*cases[name], *values]
                 expected[name] = set(values)
         if source.server.engine is Engine.MARIADB:
-            cases["json"] = [*cases["json"], *fix_mysql_types.LOOSE_JSON["json"]]
-            expected["json"] = set(fix_mysql_types.LOOSE_JSON["json"])
+            cases["json"] = [*cases["json"], *mysql_types.LOOSE_JSON["json"]]
+            expected["json"] = set(mysql_types.LOOSE_JSON["json"])
         fill(source, cases)
-        without_nul = {n: v for n, v in expected.items() if n not in fix_mysql_types.NUL_TEXTS}
+        without_nul = {n: v for n, v in expected.items() if n not in mysql_types.NUL_TEXTS}
         for name, outcome, gone in outcomes((source, target), cases, {"*": "error"}, "error"):
             assert (unequal(name, outcome), gone) == ([], expected.get(name, set())), name
         nulls = {"*": "error", "zero dates": "null", "nul characters": "remove"}
@@ -210,7 +211,7 @@ def test_mysql_and_mariadb(mysql: MySQLServer, other_mysql: MySQLServer, mysql_u
     """Every type of the one in the other, and in a second database of the same server."""
     with mysql_side(mysql_url) as source:
         cases = mysql_values(source)
-        for extra in (fix_mysql_types.ZERO_DATES, fix_mysql_types.NUL_TEXTS):
+        for extra in (mysql_types.ZERO_DATES, mysql_types.NUL_TEXTS):
             for name, values in extra.items():
                 cases[name] = [*cases[name], *values]
         fill(source, cases)
@@ -262,7 +263,7 @@ def test_every_type_of_the_server_has_a_row(mysql: MySQLServer, mysql_url: str) 
     assert bases - builtin_types(engine) == set()
     tried = {
         SourceType.mysql(name, "string", engine).base
-        for name in fix_mysql_types.values_for(mysql.is_mariadb)
+        for name in mysql_types.values_for(mysql.is_mariadb)
     }
     assert bases - tried - {"vector"} == set()
 

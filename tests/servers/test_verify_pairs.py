@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_mysql import MySQLServer, database_of, running
-from fix_mysql_bulk import between, load
+from harness.pipelines.mysql_bulk import between, load
 from penstock.control.compare import ColumnGone
 from penstock.control.verify import VerifyResult, verify
 from penstock.load.session import Session
@@ -18,6 +17,7 @@ from penstock.model import TableName
 from penstock.ports.config import Config
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.repair import RepairRefused
+from plugins.mysql import MySQLServer, database_of, running
 
 pytestmark = pytest.mark.spark
 POSTGRES_TABLES = (

@@ -15,9 +15,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_loading import Running
-from fix_mysql import MySQLServer, database_of
-from fix_pipeline import write_pipeline
+from harness.pipelines.loading import Running
+from harness.pipelines.pipeline import write_pipeline
 from penstock.control.config import load_config
 from penstock.control.running import LOAD_LOCK
 from penstock.control.verify import verify
@@ -25,6 +24,7 @@ from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE
 from penstock.log.state import load_state
 from penstock.ports.config import Config
+from plugins.mysql import MySQLServer, database_of
 
 TABLES = (
     "create table t (id int primary key, v varchar(40))",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_doctor import found
-from fix_pipeline import penstock, pipeline
+from harness.pipelines.pipeline import penstock, pipeline
 from penstock.control.bulk_load import source_tables
 from penstock.control.config import load_config
 from penstock.control.pipeline import pipeline_of
@@ -18,6 +17,7 @@ from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.ports.checks import Severity
 from penstock.ports.waits import read_waits
+from plugins.doctor import found
 
 
 def test_the_open_transaction_is_named_while_it_is_waited_for(

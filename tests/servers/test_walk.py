@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-import fix_extract
-import fix_mysql_extract
-from fix_engines import MySQLPlace, Place, new_place
-from fix_loading import Running, until
-from fix_shared import SharedServers
+from harness.pipelines import extract, mysql_extract
+from harness.pipelines.loading import Running, until
+from harness.servers.engines import MySQLPlace, Place, new_place
+from plugins.shared import SharedServers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = str(ROOT / "src/penstock") + "/"
@@ -70,11 +69,11 @@ def tracked() -> Iterator[Tracks]:
 
 def extractor_of(place: Place, directory: Path, stop: Callable[[], bool]) -> Any:
     """One that goes on until it is stopped."""
-    options = replace(fix_extract.QUICK, exit_when_idle=False, flush_interval_s=0.1)
+    options = replace(extract.QUICK, exit_when_idle=False, flush_interval_s=0.1)
     if isinstance(place, MySQLPlace):
-        return fix_mysql_extract.extractor_of(place.url, directory, options=options, stop=stop)
-    fix_extract.set_up(place.url, "create table unused (id int primary key)")
-    return fix_extract.extractor_of(place.url, directory, options=options, stop=stop)
+        return mysql_extract.extractor_of(place.url, directory, options=options, stop=stop)
+    extract.set_up(place.url, "create table unused (id int primary key)")
+    return extract.extractor_of(place.url, directory, options=options, stop=stop)
 
 
 def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
@@ -87,7 +86,7 @@ def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
             target.run("drop database if exists wirekite")
         ended = threading.Event()
         extractor = extractor_of(source, directory, ended.is_set)
-        with fix_extract.running(extractor):
+        with extract.running(extractor):
             namespaces = {source.namespace: target.namespace}
             running = Running(target.url, directory, namespaces=namespaces)
             try:

@@ -18,10 +18,19 @@ import pytest
 from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.keys import Keys
 
-from fix_pipeline import penstock, write_pipeline
-from fix_postgres import Server
-from fix_web import CONTRASTS, DESKTOP, OUTLINE, PHONE, Browser, WebProcess, browser, until
-from fix_web_shop import Shop
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.web import (
+    CONTRASTS,
+    DESKTOP,
+    OUTLINE,
+    PHONE,
+    Browser,
+    WebProcess,
+    browser,
+    until,
+)
+from harness.servers.web_shop import Shop
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fix_pipeline import penstock, write_pipeline
-from fix_web import WebProcess, until
+from harness.pipelines.pipeline import penstock, write_pipeline
+from harness.servers.web import WebProcess, until
 from penstock.host.process import process_alive
 from penstock.ports.extras import FEATURES, WEB
 from penstock.web.tasks import Stage, TaskKind, TaskRuns, Tasks

@@ -12,10 +12,19 @@ from urllib.request import urlopen
 
 import pytest
 
-from fix_pipeline import penstock
-from fix_postgres import Server
-from fix_web import CONTRASTS, DESKTOP, OUTLINE, PHONE, Browser, WebProcess, browser, until
-from fix_web_stage import StagedShop
+from harness.feeds.web_stage import StagedShop
+from harness.pipelines.pipeline import penstock
+from harness.servers.web import (
+    CONTRASTS,
+    DESKTOP,
+    OUTLINE,
+    PHONE,
+    Browser,
+    WebProcess,
+    browser,
+    until,
+)
+from plugins.postgres import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 TABS = ("stage", "apply", "lag", "errors", "doctor")

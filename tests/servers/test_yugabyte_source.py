@@ -18,18 +18,18 @@ import psycopg
 import pytest
 
 import penstock
-from fix_based import ITEM, OTHER, Based, fill, rows
-from fix_end_to_end import LIVELY, Process
-from fix_engines import FIRST, Place, new_place
-from fix_pipeline import write_pipeline
-from fix_postgres import Server
-from fix_shared import SharedServers
+from harness.pipelines.based import ITEM, OTHER, Based, fill, rows
+from harness.pipelines.end_to_end import LIVELY, Process
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.engines import FIRST, Place, new_place
 from penstock.control.config import load_config
 from penstock.engines.yugabyte.reset import SlotReadLately, find_removals
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.engines.yugabyte.stream import QUIET_S
 from penstock.host import checkpoint
 from penstock.log.layout import DONE_NAME
+from plugins.postgres import Server
+from plugins.shared import SharedServers
 
 BIG = "create table {}big (id int primary key, n int, body text)"
 

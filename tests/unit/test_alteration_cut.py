@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_consume import write
-from fix_log import ITEM, ITEM_2, Change, inserts, numbered, run_of
+from harness.pipelines.consume import write
+from harness.pipelines.log import ITEM, ITEM_2, Change, inserts, numbered, run_of
 from penstock.load.alteration_cut import cut_at_alteration
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import view

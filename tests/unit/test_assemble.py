@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_stream import PlainShapes, changes_of
+from harness.pipelines.stream import PlainShapes, changes_of
 from penstock.codec.postgres.pgoutput import DecodeError, make_decoder
 from penstock.codec.postgres.pgwire import copy_data
 from penstock.engines.postgres.source.assemble import Assembler

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fix_base import OLD, Log, change, moved
-from fix_log import (
+from harness.pipelines.base import OLD, Log, change, moved
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,
@@ -23,7 +23,7 @@ from fix_log import (
     run_of,
     truncate,
 )
-from fix_serve import holder
+from harness.servers.serve import holder
 from penstock.base import held as held_states
 from penstock.base import net_rows
 from penstock.base import state as base_state

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_base import OLD, Log, change, moved
-from fix_log import (
+from harness.pipelines.base import OLD, Log, change, moved
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_changes import Change, batch, relation
-from fix_log import ITEM, ITEM_2
+from harness.pipelines.changes import Change, batch, relation
+from harness.pipelines.log import ITEM, ITEM_2
 from penstock.base import manifest as manifests
 from penstock.base.fold import LogInconsistent, encode, fold
 from penstock.base.manifest import (

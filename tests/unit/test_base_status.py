@@ -6,8 +6,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from fix_log import ITEM
-from fix_pipeline import pipeline
+from harness.pipelines.log import ITEM
+from harness.pipelines.pipeline import pipeline
 from penstock.base.manifest import BaseFile, BaseTable, Manifest, save_manifest
 from penstock.control.base_status import read_base
 

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from fix_binlog import DECODERS, MANY, fake_rotate, packet
-from fix_binlog_events import (
+from harness.twins.binlog import DECODERS, MANY, fake_rotate, packet
+from harness.twins.binlog_events import (
     DELETE,
     UPDATE,
     WRITE,
@@ -17,7 +17,7 @@ from fix_binlog_events import (
     image,
     rows_body,
 )
-from fix_binlog_feed import (
+from harness.twins.binlog_feed import (
     KEYLESS,
     TWO,
     after,

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_binlog import file_events, recorded_files
-from fix_binlog_events import bare, gtid_body, maria_body, query_body
+from harness.twins.binlog import file_events, recorded_files
+from harness.twins.binlog_events import bare, gtid_body, maria_body, query_body
 from penstock.codec.mysql import binlog_events as events
 from penstock.codec.mysql.binlog_compressed import Payload, inflated_rows
 from penstock.codec.mysql.binlog_events import EventKind

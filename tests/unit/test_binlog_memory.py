@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_binlog import DECODERS
+from harness.twins.binlog import DECODERS
 from penstock.codec.mysql import binlog
 
 TESTS = Path(__file__).parent.parent
@@ -17,9 +17,9 @@ TESTS = Path(__file__).parent.parent
 # In a process of its own, because the limit would hold for all of pytest.
 SCRIPT = """
 import json, resource, sys
-from fix_binlog import DECODERS
-from fix_binlog_events import Log, UPDATE, WRITE, rows_body
-from fix_binlog_feed import TWO, feed, inserts, row, rows_of
+from harness.twins.binlog import DECODERS
+from harness.twins.binlog_events import Log, UPDATE, WRITE, rows_body
+from harness.twins.binlog_feed import TWO, feed, inserts, row, rows_of
 
 def address_space_bytes():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
@@ -82,10 +82,10 @@ def test_without_memory_decoding_fails_and_what_was_decoded_stays(room_mib: int)
 PAYLOAD_SCRIPT = """
 import resource, struct, sys
 import pyarrow as pa
-from fix_binlog import DECODERS, packet
-from fix_binlog_events import Log, Table, WRITE, bare, gtid_body, image, payload_head
-from fix_binlog_events import query_body, rows_body
-from fix_binlog_feed import feed, number, rows_of
+from harness.twins.binlog import DECODERS, packet
+from harness.twins.binlog_events import Log, Table, WRITE, bare, gtid_body, image, payload_head
+from harness.twins.binlog_events import query_body, rows_body
+from harness.twins.binlog_feed import feed, number, rows_of
 
 name, piece_mib, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 table = Table(kinds=("int", "longtext"), name="p", table_id=12)
@@ -137,9 +137,9 @@ def test_decoding_gives_its_memory_back() -> None:
     """Taking batches and binding tables again and again does not grow the process."""
     script = """
 import resource
-from fix_binlog import DECODERS
-from fix_binlog_twins import WORLD, Case, Driver
-from fix_binlog import as_packets, recorded_files
+from harness.twins.binlog import DECODERS
+from harness.twins.binlog_twins import WORLD, Case, Driver
+from harness.twins.binlog import as_packets, recorded_files
 name, data = recorded_files("mysql-9.7")[1]
 block = as_packets(name, data)
 peaks = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fix_binlog import (
+from harness.twins.binlog import (
     DATA,
     DECODERS,
     Recorded,

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from fix_binlog import DECODERS, MANY, fake_rotate, packet
-from fix_binlog_events import (
+from harness.twins.binlog import DECODERS, MANY, fake_rotate, packet
+from harness.twins.binlog_events import (
     COMMIT_TIME_US,
     DELETE,
     TIMESTAMP,
@@ -26,7 +26,7 @@ from fix_binlog_events import (
     query_body,
     rows_body,
 )
-from fix_binlog_feed import (
+from harness.twins.binlog_feed import (
     KEYLESS,
     TWO,
     after,
@@ -38,7 +38,7 @@ from fix_binlog_feed import (
     row,
     rows_of,
 )
-from fix_pgoutput import positions_of
+from harness.twins.pgoutput import positions_of
 from penstock.codec.mysql import binlog
 from penstock.codec.mysql.binary_json import encode_json
 from penstock.codec.mysql.binlog_events import EventKind

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fix_binlog import DATA, file_events, recorded_files, recorded_tables
-from fix_binlog_events import KINDS, Table
+from harness.twins.binlog import DATA, file_events, recorded_files, recorded_tables
+from harness.twins.binlog_events import KINDS, Table
 from penstock.codec.mysql.binlog_cells import cells
 from penstock.codec.mysql.binlog_outcome import BinlogBroken
 from penstock.codec.mysql.binlog_tables import (
@@ -121,7 +121,7 @@ def bound(source_type: str, **more: object) -> Relation:
 def test_members_in_bytes_are_text(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """CHARACTER SET binary: the labels are what they were made of."""
     monkeypatch.setitem(KINDS, "bytes", replace(KINDS[kind], collation=63))
-    monkeypatch.setattr("fix_binlog_events.UTF8", 63)
+    monkeypatch.setattr("harness.twins.binlog_events.UTF8", 63)
     (column,) = body_of("bytes").columns
     assert column.charset == "binary"
     assert column.labels == ("", "a", "größe")

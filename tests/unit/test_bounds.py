@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import SOURCE, commit_position, inserts, numbered, run_of
+from harness.faults.disk import Disk
+from harness.pipelines.log import SOURCE, commit_position, inserts, numbered, run_of
 from penstock.load.job import cut
 from penstock.load.plan import Window, plan_batch
 from penstock.load.stage import _end, view

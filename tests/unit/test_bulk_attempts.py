@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control import load_process
 from penstock.host.errors import ConnectionLost, ServerUnreachable
 from penstock.load.bulk_options import BulkResult

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_chunks import chunk_task
+from harness.pipelines.chunks import chunk_task
 from penstock.host.errors import ConnectionLost
 from penstock.load import bulk, chunk
 from penstock.load.bulk_options import BulkOptions

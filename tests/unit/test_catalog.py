@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_catalog_compare import FixedState
+from harness.servers.catalog_compare import FixedState
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Identity, Relation
 from penstock.serve.catalog.answers import AsksServer, ConnectionRow, SenderRow, Session, SlotRow

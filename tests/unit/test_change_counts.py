@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
-from fix_pipeline import pipeline
+from harness.pipelines.log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
+from harness.pipelines.pipeline import pipeline
 from penstock.control import change_counts
 from penstock.control.change_counts import ChangeCounter, changes_between
 from penstock.log import Writer, WriterOptions

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from fix_staging import SHOP, FakeCatalog
+from harness.feeds.staging import SHOP, FakeCatalog
 from penstock.codec import changefeed
 from penstock.codec.changefeed import (
     DEPTH_MAX,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import (
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,

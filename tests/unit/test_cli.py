@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from fix_checks import every_check
-from fix_cli import called, commands
-from fix_pipeline import write_pipeline
+from harness.pipelines.cli import called, commands
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.checks import every_check
 from penstock import cli
 from penstock.control import demo
 from penstock.model import PenstockError

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from fix_chunks import chunk_task
-from fix_pipeline import pipeline
+from harness.pipelines.chunks import chunk_task
+from harness.pipelines.pipeline import pipeline
 from penstock.control.cluster import check_cluster
 from penstock.load import cluster, job
 from penstock.load.cluster import (

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.errors import AdminShutdown, NumericValueOutOfRange
 
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
 from penstock.control import demo, handover, repair, supervisor, table_requests

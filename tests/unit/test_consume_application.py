@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fix_consumer import NAME, Feed, Noting
-from fix_log import COMMIT_TIME_US, commit_position, truncate
+from harness.pipelines.consumer import NAME, Feed, Noting
+from harness.pipelines.log import COMMIT_TIME_US, commit_position, truncate
 from penstock import read_log
 from penstock.consume.api import CdcConsumer, TruncateNotHandled
 from penstock.consume.calls import ConsumerAnswerInvalid, ConsumerFailed

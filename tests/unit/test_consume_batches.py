@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_consume import FULL, anything, is_full, write, written
-from fix_log import (
+from harness.pipelines.consume import FULL, anything, is_full, write, written
+from harness.pipelines.log import (
     ITEM,
     inserts,
     numbered,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fix_pipeline import write_pipeline
+from harness.pipelines.pipeline import write_pipeline
 from penstock.consume import classes
 from penstock.consume.classes import ConsumerClassInvalid, ConsumerClassNotFound, make_consumer
 from penstock.control.config import load_config

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fix_consumer import NAME, Feed, Noting, noted, plain_pipeline
+from harness.pipelines.consumer import NAME, Feed, Noting, noted, plain_pipeline
 from penstock.consume import run
 from penstock.consume.position import ConsumerState
 from penstock.control.config import load_config

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_consume import FULL, anything, is_full, written
-from fix_log import (
+from harness.pipelines.consume import FULL, anything, is_full, written
+from harness.pipelines.log import (
     COMMIT_TIME_US,
     EVENT,
     ITEM,

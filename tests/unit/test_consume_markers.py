@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_consumer import Feed, Noting
-from fix_log import truncate
+from harness.pipelines.consumer import Feed, Noting
+from harness.pipelines.log import truncate
 from penstock.consume.events import CdcEvent
 
 

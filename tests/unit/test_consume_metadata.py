@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fix_consumer import Feed, Noting
-from fix_log import dropped
+from harness.pipelines.consumer import Feed, Noting
+from harness.pipelines.log import dropped
 from penstock.consume.metadata import MetadataNotDrained
 
 

@@ -8,8 +8,8 @@ from shutil import rmtree
 
 import pytest
 
-from fix_consumer import NAME, Feed, Noting
-from fix_log import SOURCE
+from harness.pipelines.consumer import NAME, Feed, Noting
+from harness.pipelines.log import SOURCE
 from penstock.consume.position import (
     POSITION_FILE,
     ConsumerOfOtherLog,

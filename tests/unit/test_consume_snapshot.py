@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import SOURCE, commit_position, inserts, numbered, run_of, truncate
+from harness.pipelines.log import SOURCE, commit_position, inserts, numbered, run_of, truncate
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Made, Snapshot, place_behind

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fix_consumer import Feed, Noting
-from fix_log import SOURCE, inserts, numbered, run_of, truncate
+from harness.pipelines.consumer import Feed, Noting
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of, truncate
 from penstock.consume.api import CdcConsumer
 from penstock.consume.calls import ConsumerFailed
 from penstock.consume.position import ConsumerState, Position

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fix_consumer import NAME, Feed, Noting, plain_pipeline
+from harness.pipelines.consumer import NAME, Feed, Noting, plain_pipeline
 from penstock import cli
 from penstock.consume.lost import LostLinksLocked
 from penstock.consume.position import (

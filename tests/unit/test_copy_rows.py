@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import EVENT, ITEM
+from harness.pipelines.log import EVENT, ITEM
 from penstock.codec.copy_rows import cells_of, inserts
 from penstock.codec.exact_text import date_text, exact_texts, timestamp_text
 from penstock.codec.lines import LineDialect

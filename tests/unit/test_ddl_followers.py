@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fix_ddl_followers import ERRORS_MAX, Marks, Processes, make_followers, table_of
-from fix_ddl_script import Statement
-from fix_ddl_sides import Facts, base_differences
-from fix_ddl_types import MARIADB, POSTGRES
-from fix_ddl_view import View, ViewRow, text_of, view_differences
+from harness.pipelines.ddl_followers import ERRORS_MAX, Marks, Processes, make_followers, table_of
+from harness.pipelines.ddl_script import Statement
+from harness.pipelines.ddl_sides import Facts, base_differences
+from harness.pipelines.ddl_types import MARIADB, POSTGRES
+from harness.pipelines.ddl_view import View, ViewRow, text_of, view_differences
 
 ID, NR = (1,), (2,)
 

@@ -10,13 +10,20 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_ddl_arena import DIFFERENT, EQUAL, REFUSED, Outcome, Running
-from fix_ddl_histories import Author
-from fix_ddl_model import ALTERS, FEATURES, ROWS, WHOLE
-from fix_ddl_script import Script, Statement, Step, read_script
-from fix_ddl_shrink import atoms_of, shrink, sign, without
-from fix_ddl_sides import Facts, Row, base_differences, differences, kind_of_value, neutral
-from fix_ddl_types import MARIADB, MYSQL, POSTGRES
+from harness.pipelines.ddl_arena import DIFFERENT, EQUAL, REFUSED, Outcome, Running
+from harness.pipelines.ddl_histories import Author
+from harness.pipelines.ddl_model import ALTERS, FEATURES, ROWS, WHOLE
+from harness.pipelines.ddl_script import Script, Statement, Step, read_script
+from harness.pipelines.ddl_shrink import atoms_of, shrink, sign, without
+from harness.pipelines.ddl_sides import (
+    Facts,
+    Row,
+    base_differences,
+    differences,
+    kind_of_value,
+    neutral,
+)
+from harness.pipelines.ddl_types import MARIADB, MYSQL, POSTGRES
 
 KINDS = (POSTGRES, MYSQL, MARIADB)
 SCRIPT = Script(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddl_statements import CHANGES, NAMES, SOURCES, WITHOUT, Measured, table_of
-from fix_ddl_arena import DIFFERENT, EQUAL, REFUSED, STOPPED, Outcome
-from fix_ddl_script import Script
-from fix_ddl_types import POSTGRES
+from harness.pipelines.ddl_arena import DIFFERENT, EQUAL, REFUSED, STOPPED, Outcome
+from harness.pipelines.ddl_script import Script
+from harness.pipelines.ddl_types import POSTGRES
 
 PAGE = Path(__file__).parents[2] / "docs/schema-changes.md"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_pipeline import write_pipeline
+from harness.pipelines.pipeline import write_pipeline
 from penstock.control.config import load_config
 from penstock.control.doctor_consumers import consumer_classes, flexcdc_plugins
 from penstock.ports.checks import Finding

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fix_checks import every_check
-from fix_doctor import AWAY
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
+from harness.servers.checks import every_check
 from penstock.control.doctor import examine
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Looked, Side, checks_of
+from plugins.doctor import AWAY
 
 
 @pytest.mark.parametrize(("source", "target"), [*product(AWAY, AWAY)])

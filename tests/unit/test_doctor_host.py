@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control.doctor_host import spark_master
 from penstock.ports.checks import Finding, Severity
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fix_draw import Case, draw
+from plugins.draw import Case, draw
 
 CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
 FILES = ("x.py", "y.py", "z.py")

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import penstock
-from fix_checks import every_check
+from harness.servers.checks import every_check
 from penstock.control.doctor import checks_of_errors, not_found_before
 from penstock.model import PenstockError
 from penstock.ports.checks import ITSELF

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control import file_edits
 from penstock.control.doctor_directory import check_edits
 from penstock.control.file_edits import EditRefused, keep_first_settings, settle_file_edits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_flexcdc_memory import MemorySession
+from harness.pipelines.flexcdc_memory import MemorySession
 from penstock.consume.flexcdc.captured import Changelogs, Identities
 from penstock.consume.flexcdc.state import IDENTITIES, State
 from penstock.model import Column, Relation, TableName

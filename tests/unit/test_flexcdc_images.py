@@ -11,9 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
-from fix_flexcdc_memory import MemoryFlex
-from fix_log import Change, Row, announced_batch, end_point, numbered, run_of, truncate
+from harness.pipelines.flexcdc_memory import MemoryFlex
+from harness.pipelines.log import (
+    Change,
+    Row,
+    announced_batch,
+    end_point,
+    numbered,
+    run_of,
+    truncate,
+)
+from harness.twins.examples import examples
 from penstock.consume.flexcdc.images import ImageIncomplete
 from penstock.consume.flexcdc.state import StateMoved
 from penstock.log import links

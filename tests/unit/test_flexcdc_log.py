@@ -8,8 +8,8 @@ from shutil import rmtree
 
 import pytest
 
-from fix_flexcdc_memory import MemoryFlex
-from fix_log import SOURCE
+from harness.pipelines.flexcdc_memory import MemoryFlex
+from harness.pipelines.log import SOURCE
 from penstock.consume.flexcdc.captured import ChangelogNameTaken
 from penstock.consume.flexcdc.following import LogOther
 from penstock.consume.flexcdc.state import Place

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_changes import relation
+from harness.pipelines.changes import relation
 from penstock.codec.types import Engine, Server, map_column
 from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_changes import Change, batch, relation
+from harness.pipelines.changes import Change, batch, relation
 from penstock.base.fold import Fold, LogInconsistent, encode
 from penstock.base.net_rows import FoldedRows
 from penstock.engines.postgres.target.merge_rows import MergeLayout

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.pq import DiagnosticField
 
-from fix_cli import called, commands
+from harness.pipelines.cli import called, commands
 from penstock import cli
 from penstock.codec.types import Engine, parse_choices
 from penstock.control.log_view import LogNotFound, find_log

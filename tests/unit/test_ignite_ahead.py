@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import cdc_of, data_segment, entry_bytes
-from fix_ignite_source import made
+from harness.ignite.recordings import cdc_of, data_segment, entry_bytes
+from harness.ignite.source import made
 from penstock.codec.ignite.errors import WalBroken
 from penstock.engines.ignite.directory import NodeDirectory, open_directory
 from penstock.host.files import REAL_FILES, FileMissing

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fix_ignite import files_of
+from harness.ignite.recordings import files_of
 from penstock.codec.ignite.cache_config import CacheConfig, QueryEntity, read_cache_config
 from penstock.codec.ignite.errors import CacheConfigBroken, CacheConfigUnknown
 

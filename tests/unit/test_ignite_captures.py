@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fix_ignite_source import made
+from harness.ignite.source import made
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigValueInvalid
 from penstock.control.followed import followed_tables

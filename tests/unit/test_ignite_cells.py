@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fix_ignite import types_of, walked
+from harness.ignite.recordings import types_of, walked
 from penstock.codec.ignite import _marshal, cells, marshal, wal
 from penstock.codec.ignite.cells import Cell, cell_of, read_cells
 from penstock.codec.ignite.types import BinaryType, Types, cache_id

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_ignite import node_pipeline
+from harness.ignite.recordings import node_pipeline
 from penstock import cli
 from penstock.engines.ignite.control_script import resend
 from penstock.engines.ignite.lost import delete_below_hole

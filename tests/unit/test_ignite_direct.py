@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fix_ignite import (
+from harness.ignite.recordings import (
     Calls,
     calls_of,
     cdc_of,

@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from fix_ignite import cdc_of, data_segment, entry_bytes, node_pipeline, sealed, unpacked
+from harness.ignite.recordings import (
+    cdc_of,
+    data_segment,
+    entry_bytes,
+    node_pipeline,
+    sealed,
+    unpacked,
+)
 from penstock.control.config import load_config
 from penstock.control.doctor import examine
 from penstock.engines.ignite.checks.node_checks import SILENT_S_MAX

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fix_ignite import segments_of, shown, types_of
+from harness.ignite.recordings import segments_of, shown, types_of
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.errors import ValueBroken
 from penstock.codec.ignite.pages import Entry, end_of, entries_of

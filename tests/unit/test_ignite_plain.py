@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fix_ignite import data_segment, entry_bytes
-from fix_ignite_source import number, text
+from harness.ignite.recordings import data_segment, entry_bytes
+from harness.ignite.source import number, text
 from penstock.codec.ignite import marshal, wal
 from penstock.codec.ignite.changes import Changes, changes_of
 from penstock.codec.ignite.types import BinaryType, Types

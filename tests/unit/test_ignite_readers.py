@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import structlog
 
-from fix_ignite import Calls, cdc_of, data_segment, entry_bytes, node_pipeline
-from fix_ignite_source import extract, made, rows_of, source_pipeline
+from harness.ignite.recordings import Calls, cdc_of, data_segment, entry_bytes, node_pipeline
+from harness.ignite.source import extract, made, rows_of, source_pipeline
 from penstock.codec.ignite.plain_dates import with_plain_dates
 from penstock.codec.ignite.types import cache_id
 from penstock.codec.ignite.values import BinaryObject, Date, JavaList, JavaMap, SqlDate, Timestamp

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fix_ignite import segments_of, types_of, unpacked
+from harness.ignite.recordings import segments_of, types_of, unpacked
 from penstock.codec.errors import CellUnfit
 from penstock.codec.ignite import marshal
 from penstock.codec.ignite.changes import changes_of

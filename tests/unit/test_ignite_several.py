@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import cdc_of
-from fix_ignite_cluster import CACHE_NAME, Cluster, Directories, Record, segment_of
-from fix_ignite_source import Row, extract, folded, made, rows_of, source_pipeline
+from harness.ignite.cluster import CACHE_NAME, Cluster, Directories, Record, segment_of
+from harness.ignite.recordings import cdc_of
+from harness.ignite.source import Row, extract, folded, made, rows_of, source_pipeline
 from penstock.codec.ignite.wal import Version
 from penstock.control.config import load_config
 from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid

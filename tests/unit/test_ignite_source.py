@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fix_ignite import (
+from harness.ignite.recordings import (
     cdc_of,
     data_segment,
     entry_bytes,
@@ -23,7 +23,7 @@ from fix_ignite import (
     unpacked,
     walked,
 )
-from fix_ignite_source import (
+from harness.ignite.source import (
     extract,
     folded,
     made,

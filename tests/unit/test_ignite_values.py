@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import files_of, types_of, walked
+from harness.ignite.recordings import files_of, types_of, walked
 from penstock.codec.ignite import _marshal, _wal, marshal, wal
 from penstock.codec.ignite.errors import TypeUnknown, ValueBroken
 from penstock.codec.ignite.types import BinaryType, Types, cache_id, id_of, java_hash, schema_id

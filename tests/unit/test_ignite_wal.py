@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_ignite import (
+from harness.ignite.recordings import (
     data_segment,
     entry_bytes,
     events_of,

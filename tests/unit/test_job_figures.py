@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from fix_changes import relation
+from harness.pipelines.changes import relation
 from penstock.host.clock import RealClock
 from penstock.load.job import TaskOutcome
 from penstock.load.job_figures import (

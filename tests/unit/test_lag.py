@@ -11,10 +11,10 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from fix_log import COMMIT_TIME_US, SOURCE, inserts, numbered, run_of
-from fix_pipeline import pipeline
-from fix_readings import lag as shown_lag
-from fix_readings import reading, status
+from harness.pipelines.log import COMMIT_TIME_US, SOURCE, inserts, numbered, run_of
+from harness.pipelines.pipeline import pipeline
+from harness.pipelines.readings import lag as shown_lag
+from harness.pipelines.readings import reading, status
 from penstock.codec.columns import transactions_batch
 from penstock.control import log_facts
 from penstock.control.display import console

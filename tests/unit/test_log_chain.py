@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import SOURCE, inserts, numbered, run_of
+from harness.faults.disk import Disk
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
 from penstock.log import Writer, load_state, open_segment
 from penstock.log.reader import check_link
 from penstock.log.recovery import ChainBroken

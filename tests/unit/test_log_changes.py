@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_staging import FakeStaging
+from harness.feeds.staging import FakeStaging
 from penstock.model import Column, Relation
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import Mutation, StagedTable, mutations_of

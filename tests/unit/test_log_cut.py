@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk, PowerCut
-from fix_log import (
+from harness.faults.disk import Disk, PowerCut
+from harness.pipelines.log import (
     FLUSH_FRAME_BYTES,
     SOURCE,
     announced_batch,

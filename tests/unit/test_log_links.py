@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import SOURCE, inserts, numbered, run_of
+from harness.faults.disk import Disk
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
 from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log import SegmentMissing, Writer, WriterOptions, links, next_segments, open_segment
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts, numbered, run_of
+from harness.faults.disk import Disk
+from harness.pipelines.log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts, numbered, run_of
 from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults

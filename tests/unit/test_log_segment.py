@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import (
+from harness.faults.disk import Disk
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,

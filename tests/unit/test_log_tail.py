@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import (
+from harness.faults.disk import Disk
+from harness.pipelines.log import (
     SOURCE,
     announced_batch,
     end_point,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_disk import Disk
-from fix_log import (
+from harness.faults.disk import Disk
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,

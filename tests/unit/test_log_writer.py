@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fix_disk import Disk
-from fix_log import (
+from harness.faults.disk import Disk
+from harness.pipelines.log import (
     EVENT,
     ITEM,
     ITEM_2,

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
-from fix_merged import (
+from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
+from harness.pipelines.merged import (
     BASE_US,
     FACTS,
     OPTIONS,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fix_log import ITEM, Change
-from fix_merged import LogOf
+from harness.pipelines.log import ITEM, Change
+from harness.pipelines.merged import LogOf
 from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
 from penstock.log import list_segments

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fix_log import ITEM, Change
-from fix_merged import BASE_US, LogOf
+from harness.pipelines.log import ITEM, Change
+from harness.pipelines.merged import BASE_US, LogOf
 from penstock.control.config import load_config
 from penstock.host import checkpoint
 from penstock.host.files import FileMissing

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fix_log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
-from fix_merged import BASE_US, OPTIONS, OWN, SECTION, LogOf, merge
+from harness.pipelines.log import ITEM, ITEM_2, Change, batch_of, numbered, truncate
+from harness.pipelines.merged import BASE_US, OPTIONS, OWN, SECTION, LogOf, merge
 from penstock.codec.ckt import FrameKind
 from penstock.extract import extractor
 from penstock.log import list_segments, open_chain

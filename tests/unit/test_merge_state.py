@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_log import ITEM, ITEM_2
+from harness.pipelines.log import ITEM, ITEM_2
 from penstock.host import faults
 from penstock.merge.shapes import Shapes, ShapeState
 from penstock.merge.state import (

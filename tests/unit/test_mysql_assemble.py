@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fix_binlog import DECODERS, fake_rotate, packet
-from fix_binlog_events import (
+from harness.twins.binlog import DECODERS, fake_rotate, packet
+from harness.twins.binlog_events import (
     Log,
     bare,
     gtid_body,
     payload_body,
     query_body,
 )
-from fix_binlog_feed import inserts, row
-from fix_mysql_assemble import (
+from harness.twins.binlog_feed import inserts, row
+from harness.twins.mysql_assemble import (
     XID,
     Followed,
     Following,

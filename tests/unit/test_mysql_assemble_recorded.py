@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fix_binlog import (
+from harness.twins.binlog import (
     DATA,
     DECODERS,
     Recorded,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fix_binlog import DATA
+from harness.twins.binlog import DATA
 from penstock.codec.mysql import charsets as mysql_charsets
 from penstock.codec.mysql.charsets import charset_named, charset_of, decoder, widest_bytes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_disk import Disk
+from harness.faults.disk import Disk
 from penstock.engines.mysql.source.prepared import PreparedFiles, Xid
 
 PLACE = Path("/run/prepared")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_pipeline import pipeline
+from harness.pipelines.pipeline import pipeline
 from penstock.control import new_table_watch, table_requests
 from penstock.control.config import load_config
 from penstock.control.new_table_watch import NewTableWatch

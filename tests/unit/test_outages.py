@@ -14,11 +14,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from fix_followed import follows
-from fix_hands import Hands
-from fix_pipeline import penstock, pipeline
-from fix_readings import NOW_US, reading, status
-from fix_web import until
+from harness.faults.turned_clock import Hands
+from harness.pipelines.followed import follows
+from harness.pipelines.pipeline import penstock, pipeline
+from harness.pipelines.readings import NOW_US, reading, status
+from harness.servers.web import until
 from penstock.control import supervisor
 from penstock.control.display import console
 from penstock.control.live import LineView, LiveView

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fix_hands import Hands
+from harness.faults.turned_clock import Hands
 from penstock.load.pacing import (
     BACKLOG_S,
     ENOUGH_ROWS,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_hands import Hands
-from fix_pipeline import pipeline
+from harness.faults.turned_clock import Hands
+from harness.pipelines.pipeline import pipeline
 from penstock.control import past_errors as module
 from penstock.control.past_errors import errors_kept, past_errors
 from penstock.host.errors import ServerUnreachable

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from fix_pgoutput import (
+from harness.twins.pgoutput import (
     COMMIT_TIME_US,
     DECODERS,
     MANY,

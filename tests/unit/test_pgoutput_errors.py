@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fix_pgoutput import (
+from harness.twins.pgoutput import (
     COMMIT_TIME_US,
     DECODERS,
     MANY,

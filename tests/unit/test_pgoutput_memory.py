@@ -16,7 +16,7 @@ TESTS = Path(__file__).parent.parent
 # In a process of its own, because the limit would hold for all of pytest.
 SCRIPT = """
 import json, resource, sys
-from fix_pgoutput import DECODERS, UNCHANGED, begin, column, insert, relation, update
+from harness.twins.pgoutput import DECODERS, UNCHANGED, begin, column, insert, relation, update
 
 def address_space_bytes():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

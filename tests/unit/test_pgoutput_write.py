@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fix_pgoutput import COMMIT_TIME_US, column, relation
-from fix_pgoutput import begin as begin_frame
-from fix_pgoutput import commit as commit_frame
+from harness.twins.pgoutput import COMMIT_TIME_US, column, relation
+from harness.twins.pgoutput import begin as begin_frame
+from harness.twins.pgoutput import commit as commit_frame
 from penstock.codec.postgres import pgoutput_write as write
 from penstock.codec.postgres.pgoutput_messages import (
     Keepalive,

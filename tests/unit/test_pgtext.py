@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_pgoutput import COMMIT_TIME_US, DECODERS, begin, column, insert, relation
+from harness.twins.pgoutput import COMMIT_TIME_US, DECODERS, begin, column, insert, relation
 from penstock.codec.postgres.pgoutput import DecodeError, Decoder, Stop
 from penstock.codec.postgres.pgtext import Malformed, read_float32, read_float64
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_changes import relation
+from harness.pipelines.changes import relation
 from penstock.codec.ckt import FrameEntry, FrameKind
 from penstock.load.plan import (
     BUCKETS_MAX,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fix_plugins import COMMIT_TIME, FakeInstance, send
+from harness.pipelines.plugin_calls import COMMIT_TIME, FakeInstance, send
 from penstock.consume.plugins import DebeziumFile
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fix_plugins import FakeInstance, send
+from harness.pipelines.plugin_calls import FakeInstance, send
 from penstock.consume.plugins import JsonFile
 from penstock.consume.plugins.json_file import ColumnNameTaken
 from penstock.consume.plugins.line_file import LineFileUnusable

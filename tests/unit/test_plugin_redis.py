@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_plugins import FakeInstance, send
-from fix_receivers import RedisServer
+from harness.pipelines.plugin_calls import FakeInstance, send
+from harness.servers.receivers import RedisServer
 from penstock.consume.plugins import RedisCache
 from penstock.consume.plugins.redis_cache import CacheFailed, CacheKeyMissing
 from penstock.consume.plugins.settings import PluginSettingInvalid

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_plugins import FakeInstance, send
-from fix_receivers import Answer, Receiver
+from harness.pipelines.plugin_calls import FakeInstance, send
+from harness.servers.receivers import Answer, Receiver
 from penstock.consume.plugins import Webhook
 from penstock.consume.plugins.settings import PluginSettingInvalid
 from penstock.consume.plugins.webhook import SIGNATURE, WebhookFailed

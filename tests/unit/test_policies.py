@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
+from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
 from penstock.control.config import load_config
 from penstock.control.config_errors import (
     ConfigKeyUnknown,

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
-from fix_log import (
+from harness.pipelines.log import (
     COMMIT_TIME_US,
     EVENT,
     ITEM,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_commands import MALFORMED
+from harness.servers.commands import MALFORMED
 from penstock.codec.postgres.pgwire import quoted_name, quoted_string, start_replication
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.replication_commands import (

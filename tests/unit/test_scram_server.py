@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_examples import examples
+from harness.twins.examples import examples
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram import ScramClient
 from penstock.codec.postgres.scram_server import ScramServer, Verifier

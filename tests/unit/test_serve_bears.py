@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fix_log import ITEM, Change, commit_position, inserts, numbered
-from fix_serve import Patterns, Running, answer_of, limits, settings_of, write_log
-from fix_serve_client import START, Raw, streamed, wait_until
+from harness.pipelines.log import ITEM, Change, commit_position, inserts, numbered
+from harness.servers.serve import Patterns, Running, answer_of, limits, settings_of, write_log
+from harness.servers.serve_client import START, Raw, streamed, wait_until
 from penstock.codec.postgres.pgwire_server import Refused, frame_at, start_packet
 from penstock.model import Op
 from penstock.serve import numbers, parts

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, write_log
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.serve import Running, write_log
 from penstock.serve import changes, numbers
 
 GROUPS = [inserts(2), inserts(1, first=2), inserts(3, first=3), inserts(2, first=6)]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fix_sql_compare import conditions, relation_of
+from harness.servers.sql_compare import conditions, relation_of
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.model import Column, Relation
 from penstock.serve.catalog.types import FLOAT4, FLOAT8, INT4, NUMERIC

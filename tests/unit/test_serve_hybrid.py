@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fix_log import SOURCE, Row, commit_position, inserts, numbered, run_of
-from fix_serve import Running, opened, saved_slots, settings_of
-from fix_serve_client import Raw, wait_until
+from harness.pipelines.log import SOURCE, Row, commit_position, inserts, numbered, run_of
+from harness.servers.serve import Running, opened, saved_slots, settings_of
+from harness.servers.serve_client import Raw, wait_until
 from penstock.codec.columns import transactions_batch
 from penstock.host.clock import REAL_CLOCK
 from penstock.log import Writer, WriterOptions

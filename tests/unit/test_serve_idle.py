@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import SOURCE, inserts, numbered, run_of
-from fix_serve import Running, opened, settings_of
-from fix_serve_client import Raw, wait_until
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.servers.serve import Running, opened, settings_of
+from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer, WriterOptions, links
 from penstock.model.keeping import KEEP_NONE
 from penstock.serve.blocks import find_place

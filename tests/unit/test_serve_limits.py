@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import inserts, numbered
-from fix_serve import Patterns, Running, Welcome, limits, settings_of, write_log
-from fix_serve_client import Raw, wait_until
+from harness.pipelines.log import inserts, numbered
+from harness.servers.serve import Patterns, Running, Welcome, limits, settings_of, write_log
+from harness.servers.serve_client import Raw, wait_until
 from penstock.serve.catalog.answers import Session
 from penstock.serve.source_log import Head, SourceLog
 

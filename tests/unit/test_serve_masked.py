@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, write_log
-from fix_serve_client import Raw
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.serve import Running, write_log
+from harness.servers.serve_client import Raw
 from penstock.serve.catalog.masked import LENGTH_MAX, mask_sql
 
 SECRET = "s3cr3t"

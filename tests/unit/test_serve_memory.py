@@ -12,9 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from fix_log import SOURCE, inserts, numbered, run_of
-from fix_serve import Running, all_blocks, cached, limits, opened, published, settings_of, views_of
-from fix_serve_client import Raw, wait_until
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.servers.serve import (
+    Running,
+    all_blocks,
+    cached,
+    limits,
+    opened,
+    published,
+    settings_of,
+    views_of,
+)
+from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer
 from penstock.serve import blocks, chunks, numbers, parts
 from penstock.serve.blocks import find_place

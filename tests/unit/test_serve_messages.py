@@ -5,9 +5,17 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from fix_log import SOURCE, Change, announced_batch, commit_position, inserts, numbered, run_of
-from fix_serve import EVERYTHING, Running, published, write_log
-from fix_serve_client import Raw, wait_until
+from harness.pipelines.log import (
+    SOURCE,
+    Change,
+    announced_batch,
+    commit_position,
+    inserts,
+    numbered,
+    run_of,
+)
+from harness.servers.serve import EVERYTHING, Running, published, write_log
+from harness.servers.serve_client import Raw, wait_until
 from penstock.log import Writer
 from penstock.model import FlushPoint, Marker, MarkerKind, Run
 from penstock.serve import numbers

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from fix_log import (
+from harness.pipelines.log import (
     COMMIT_TIME_US,
     SOURCE,
     Change,
@@ -19,7 +19,7 @@ from fix_log import (
     run_of,
     truncate,
 )
-from fix_serve import all_blocks, opened, sent, views_of, write_log
+from harness.servers.serve import all_blocks, opened, sent, views_of, write_log
 from penstock.codec.postgres.pgoutput_messages import logical_message
 from penstock.codec.postgres.pgoutput_outcome import POSTGRES_EPOCH_US
 from penstock.codec.postgres.pgwire_server import Refused

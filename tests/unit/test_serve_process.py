@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fix_log import inserts, numbered
-from fix_pipeline import pipeline
-from fix_serve import opened, write_log
+from harness.pipelines.log import inserts, numbered
+from harness.pipelines.pipeline import pipeline
+from harness.servers.serve import opened, write_log
 from penstock.consume.lock import LOCK_FILE
 from penstock.control import serve_process
 from penstock.control.serve_process import (

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import inserts, numbered
-from fix_serve import (
+from harness.pipelines.log import inserts, numbered
+from harness.servers.serve import (
     EVERYTHING,
     PASSWORD,
     Patterns,
@@ -25,7 +25,7 @@ from fix_serve import (
     settings_of,
     write_log,
 )
-from fix_serve_client import START, Raw, streamed, wait_until
+from harness.servers.serve_client import START, Raw, streamed, wait_until
 from penstock.serve import numbers
 
 STATUS = psycopg.pq.ExecStatus

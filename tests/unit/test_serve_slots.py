@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, settings_of, write_log
-from fix_serve_client import START, Raw, wait_until
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.serve import Running, settings_of, write_log
+from harness.servers.serve_client import START, Raw, wait_until
 from penstock.serve import serving
 
 GROUPS = numbered([inserts(1), *(inserts(500, first=1 + 500 * at) for at in range(4))])

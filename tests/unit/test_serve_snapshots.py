@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import ITEM, SOURCE, Change, commit_position, inserts, numbered, run_of
-from fix_serve import Running, settings_of, source_log, write_base, write_log
+from harness.pipelines.log import ITEM, SOURCE, Change, commit_position, inserts, numbered, run_of
+from harness.servers.serve import Running, settings_of, source_log, write_base, write_log
 from penstock.log import Writer
 from penstock.model import Op
 

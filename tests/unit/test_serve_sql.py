@@ -12,9 +12,9 @@ import psycopg
 import pytest
 from psycopg import generators
 
-from fix_log import inserts, numbered
-from fix_serve import Running, source_log, write_base, write_log
-from fix_serve_client import START, Raw, wait_until
+from harness.pipelines.log import inserts, numbered
+from harness.servers.serve import Running, source_log, write_base, write_log
+from harness.servers.serve_client import START, Raw, wait_until
 from penstock.model import Column, Identity, Relation
 
 KINDS = Relation(

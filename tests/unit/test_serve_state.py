@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_catalog_compare import FixedState
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, opened, saved_slots, settings_of, write_base, write_log
-from fix_serve_client import START, Raw, wait_until
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.catalog_compare import FixedState
+from harness.servers.serve import Running, opened, saved_slots, settings_of, write_base, write_log
+from harness.servers.serve_client import START, Raw, wait_until
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import DiskFull

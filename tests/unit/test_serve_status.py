@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from fix_log import inserts, numbered
-from fix_pipeline import pipeline
-from fix_serve import write_log
+from harness.pipelines.log import inserts, numbered
+from harness.pipelines.pipeline import pipeline
+from harness.servers.serve import write_log
 from penstock.control import serve_process
 from penstock.control.consumer_list import consumer_lines
 from penstock.control.log_facts import read_log_end

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fix_log import Change, batch_of, numbered
+from harness.pipelines.log import Change, batch_of, numbered
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.types.served import Unservable, served_column
 from penstock.model import Column, Identity, Op, Relation

@@ -13,10 +13,10 @@ import psycopg
 import pytest
 import trustme
 
-from fix_log import inserts, numbered
-from fix_pipeline import pipeline
-from fix_serve import Patterns, Running, answer_of, settings_of, write_log
-from fix_serve_client import Raw
+from harness.pipelines.log import inserts, numbered
+from harness.pipelines.pipeline import pipeline
+from harness.servers.serve import Patterns, Running, answer_of, settings_of, write_log
+from harness.servers.serve_client import Raw
 from penstock.control.serve_process import serve_settings
 from penstock.ports.serve_config import ServeSection
 from penstock.serve import server

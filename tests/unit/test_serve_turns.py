@@ -12,8 +12,8 @@ import psycopg
 import pytest
 import sqlglot
 
-from fix_log import ITEM, inserts, numbered
-from fix_serve import Running, source_log, write_base, write_log
+from harness.pipelines.log import ITEM, inserts, numbered
+from harness.servers.serve import Running, source_log, write_base, write_log
 from penstock.serve.catalog import grammar
 from penstock.serve.catalog.grammar import STATEMENT_LETTERS_MAX, TOKENS_MAX
 from penstock.serve.catalog.store import _ANSWER_BYTES_MAX

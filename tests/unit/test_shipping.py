@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from fix_frames import NOTES, SEGMENTS, read_notes, task_of_log, work_of
+from harness.pipelines.frames import NOTES, SEGMENTS, read_notes, task_of_log, work_of
 from penstock.load import shipping
 from penstock.load.job import Work
 from penstock.load.plan import Task

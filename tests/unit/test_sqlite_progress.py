@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fix_published import CE_QUERY, CL_QUERY, PROGRESS_COLUMNS
+from harness.servers.published import CE_QUERY, CL_QUERY, PROGRESS_COLUMNS
 from penstock.engines.sqlite.progress import SQLiteProgress
 from penstock.engines.sqlite.progress_file import ProgressFileBroken, path_of
 from penstock.host.errors import ConnectFailed, StatementFailed, StatementInterrupted

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fix_row_target import GROUP, FakeRowTarget
-from fix_sequencer import row
-from fix_staging import FakeStaging
+from harness.feeds.row_target import GROUP, FakeRowTarget
+from harness.feeds.sequencer import row
+from harness.feeds.staging import FakeStaging
 from penstock.host.files import REAL_FILES
 from penstock.log.state import LogState, load_state, save_state
 from penstock.model import FlushPoint

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fix_staging import FakeStaging
+from harness.feeds.staging import FakeStaging
 from penstock.control.config import ConfigValueInvalid, load_config
 from penstock.control.consumers import FeedUnknown, select_log
 from penstock.engines.staged.shapes import Shapes

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_bucket import bucket
-from fix_staging import SHOP, FakeCatalog, FakeStaging
+from harness.feeds.staging import SHOP, FakeCatalog, FakeStaging
+from harness.servers.bucket import bucket
 from penstock.control import stage_process
 from penstock.control.config import load_config
 from penstock.control.stage_process import receiving

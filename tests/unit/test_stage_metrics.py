@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fix_staging import SHOP, FakeStaging
+from harness.feeds.staging import SHOP, FakeStaging
 from penstock.control.stage_checks import Checks
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc

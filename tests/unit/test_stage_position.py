@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fix_interleaved import LOG
-from fix_row_target import GROUP
-from fix_sequencer import row
-from fix_stage_site import ALL_MODES, P, Place, Site, T
-from fix_staging import FakeCatalog
+from harness.feeds.interleaved import LOG
+from harness.feeds.row_target import GROUP
+from harness.feeds.sequencer import row
+from harness.feeds.stage_site import ALL_MODES, P, Place, Site, T
+from harness.feeds.staging import FakeCatalog
 from penstock.control.stage_rewind import RewindRefused, rewind
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost

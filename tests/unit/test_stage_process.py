@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fix_staging import FakeCatalog, FakeStaging
-from fix_tokens import GRANTED, pem, token
+from harness.feeds.staging import FakeCatalog, FakeStaging
+from harness.feeds.tokens import GRANTED, pem, token
 from penstock.cli.entry import run_guarded
 from penstock.control import stage_process
 from penstock.control.config import load_config

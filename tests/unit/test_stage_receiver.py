@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from starlette.testclient import TestClient
 
-from fix_staging import SHOP, FakeCatalog, FakeStaging
-from fix_tokens import CURVES, GRANTED, RSA_KEY, pem, token
+from harness.feeds.staging import SHOP, FakeCatalog, FakeStaging
+from harness.feeds.tokens import CURVES, GRANTED, RSA_KEY, pem, token
 from penstock.host.clock import REAL_CLOCK
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc

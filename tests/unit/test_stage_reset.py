@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fix_row_target import GROUP
-from fix_sequencer import row
-from fix_stage_site import Place, Site
+from harness.feeds.row_target import GROUP
+from harness.feeds.sequencer import row
+from harness.feeds.stage_site import Place, Site
 from penstock.control import stage_reset
 from penstock.control.stage_rewind import RewindRefused
 from penstock.model import TableName

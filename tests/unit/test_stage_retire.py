@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fix_staging import FakeStaging
-from fix_staging_database import GROUP, LINES, ORDERS, at, batch, change
+from harness.feeds.staging import FakeStaging
+from harness.feeds.staging_database import GROUP, LINES, ORDERS, at, batch, change
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.staging import StagedTable

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from fix_row_target import GROUP, FakeRowTarget
-from fix_sequencer import gone, row
-from fix_staging import FakeStaging
+from harness.feeds.row_target import GROUP, FakeRowTarget
+from harness.feeds.sequencer import gone, row
+from harness.feeds.staging import FakeStaging
 from penstock.host.errors import ConnectFailed
 from penstock.model.hlc import Hlc
 from penstock.ports.stage_config import StageMode

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fix_staging import SHOP, FakeStaging
+from harness.feeds.staging import SHOP, FakeStaging
 from penstock.control import stage_status
 from penstock.control.config import load_config
 from penstock.control.display import human_count

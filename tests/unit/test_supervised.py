@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fix_staging import FakeStaging
+from harness.feeds.staging import FakeStaging
 from penstock.control import stage_group, stage_groups
 from penstock.control.config import load_config
 from penstock.control.stage_group import GroupWorker

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fix_followed import follows
-from fix_pipeline import pipeline
+from harness.pipelines.followed import follows
+from harness.pipelines.pipeline import pipeline
 from penstock.control import table_commands, table_requests
 from penstock.control.config import load_config
 from penstock.control.followed import is_followed

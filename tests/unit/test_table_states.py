@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fix_readings import HOSTILE, ORDERS, status
+from harness.pipelines.readings import HOSTILE, ORDERS, status
 from penstock.control.table_states import table_facts
 from penstock.control.verify import VerifyResult
 from penstock.web.pages import Pages

@@ -120,6 +120,24 @@ def test_modules_are_named_by_what_they_hold() -> None:
     assert [str(path) for path in files() if BANNED_NAMES & set(path.with_suffix("").parts)] == []
 
 
+def test_code_that_tests_share_is_in_its_folders() -> None:
+    """Plugins with fixtures are in tests/plugins, the rest in tests/harness; only programs beside.
+
+    What was `fix_kills` is `harness.faults.kills`, and `fix_postgres` is `plugins.postgres`.
+    """
+    beside = {path.name for path in (ROOT / "tests").glob("*.py") if "__main__" not in read(path)}
+    assert beside == {"conftest.py", "fuzz_run.py"}, "its place is tests/harness/FOLDER"
+    imported = {
+        f"{path}:{node.lineno}"
+        for path, tree in [*sources("tests/"), *sources("bench/")]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
+        if name and name.startswith("fix_")
+    }
+    assert imported == set()
+
+
 def test_only_the_command_line_prints() -> None:
     """print() is in cli/output.py alone; everything else returns values or logs."""
     printing = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from fix_log import SOURCE, inserts, numbered, run_of
-from fix_pipeline import pipeline
+from harness.pipelines.log import SOURCE, inserts, numbered, run_of
+from harness.pipelines.pipeline import pipeline
 from penstock.codec.ckt import HEADER_REGION_SIZE
 from penstock.control.change_counts import ChangeCounter
 from penstock.control.log_facts import outstanding_commit_us, read_log_end

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fix_readings import status as status_of
+from harness.pipelines.readings import status as status_of
 from penstock.control.run_events import RunEvents
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.waits import FRESH_US, Holder, Waits, read_waits, write_waits

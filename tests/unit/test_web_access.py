@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from fix_hands import Hands
+from harness.faults.turned_clock import Hands
 from penstock.web.access import (
     SESSION_S,
     SESSIONS_MAX,

@@ -15,8 +15,8 @@ import pytest
 from markupsafe import escape
 from starlette.testclient import TestClient
 
-from fix_followed import follows
-from fix_readings import (
+from harness.pipelines.followed import follows
+from harness.pipelines.readings import (
     HOSTILE,
     NOW_US,
     ORDERS,

@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
-from fix_consumer import NAME, Feed, Noting, plain_pipeline
-from fix_readings import reading, status, watch
+from harness.pipelines.consumer import NAME, Feed, Noting, plain_pipeline
+from harness.pipelines.readings import reading, status, watch
 from penstock.control.config import load_config
 from penstock.control.consumer_list import consumer_lines, read_report
 from penstock.log import links

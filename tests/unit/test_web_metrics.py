@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fix_merged import FACTS
-from fix_readings import HOSTILE, ORDERS, reading, status, trouble
+from harness.pipelines.merged import FACTS
+from harness.pipelines.readings import HOSTILE, ORDERS, reading, status, trouble
 from penstock.control.merge_status import MergeSeen
 from penstock.control.outages import Retry
 from penstock.web.metrics import expose

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from starlette.testclient import TestClient
 
-from fix_readings import bulk, lag, reading, status, watch
+from harness.pipelines.readings import bulk, lag, reading, status, watch
 from penstock.load.bulk_progress import BulkProgress
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface

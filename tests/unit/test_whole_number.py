@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
-from fix_log import SOURCE, announced_batch
+from harness.pipelines.log import SOURCE, announced_batch
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.json_diff import parse_path
 from penstock.codec.mysql.values import Malformed

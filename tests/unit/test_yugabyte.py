@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fix_pipeline import write_pipeline
-from fix_readings import status
+from harness.pipelines.pipeline import write_pipeline
+from harness.pipelines.readings import status
 from penstock.codec.postgres.pgoutput_messages import relation_message
 from penstock.control import table_commands
 from penstock.control.config import load_config

@@ -1,7 +1,7 @@
 """Files: every operation of the log on a disk, behind one interface.
 
-`REAL_FILES` is the machine's; `tests/fix_disk.py` has a simulated disk that loses everything that
-was not synced. Failures are typed errors.
+`REAL_FILES` is the machine's; `tests/harness/faults/disk.py` has a simulated disk that loses
+everything that was not synced. Failures are typed errors.
 """
 
 from __future__ import annotations

@@ -1,0 +1,101 @@
+"""The named points at which the halves of a pipeline are killed, one after another.
+
+Not here: the tests, and the points of one engine alone that only their tests know.
+"""
+
+from __future__ import annotations
+
+from harness.faults.kills import BankPipeline, Half
+
+# `name:nth`, each after the one before it: some need what an earlier death left behind.
+EXTRACT_CHAIN = (
+    "extract.relations.before:1",
+    "log.create.before:1",
+    "log.create.after:1",
+    "log.recovery.discard.before:1",  # of the segment without content left by the one before
+    "log.write.before:1",
+    "log.write.after:1",
+    "log.fdatasync.before:2",
+    "log.fdatasync.after:1",
+    "log.recovery.truncate.before:1",  # what the one before has written is whole
+    "log.recovery.truncate.after:1",
+    "log.flush.before:3",
+    "log.flush.after:2",
+    "log.recovery.before:1",
+    "log.recovery.after:1",
+    "log.footer.before:1",
+    "log.state.before:1",
+    "log.rename.before:1",
+    "log.rename.after:2",
+    "log.link.before:1",
+    "log.link.after:2",
+    "extract.write.after:5",
+    "extract.flush.before:2",
+    "extract.flush.after:3",
+    "extract.acknowledge.after:2",
+    "extract.rotate.before:1",
+    "extract.rotate.after:2",
+    "extract.record.before:1",
+    "extract.record.after:2",
+    "stream.start.before:1",
+    "stream.acknowledge.before:2",
+    "stream.acknowledge.after:1",
+    "spill.append.before:2",
+    "spill.append.after:3",
+    "spill.remove.before:1",
+    "files.create:1",
+    "files.write:3",
+    "files.fdatasync:2",
+    "files.rename:1",
+    "files.replace:3",
+)
+LOAD_CHAIN = (
+    "load.prepare.before:1",
+    "load.job.before:1",
+    "load.ahead.before:1",
+    "load.ahead.after:2",
+    "load.copy.before:1",
+    "load.copy.after:1",
+    "load.apply.before:2",
+    "load.apply.after:1",
+    "load.progress.before:1",
+    "load.commit.before:2",
+    "load.commit.after:1",
+)
+# Three batches of two: while the first is applied, another is there to be staged ahead.
+AHEAD_SEGMENT_COUNT = 6
+# What every run of the tests can afford: each start of a loader is a start of Spark.
+SHORT = (
+    (
+        "extract.relations.before:1",
+        "log.create.after:1",
+        "log.recovery.discard.before:1",
+        "log.write.after:1",
+        "log.fdatasync.after:1",
+        "log.recovery.truncate.before:1",
+        "log.flush.after:2",
+        "log.state.before:1",
+        "log.rename.after:2",
+        "extract.acknowledge.after:2",
+        "extract.rotate.before:1",
+        "stream.acknowledge.before:2",
+        "spill.append.after:3",
+    ),
+    ("load.copy.after:1", "load.ahead.after:1", "load.apply.after:1", "load.commit.after:1"),
+)
+
+
+def kill_along(pipeline: BankPipeline, half: Half, chain: tuple[str, ...]) -> list[str]:
+    """Kill a half at one point after another; the points that were not reached."""
+    missed = []
+    for point in chain:
+        if half.running:
+            half.kill()
+        if point.startswith("load.ahead."):
+            pipeline.segments_come(AHEAD_SEGMENT_COUNT)
+        if not pipeline.kill_at(half, point):
+            missed.append(point)
+        pipeline.transactions_go_on()
+    if not half.running:
+        half.start()
+    return missed

@@ -1,0 +1,390 @@
+"""A bank's pipeline as two processes that may be killed, on two servers that may crash.
+
+Each server is of the kind `postgres`, `mysql` or `mariadb`.
+
+`BankPipeline` sets it all up, has a reader check the copy's books at every moment, and in the end
+lets the pipeline run dry and compares. Not here: what is killed when (`soak.py`, tests/faults).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from harness.pipelines.bank import Bank, Reader, differences
+from harness.pipelines.bank_engines import MYSQL, dialect_of
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.mysql_embedded import EmbeddedMariaDB, EmbeddedMySQL
+from penstock.engines.postgres.server.embedded import EmbeddedPostgres
+from plugins.mysql import GTID_SETTINGS, KINDS, MySQLServer, kinds
+
+END_TIMEOUT_S = 180.0
+DEATH_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
+# The other half may be killed again and again meanwhile, each time before it closes a segment.
+SEGMENTS_TIMEOUT_S = 400.0
+POLL_S = 0.03
+# A signal during start-up, before there is a handler, simply ends the process.
+POSTGRES = "postgres"
+# What is committed outlives the server's process; a power cut it would not.
+CRASH_SAFE = {"innodb_flush_log_at_trx_commit": "1", "innodb_doublewrite": "ON"}
+COPY = "copy"
+LOOPBACK = "127.0.0.1"
+ENDED_AS_ASKED = (0, -signal.SIGTERM)
+
+
+class Half:
+    """One of the two processes of a pipeline: `extract` or `load`."""
+
+    def __init__(self, command: str, file: Path) -> None:
+        """command: the penstock command; nothing is started yet."""
+        self.command = command
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = file.parent / f"{command}.out"
+        self.once = Path(tempfile.mkdtemp(prefix=f"once-{command}-", dir=file.parent))
+        """Where a fault that has happened leaves a file, see PENSTOCK_FAULT_ONCE."""
+        self.start_count = 0
+
+    def start(self, fault: str = "") -> None:
+        """Start the process; fault: as in PENSTOCK_FAULT, happening once in it and its workers.
+
+        Without one a fault that has happened does not happen again, in executors that outlive it.
+        """
+        if fault:
+            for told in self.once.iterdir():
+                told.unlink()
+        faulty = {"PENSTOCK_FAULT": fault, "PENSTOCK_FAULT_ONCE": str(self.once)}
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock", self.command, str(self._file), "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(faulty if fault else {})},
+                start_new_session=True,
+            )
+        self.start_count += 1
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def reached(self) -> bool:
+        """Whether the fault it was started with has happened."""
+        return any(self.once.iterdir())
+
+    def kill(self) -> None:
+        """SIGKILL the process itself; what it started has to notice."""
+        self.process.kill()
+        self.process.wait()
+
+    def descendants(self, name: str) -> list[psutil.Process]:
+        """Its living descendants whose executable's name begins with this."""
+        found = []
+        for one in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if one.name().startswith(name):
+                    found.append(one)
+        return found
+
+    def kill_descendant(self, name: str, timeout_s: float = DEATH_TIMEOUT_S) -> bool:
+        """SIGKILL the youngest of these descendants; False when there is none for so long."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                for victim in reversed(self.descendants(name) if self.running else []):
+                    victim.kill()
+                    return True
+            except psutil.NoSuchProcess:
+                continue
+            time.sleep(0.1)
+        return False
+
+    def finish(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Wait for its end; returns the exit code."""
+        return self.process.wait(timeout_s)
+
+    def stop(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Ask it to end (SIGTERM) and wait; returns the exit code."""
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+        return self.finish(timeout_s)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The typed error that it printed last; empty if its last words are none."""
+        lines = self.told().strip().splitlines()
+        try:
+            found = json.loads(lines[-1]) if lines else {}
+        except ValueError:
+            return {}
+        return found if found.get("code", "PS99") != "PS99" else {}
+
+    def told(self) -> str:
+        """What it has printed so far, all its lives together."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+AnyServer = EmbeddedPostgres | EmbeddedMySQL | EmbeddedMariaDB
+
+
+def make_server(
+    kind: str, *, major: int | None = None, settings: Mapping[str, str] | None = None
+) -> AnyServer:
+    """A server, to be entered, that can be killed without losing what was committed.
+
+    major: of PostgreSQL.
+    """
+    if kind == POSTGRES:
+        return EmbeddedPostgres(major=major, settings=settings)
+    every = {**GTID_SETTINGS[kind], **CRASH_SAFE, **(settings or {})}
+    return KINDS[kind](settings=every, basedir=kinds().get(kind))
+
+
+def make_database(server: AnyServer, name: str, host: str = LOOPBACK) -> str:
+    """The URL of a database: on PostgreSQL the one that is there, else a new one of this name.
+
+    host: an address that the server listens on beside 127.0.0.1, see `listening`.
+    """
+    if isinstance(server, EmbeddedPostgres):
+        url = server.url("postgres")
+    else:
+        MySQLServer(server).execute(f"create database `{name}`")
+        url = server.url(name)
+    if host == LOOPBACK:
+        return url
+    _let_in(server, host)
+    return url.replace(f"@{LOOPBACK}:", f"@{host}:")
+
+
+def listening(kind: str, host: str) -> dict[str, str]:
+    """Settings of a server that listens on this address, too."""
+    name = "listen_addresses" if kind == POSTGRES else "bind_address"
+    return {name: f"{LOOPBACK},{host}"} if host != LOOPBACK else {}
+
+
+def _let_in(server: AnyServer, host: str) -> None:
+    """Let the superuser in from the network of an address."""
+    network = host.rpartition(".")[0]
+    if isinstance(server, EmbeddedPostgres):
+        with (server.directory / "pg_hba.conf").open("a") as rules:
+            for database in ("all", "replication"):
+                rules.write(f"host {database} all {network}.0/24 scram-sha-256\n")
+        server.stop()  # a signal would be heard some time later
+        server.start()
+        return
+    account = f"'root'@'{network}.%'"
+    made = MySQLServer(server)
+    made.execute(f"create user {account} identified by '{server.password}'")
+    made.execute(f"grant all privileges on *.* to {account} with grant option")
+
+
+class BankPipeline:
+    """Two servers, a bank on one, `extract` and `load` between them, a reader on the other.
+
+    Leaving the with block kills what still runs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        source: str = POSTGRES,
+        target: str = POSTGRES,
+        major: int | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+        source_settings: Mapping[str, str] | None = None,
+        xa: bool = False,
+        host: str = LOOPBACK,
+    ) -> None:
+        """folder: for the pipeline's files, empty. sections: more keys of the pipeline file.
+
+        source, target: kinds of servers. host: where they listen, too, as URLs say. xa: see Bank;
+        not where the source is killed, whose prepared transactions do not always outlive it.
+        """
+        self._stack = ExitStack()
+        self.folder = folder
+        self.directory = folder / "bank"
+        self._seed = seed
+        self.kinds = (source, target)
+        self._major = major
+        self._xa = xa
+        self._host = host
+        self._settings = {**(source_settings or {}), **listening(source, host)}
+        self._sections: dict[str, Mapping[str, Any]] = {
+            "changeExtractor": {"flushIntervalSeconds": 0.5, "exitWhenIdle": False},
+            "spark": {"master": "local[2]"},
+            **(sections or {}),
+        }
+        if (source == POSTGRES) is not (target == POSTGRES):
+            self._sections["target.types"] = {'"*"': "error"}
+
+    def __enter__(self) -> Self:
+        """Start the servers and open the bank; the halves are not started."""
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            source, target = self.kinds
+            major, settings = self._major, self._settings
+            self.source = enter(make_server(source, major=major, settings=settings))
+            theirs = listening(target, self._host)
+            self.target = enter(make_server(target, major=major, settings=theirs))
+            self.source_url = make_database(self.source, MYSQL.namespace, self._host)
+            self.target_url = make_database(self.target, COPY, self._host)
+            self.namespace = dialect_of(self.source_url).namespace
+            self.bank = Bank(self.source_url, self._seed, xa=self._xa)
+            self.configure()
+            self.extract = Half("extract", self.file)
+            self.load = Half("load", self.file)
+            stack.callback(self._end_processes)
+            self.reader = enter(Reader(self.target_url, self.namespace))
+            enter(self.bank)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Kill the processes, stop the servers."""
+        self._stack.__exit__(kind, error, trace)
+
+    def configure(
+        self,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        sections: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Write the pipeline file (again); the URLs may lead through a proxy."""
+        for name, keys in (sections or {}).items():
+            self._sections[name] = {**self._sections.get(name, {}), **keys}
+        self.file = write_pipeline(
+            self.folder,
+            source or self.source_url,
+            target or self.target_url,
+            name="bank",
+            directory="bank",
+            tables=[f"{self.namespace}.*"],
+            sections=self._sections,
+            file="bank.toml",
+        )
+
+    # -- what tests wait for -----------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the halves that do not run and wait until the whole bank is in the copy."""
+        for half in (self.extract, self.load):
+            if not half.running:
+                half.start()
+        self.until_read()
+
+    def until_read(self) -> None:
+        """Wait until the reader has seen the whole bank; both halves must run meanwhile."""
+        self.until(lambda: self.reader.read_count > 0, "the bank in the target")
+
+    def until(
+        self, condition: Callable[[], Any], what: str, timeout_s: float = READY_TIMEOUT_S
+    ) -> None:
+        """Wait for a condition; no half that was started may end by itself meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for half in (self.extract, self.load):
+                ended = half.start_count and not half.running
+                assert not ended, f"seed {self._seed}: {half.command} ended: {half.told()}"
+            assert time.monotonic() < deadline, (
+                f"seed {self._seed}: not within {timeout_s:.0f} s: {what}: {self.load.told()}"
+            )
+            time.sleep(POLL_S)
+
+    def kill_at(self, half: Half, point: str, timeout_s: float = READY_TIMEOUT_S) -> bool:
+        """Start a half that kills itself at `name:nth`; False: not reached in time, killed so.
+
+        A point in a Spark worker kills the worker only: then the half lives on.
+        """
+        half.start(f"{point}:kill")
+        deadline = time.monotonic() + timeout_s
+        while half.running and not half.reached and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        reached = half.reached
+        if not reached:
+            half.kill()
+        elif _is_fatal(point):
+            code = half.finish(5.0)
+            assert code == -signal.SIGKILL, f"{point}: ended with {code}: {half.told()}"
+        return reached
+
+    def transactions_go_on(self, count: int = 20) -> None:
+        """Let the bank work for a moment."""
+        goal = self.bank.transaction_count + count
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while self.bank.transaction_count < goal:
+            assert time.monotonic() < deadline, "the bank does not work"
+            time.sleep(POLL_S)
+
+    def segments_come(self, count: int) -> None:
+        """Wait until the log has so many closed segments more than now."""
+        log = self.directory / "log"
+        goal = len(list(log.glob("*.ckt"))) + count
+        deadline = time.monotonic() + SEGMENTS_TIMEOUT_S
+        while len(list(log.glob("*.ckt"))) < goal:
+            assert time.monotonic() < deadline, f"seed {self._seed}: no segments come"
+            time.sleep(POLL_S)
+
+    # -- the ending --------------------------------------------------------------------------
+
+    def check_books(self) -> None:
+        """Fail if the reader has seen money made or lost, or the bank had to close."""
+        self.bank.check()
+        assert not self.reader.wrong, f"seed {self._seed}: {self.reader.wrong[:3]}"
+
+    def finish(self) -> None:
+        """Let the extractor run dry and the loader apply everything; both sides must be equal."""
+        self.bank.__exit__()
+        for half in (self.extract, self.load):
+            if half.running:
+                code = half.stop()
+                # What a last kill did to it may have ended it first: by a typed error then.
+                assert code in ENDED_AS_ASKED or (code == 1 and half.error), half.told()
+        self.configure(sections={"changeExtractor": {"exitWhenIdle": True, "idleWaitSeconds": 1.0}})
+        self.extract.start()
+        self.load.start()
+        assert self.extract.finish() == 0, f"seed {self._seed}: {self.extract.told()}"
+        assert self.load.finish() == 0, f"seed {self._seed}: {self.load.told()}"
+        self.check_books()
+        assert self.reader.read_count > 10, f"only {self.reader.read_count} reads of the target"
+        found = differences(self.source_url, self.target_url)
+        assert not found, f"seed {self._seed}: {found}"
+
+    def _end_processes(self) -> None:
+        for half in (self.extract, self.load):
+            if half.running:
+                half.kill()
+
+
+def _is_fatal(point: str) -> bool:
+    """Whether the point is in the process itself, not in one of its Spark workers."""
+    return not point.startswith(("load.copy.", "bulk.chunk."))

@@ -1,0 +1,126 @@
+"""A sequencer over a real target and a staging database in memory."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from harness.feeds.staging import FakeStaging
+from penstock.model.hlc import Hlc
+from penstock.ports.progress import open_shared_progress
+from penstock.ports.row_apply import row_target_at
+from penstock.ports.stage_config import StageMode
+from penstock.ports.staging import Group, Mutation, Staged, StagedTable, batch_of
+from penstock.ports.target import SHARED_LOG
+from penstock.stage.apply.metrics import ApplyMetrics
+from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.stage.consistent.beginning import take_over
+from penstock.stage.position import TakenOver
+from penstock.stage.receiver.sessions import Sessions
+from penstock.stage.script import Script, load_script
+from plugins.row_apply import Rows
+
+
+def log_id_of(group: Group) -> str:
+    """Name the log that instances of a target schema share."""
+    return f"{SHARED_LOG}test/{'.'.join(group)}"
+
+
+@dataclass
+class Stage:
+    """Posts mutations to a sequencer."""
+
+    rows: Rows
+    stack: ExitStack
+    mode: StageMode = StageMode.IMMEDIATE
+    script: Script = field(default_factory=Script)
+    staging: FakeStaging = field(default_factory=FakeStaging)
+    more: dict[str, Any] = field(default_factory=dict)
+    holder: TakenOver | None = None
+
+    def __post_init__(self) -> None:
+        """Make the sequencer."""
+        self.registry = CollectorRegistry()
+        self.group = self.rows.group
+        sessions = self.stack.enter_context(Sessions(row_target_at(self.rows.url), 4))
+        self.sequencer = RowSequencer(
+            sessions,
+            metrics=ApplyMetrics(self.registry),
+            log_id=log_id_of,
+            script=self.script,
+            options=SequencerOptions(mode=self.mode, **self.more),
+        )
+
+    def table(self, name: str) -> StagedTable:
+        """A table of the target schema."""
+        return StagedTable(self.group, name)
+
+    def post(self, **mutations: list[Mutation] | Mutation) -> dict[str, tuple[int, int]]:
+        """One request; how many were new, and how many were not, by table."""
+        batches = {
+            self.table(name): batch_of(some if isinstance(some, list) else [some])
+            for name, some in mutations.items()
+        }
+        found = self.sequencer.accept(self.staging, self.group, batches, "p")
+        return {table.name: _counts(one) for table, one in found.items()}
+
+    def resolve(self, time: int) -> None:
+        """A resolved timestamp comes."""
+        self.staging.advance(self.group, "p", Hlc(time))
+
+    def take_over(self) -> TakenOver:
+        """Be the one who may apply windows from now on."""
+        with closing(open_shared_progress(self.rows.url, application_name="test")) as progress:
+            self.holder = take_over(log_id_of(self.group), progress)
+        return self.holder
+
+    def round(self, holder: TakenOver | None = None) -> StageMode:
+        """What the holder of the lease does again and again."""
+        holder = holder or self.holder or self.take_over()
+        return self.sequencer.round(self.staging, self.group, lambda: holder)
+
+    def sweep(self) -> Hlc:
+        """One round of best effort."""
+        return self.sequencer.sweep(
+            self.staging, self.group, lambda: self.holder or self.take_over()
+        )
+
+    def waiting(self, name: str) -> list[tuple[int, str]]:
+        """The staged mutations of a table that are not applied."""
+        kept = self.staging.tables.get(self.table(name), {})
+        return sorted((time.nanos, key) for (time, key), row in kept.items() if not row.applied)
+
+    def count(self, name: str, table: str) -> float:
+        """A metric of a table."""
+        labels = {"schema": ".".join(self.group), "table": table}
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+
+def _counts(staged: Staged) -> tuple[int, int]:
+    return staged.added, staged.duplicates
+
+
+def module(folder: Path, text: str) -> Script:
+    """The script of a user's module."""
+    (folder / "rules.py").write_text(f"from penstock.stage.script import *\n{text}")
+    return load_script("rules", beside=folder)
+
+
+def row(time: int, id: Any, before: Any = None, **more: Any) -> Mutation:
+    """An upsert."""
+    return Mutation(
+        time=Hlc(time),
+        key=json.dumps([id]),
+        after=json.dumps({"id": id, **more}).encode(),
+        before=None if before is None else json.dumps({"id": id, **before}).encode(),
+    )
+
+
+def gone(time: int, *key: Any) -> Mutation:
+    """A delete."""
+    return Mutation(time=Hlc(time), key=json.dumps(list(key)), after=None)

@@ -1,0 +1,97 @@
+"""A receiver, a staging database and a target of one schema, all in memory."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from harness.feeds.interleaved import LOG, LockingTarget
+from harness.feeds.row_target import GROUP
+from harness.feeds.staging import FakeStaging
+from penstock.control import stage_rewind
+from penstock.model.hlc import Hlc
+from penstock.ports.stage_config import StageMode
+from penstock.ports.staging import (
+    Mutation,
+    StagedTable,
+    batch_of,
+)
+from penstock.stage.apply.metrics import ApplyMetrics
+from penstock.stage.apply.sequencer import RowSequencer, SequencerOptions
+from penstock.stage.consistent.beginning import take_over
+from penstock.stage.position import TakenOver
+from penstock.stage.receiver.sessions import Sessions
+
+T, P = StagedTable(GROUP, "t"), StagedTable(GROUP, "p")
+ALL_MODES = [StageMode.CONSISTENT, StageMode.BEST_EFFORT, StageMode.IMMEDIATE]
+
+
+class Site:
+    """A staging database, a target, and a sequencer for each mode."""
+
+    def __init__(self, stack: ExitStack, **options: Any) -> None:
+        self.staging, self.target = FakeStaging(), LockingTarget()
+        sessions: Any = stack.enter_context(Sessions(self.target, 4))  # type: ignore[type-var]
+        self.sequencers = {
+            mode: RowSequencer(
+                sessions,
+                metrics=ApplyMetrics(CollectorRegistry()),
+                log_id=lambda _group: LOG,
+                options=SequencerOptions(mode=mode, **options),
+                clock=SimpleNamespace(  # type: ignore[arg-type]
+                    now_us=lambda: 10**15, monotonic_s=lambda: 0.0, sleep=lambda _s: None
+                ),
+            )
+            for mode in ALL_MODES
+        }
+
+    def post(
+        self, mode: StageMode, *rows: Mutation, table: StagedTable = T, feed: str = "a"
+    ) -> tuple[int, int]:
+        """Send rows; how many were new, and how many were not."""
+        batches = {table: batch_of(rows)}
+        found = self.sequencers[mode].accept(self.staging, GROUP, batches, feed)
+        return found[table].added, found[table].duplicates
+
+    def apply(self, mode: StageMode, holder: TakenOver | None = None) -> None:
+        """Do what the holder of the lease does; a new one if none is given."""
+        holder = holder or take_over(LOG, self.target)
+        self.sequencers[mode].round(self.staging, GROUP, lambda: holder)
+
+    def resolve(self, time: int, feed: str = "a") -> None:
+        """A feed resolves a time."""
+        self.staging.advance(GROUP, feed, Hlc(time))
+
+    def waiting(self, table: StagedTable = T) -> list[int]:
+        """The times of staged rows that are not applied."""
+        kept = self.staging.tables.get(table, {})
+        return sorted(time.nanos for (time, _), one in kept.items() if not one.applied)
+
+    def values(self, table: str = "t") -> dict[str, int]:
+        """The value of each key in the target."""
+        return {key: found["v"] for key, found in self.target.rows[table].items()}
+
+
+class Place:
+    """What the command takes for a pipeline's staging database and target."""
+
+    def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        section = SimpleNamespace(lease_seconds=60.0)
+        schemas = SimpleNamespace(
+            group_of=lambda name: GROUP if name == "shop.public" else None,
+        )
+        target = SimpleNamespace(url="postgresql://t/shop")
+        self.config: Any = SimpleNamespace(target=target)
+        replaced = {
+            "checked_sections": lambda _config: (section, site.staging),
+            "TargetSchemas": lambda _config: schemas,
+            "log_id_of": lambda _config, _group: LOG,
+            "open_shared_progress": lambda _url, **_more: site.target,
+            "row_target_at": lambda _url: site.target,
+        }
+        for name, found in replaced.items():
+            monkeypatch.setattr(stage_rewind, name, found)

@@ -1,0 +1,241 @@
+"""A bank under load, and a reader who checks its books in the copy.
+
+The invariant: transfers move money between accounts, and between accounts and vaults (another
+table); they never make or lose any. Whoever reads the target at any moment must see the total
+unchanged, because one batch is one transaction over all tables; and when all is quiet the target
+equals the source row by row.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+from harness.pipelines.bank_engines import (
+    Dialect,
+    NothingThere,
+    ServerGone,
+    Session,
+    dialect_of,
+    session,
+    transaction,
+)
+
+ACCOUNT_COUNT = 200
+OPENING_BALANCE = 1000
+VAULT_COUNT = 5
+TOTAL = (ACCOUNT_COUNT + VAULT_COUNT) * OPENING_BALANCE
+LARGE_ROWS = 600  # more than logical_decoding_work_mem holds: streamed while in progress
+READ_INTERVAL_S = 0.02
+BOOKS = """
+    select (select count(*) from account), (select count(*) from vault),
+           (select sum(balance) from account) + (select sum(amount) from vault)
+"""
+
+# Equal rows are equal tables, in whatever order they come.
+CONTENTS = {
+    "account": "select id, owner, balance, md5(story) from account",
+    "transfer": "select id, giver, taker, amount, {at} from transfer",
+    "vault": "select id, amount from vault",
+    "journal": "select line, amount from journal",
+}
+
+
+class Bank:
+    """The workload: transactions of a few rows until told to stop. Survives a server's crash."""
+
+    def __init__(self, url: str, seed: int, *, xa: bool = False, pause_s: float = 0.002) -> None:
+        """Make the tables; seed decides all that follows.
+
+        xa: some transactions are prepared. pause_s: between two transactions.
+        """
+        self.pause_s = pause_s
+        self._url = url
+        self._dialect = dialect_of(url)
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._error: BaseException | None = None
+        self._has_xa = xa and self._dialect.has_xa
+        self.transaction_count = 0
+        make(url, self._dialect)
+
+    def __enter__(self) -> Bank:
+        """Open for business."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close; raises what the workload could not survive. May be called again."""
+        self._stop.set()
+        self._thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what the workload could not survive."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    with session(self._url, self._dialect.namespace) as connection:
+                        while not self._stop.is_set():
+                            self._transact(connection)
+                            self.transaction_count += 1
+                            time.sleep(self.pause_s)
+                except ServerGone:
+                    time.sleep(0.1)  # the server was killed: that is part of the test
+        except BaseException as error:
+            self._error = error
+
+    def _transact(self, connection: Session) -> None:
+        roll = self._random.random()
+        giver, taker = self._random.sample(range(1, ACCOUNT_COUNT + 1), 2)
+        amount = self._random.randint(1, 50)
+        if self._has_xa and 0.43 < roll < 0.45:
+            _in_two_phases(connection, giver, taker, amount)
+            return
+        with transaction(connection):
+            _transfer(connection, giver, taker, amount)
+            if roll < 0.2:
+                connection.execute("insert into journal values (%s, %s)", ("line", amount))
+            elif roll < 0.25:
+                connection.execute(self._dialect.delete_one)
+            elif roll < 0.3:
+                _swap(connection, giver, taker)
+            elif roll < 0.32:
+                connection.execute("delete from transfer where mod(id, 7) = %s", (giver % 7,))
+            elif roll < 0.42:
+                _deposit(connection, giver, 1 + taker % VAULT_COUNT, amount)
+            elif roll < 0.425:
+                _fill_journal(connection, self._dialect, amount)
+            elif roll < 0.427:
+                connection.execute("truncate table journal")
+
+
+def make(url: str, dialect: Dialect) -> None:
+    """Make the bank's tables and give everybody something to begin with."""
+    counts = {"opening": OPENING_BALANCE, "accounts": ACCOUNT_COUNT, "vaults": VAULT_COUNT}
+    with session(url, dialect.namespace) as connection:
+        for statement in dialect.schema:
+            connection.execute(statement.format(**counts))
+
+
+def _transfer(connection: Session, giver: int, taker: int, amount: int) -> None:
+    """Money goes from one account to another."""
+    connection.execute("update account set balance = balance - %s where id = %s", (amount, giver))
+    connection.execute(
+        "insert into transfer (giver, taker, amount) values (%s, %s, %s)", (giver, taker, amount)
+    )
+    connection.execute("update account set balance = balance + %s where id = %s", (amount, taker))
+
+
+def _in_two_phases(connection: Session, giver: int, taker: int, amount: int) -> None:
+    """A transfer that lies prepared for a moment."""
+    connection.execute("xa start 'transfer'")
+    _transfer(connection, giver, taker, amount)
+    for phase in ("end", "prepare", "commit"):
+        connection.execute(f"xa {phase} 'transfer'")
+
+
+def _swap(connection: Session, one: int, other: int) -> None:
+    """Two accounts change places: keys swap, unchanged TOAST goes along."""
+    connection.execute("update account set id = -id where id in (%s, %s)", (one, other))
+    connection.execute(
+        "update account set id = case id when %s then %s else %s end where id in (%s, %s)",
+        (-one, other, one, -one, -other),
+    )
+
+
+def _deposit(connection: Session, account: int, vault: int, amount: int) -> None:
+    """Money goes from one table to another."""
+    connection.execute("update account set balance = balance - %s where id = %s", (amount, account))
+    connection.execute("update vault set amount = amount + %s where id = %s", (amount, vault))
+
+
+def _fill_journal(connection: Session, dialect: Dialect, amount: int) -> None:
+    """A large transaction, rolled back in part."""
+    fill = dialect.fill.format(rows=LARGE_ROWS)
+    connection.execute(fill, (amount,))
+    connection.execute("savepoint before_more")
+    connection.execute(fill, (-amount,))
+    connection.execute("rollback to savepoint before_more")
+    connection.execute(
+        "delete from journal where left(line, 5) = 'large' and line <> 'large 1' and amount = %s",
+        (amount,),
+    )
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads the target all the time; remembers every total that is not the bank's.
+
+    namespace: the schema or database that the bank is in there.
+    """
+
+    url: str
+    namespace: str = "public"
+    read_count: int = 0
+    wrong: list[str] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Reader:
+        """Start reading; counting begins when the whole bank is there for the first time."""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        self._stop.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _read(self) -> None:
+        complete = False
+        while not self._stop.is_set():
+            try:
+                with session(self.url, self.namespace) as connection:
+                    while not self._stop.wait(READ_INTERVAL_S):
+                        row = tuple(int(value or 0) for value in connection.execute(BOOKS)[0])
+                        seen = row == (ACCOUNT_COUNT, VAULT_COUNT, TOTAL)
+                        complete = complete or seen
+                        if complete:
+                            self.read_count += 1
+                            if not seen:
+                                self.wrong.append(f"read {self.read_count}: {row}")
+            except (ServerGone, NothingThere):
+                time.sleep(0.1)  # not made yet, or the server was killed
+
+
+def contents(url: str, namespace: str) -> dict[str, list[tuple[object, ...]]]:
+    """Every table's rows, in one order."""
+    at = dialect_of(url).at
+    with session(url, namespace) as connection:
+        return {
+            table: sorted(connection.execute(query.format(at=at)), key=repr)
+            for table, query in CONTENTS.items()
+        }
+
+
+def differences(source: str, target: str) -> list[str]:
+    """Tables whose rows differ between two databases, with the first row that does."""
+    found = []
+    namespace = dialect_of(source).namespace
+    left, right = contents(source, namespace), contents(target, namespace)
+    for table, ours in left.items():
+        theirs = right[table]
+        if ours != theirs:
+            missing = sorted(set(map(repr, ours)) - set(map(repr, theirs)))[:3]
+            surplus = sorted(set(map(repr, theirs)) - set(map(repr, ours)))[:3]
+            found.append(
+                f"{table}: {len(ours)} rows here, {len(theirs)} there;"
+                f" missing {missing}, surplus {surplus}"
+            )
+    return found

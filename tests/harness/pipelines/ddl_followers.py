@@ -1,0 +1,230 @@
+"""What else follows the log of an arena, and is compared with the source at the end."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+
+from harness.pipelines.ddl_child import PASSWORD, Child
+from harness.pipelines.ddl_script import Statement
+from harness.pipelines.ddl_sides import ServedLog, Side, base_differences
+from harness.pipelines.ddl_view import SECTION, ViewFollower
+
+NAMES = ("base", "merge", "consumer")
+ERRORS_MAX = 5
+DISTURBED = 0.15
+SERVED = """
+[serve]
+listen = "127.0.0.1:0"
+users = { repl = "${SERVE_PASSWORD}" }
+[serve.publications.p]
+tables = ["*.*"]
+"""
+MERGED = """
+[pipeline]
+name = "shop"
+directory = "all"
+mode = "data+change"
+[merge]
+logs = ["../{file}"]
+joinSeconds = 1
+[changeExtractor]
+flushIntervalSeconds = 0.5
+"""
+ABOUT_TABLE = re.compile(
+    r"(?:alter|truncate|drop|create(?: or replace)?) table"
+    r' ("(?:[^"]|"")*"|`(?:[^`]|``)*`|\w+)',
+    re.IGNORECASE,
+)
+DDL = ("alter", "create", "drop", "rename", "truncate")
+
+Mark = tuple[str, int]
+
+
+class Follower(Protocol):
+    """A further consumer of the log. error: what ended it for good; empty while it runs."""
+
+    name: str
+
+    @property
+    def error(self) -> str:
+        """What ended it for good; empty while it runs."""
+        ...
+
+    def start(self) -> None:
+        """Begin to follow."""
+        ...
+
+    def tend(self) -> None:
+        """Start again what has ended."""
+        ...
+
+    def disturb(self) -> None:
+        """Kill a process now and then."""
+        ...
+
+    def finish(self) -> None:
+        """Prepare the comparison."""
+        ...
+
+    def has_passed(self, fence: str, number: int) -> bool:
+        """Whether a row of the table of fences is followed."""
+        ...
+
+    def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
+        """How a table differs. mark: a row of the table of fences after its last DDL."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class Processes:
+    """Processes of a follower. error: the last one, once too many of them ended with one."""
+
+    def __init__(self, children: Sequence[Child], dice: random.Random) -> None:
+        """children: not started yet. dice: of what is killed."""
+        self._children, self._dice = children, dice
+        self._error_count = 0
+        self.error = ""
+
+    def start(self) -> None:
+        """Start all."""
+        for child in self._children:
+            child.start()
+
+    def tend(self) -> None:
+        """Start again what has ended."""
+        for child in self._children:
+            if child.code is None or self.error:
+                continue
+            if child.code > 0:
+                self._error_count += 1
+                if self._error_count >= ERRORS_MAX:
+                    self.error = f"{child.name}: {child.error['code']} {child.error['error']}"
+                    return
+            child.start()
+
+    def disturb(self) -> None:
+        """Kill one of them now and then."""
+        if self._children and self._dice.random() < DISTURBED:
+            self._dice.choice(self._children).kill()
+
+    def close(self) -> None:
+        """Kill all."""
+        for child in self._children:
+            child.kill()
+
+
+class Served(Processes):
+    """The fold of a log, as `penstock serve` answers with it."""
+
+    def __init__(
+        self, name: str, file: Path, dice: random.Random, children: Sequence[Child] = ()
+    ) -> None:
+        """file: of the pipeline that is served. children: the processes that it needs."""
+        super().__init__(children, dice)
+        self.name = name
+        self._serve = Child("serve", file)
+        self._served: ServedLog | None = None
+
+    def finish(self) -> None:
+        """Start to serve."""
+        self._serve.start()
+
+    def has_passed(self, fence: str, number: int) -> bool:
+        """Whether a row of the table of fences is served."""
+        if self._served is None:
+            said = self._serve.last("address")
+            if not said:
+                return False
+            self._served = ServedLog(int(said["address"].rpartition(":")[2]), PASSWORD)
+        try:
+            _, rows = self._served.rows(*fence.split("."))
+        except psycopg.Error:
+            return False
+        return (str(number),) in rows
+
+    def differences(self, source: Side, schema: str, table: str, mark: Mark | None) -> list[str]:
+        """How the fold differs."""
+        del mark
+        assert self._served is not None, "it has passed the last fence"
+        return base_differences(source, self._served, schema, table, self.name)
+
+    def close(self) -> None:
+        """End all, and the server."""
+        super().close()
+        if self._served is not None:
+            self._served.close()
+        self._serve.kill()
+
+
+def make_merge(file: Path, dice: random.Random) -> Served:
+    """A pipeline that merges the log of another one, alone, and keeps a base."""
+    folder = file.parent / "merged"
+    folder.mkdir()
+    merged = folder / "merged.toml"
+    merged.write_text(MERGED.format(file=file.name) + SERVED)
+    return Served("merge", merged, dice, [Child("merge", merged), Child("load", merged)])
+
+
+def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Sections of the pipeline file that these followers need."""
+    found: dict[str, Mapping[str, Any]] = {}
+    if "consumer" in also:
+        found["consumers.view"] = SECTION
+    if "merge" in also:
+        found["changeExtractor"] = {"flushIntervalSeconds": 0.5, "heartbeatSeconds": 0.5}
+    return found
+
+
+def make_followers(also: Sequence[str], file: Path, dice: random.Random) -> list[Follower]:
+    """The followers of a pipeline. also: names of `NAMES`."""
+    if {"base", "merge"} & set(also):  # a log with a target has a base if it is served
+        file.write_text(file.read_text() + SERVED)
+    makers: dict[str, Callable[[random.Random], Follower]] = {
+        "base": lambda own: Served("base", file, own),
+        "merge": lambda own: make_merge(file, own),
+        "consumer": lambda own: ViewFollower(file, own),
+    }
+    return [makers[name](random.Random(dice.random())) for name in NAMES if name in also]
+
+
+class Marks:
+    """Rows of the table of fences that follow DDL, each in a later transaction."""
+
+    def __init__(self, fence: str) -> None:
+        """fence: the name of the table, with its schema."""
+        self.fence = fence
+        self._last: dict[tuple[str, str | None], int] = {}
+
+    def note(self, schema: str, statements: Sequence[Statement], number: int) -> None:
+        """Note the row that follows DDL of a history."""
+        for statement in statements:
+            if is_ddl(statement):
+                self._last[schema, table_of(statement)] = number
+
+    def find(self, schema: str, table: str) -> Mark | None:
+        """The row after the last DDL that may concern a table; None if there was none."""
+        numbers = [self._last.get((schema, one), 0) for one in (None, table)]
+        return (self.fence, max(numbers)) if any(numbers) else None
+
+
+def is_ddl(statement: Statement) -> bool:
+    """Whether it may change definitions."""
+    return statement.head.split(" ", 1)[0].lower() in DDL
+
+
+def table_of(statement: Statement) -> str | None:
+    """The only table that DDL concerns; None if it is not known."""
+    found = ABOUT_TABLE.match(statement.sql)
+    if found is None or re.search(r"\b(rename to|inherit|partition)\b", statement.sql, re.I):
+        return None
+    name, quote = found[1], found[1][0]
+    return name[1:-1].replace(quote * 2, quote) if quote in '"`' else name

@@ -1,0 +1,351 @@
+"""Random histories of tables: rows and DDL of every statement that a source may run.
+
+A history is written while it runs, because the next statement depends on what the server took of
+the one before: `Author` keeps a model of the tables, and forgets what failed. Not here: what a
+history consists of (`harness/pipelines/ddl_script.py`), and running it
+(`harness/pipelines/ddl_arena.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from harness.pipelines.ddl_actions import Actions, NothingToDo
+from harness.pipelines.ddl_model import (
+    ALTERS,
+    MY_SESSIONS,
+    PG_SESSIONS,
+    ROWS,
+    TABLE_NAMES,
+    WHOLE,
+    Made,
+    Table,
+)
+from harness.pipelines.ddl_script import Statement, Step
+from harness.pipelines.ddl_types import MARIADB, ColumnType
+
+
+class Author(Actions):
+    """Writes one history. Used by one thread."""
+
+    # -- what the arena asks for
+
+    def write_setup(self) -> list[Statement]:
+        """The tables and rows that exist before the pipeline."""
+        count = self._dice.choice((1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 12))
+        statements: list[Statement] = []
+        for name in self._dice.sample(TABLE_NAMES, count) if count > 1 else [self._table_name()]:
+            statements += self._create(name)
+            table = self._tables[-1]
+            for _ in range(self._dice.choice((0, 1, 2, 4))):
+                statements.append(self._insert(table))
+        return statements
+
+    def write_step(self) -> Step | None:
+        """The next transaction or pause; None at the end."""
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            return self._touch(-self._steps_left - 1)
+        if "pause" in self._features and self._dice.random() < 0.2:
+            return Step(pause=self._dice.randint(1, 2))
+        self._before = copy.deepcopy((self._tables, self._made_types))
+        several = "several_per_transaction" in self._features and self._dice.random() < 0.4
+        statements: list[Statement] = []
+        for _ in range(self._dice.randint(2, 4) if several else 1):
+            # DDL ends a transaction of the others.
+            statements += self._draw(rows_only=several and not self._is_pg)
+        return Step(tuple(statements))
+
+    def _touch(self, number: int) -> Step | None:
+        """A row in each table at the end, in some histories: it may tell what was not told yet."""
+        if not self._touches or number >= len(self._tables) or "insert" not in self._features:
+            return None
+        self._before = copy.deepcopy((self._tables, self._made_types))
+        return Step((self._insert(self._tables[number]),))
+
+    def forget_step(self) -> None:
+        """The server refused the last step: nothing of it happened."""
+        assert self._before is not None
+        self._tables, self._made_types = self._before
+
+    # -- drawing
+
+    def _draw(self, *, rows_only: bool) -> list[Statement]:
+        weights = (1, 0, 0, 0) if rows_only else (10, 10, 3, 1)
+        while True:
+            table = self._dice.choice(self._tables)
+            if rows_only and not table.ids:
+                return [self._insert(table)]
+            what = self._dice.choices(("rows", "alter", "whole", "session"), weights)[0]
+            before = copy.deepcopy((self._tables, self._made_types))
+            try:
+                if what == "rows":
+                    return [getattr(self, f"_{self._one_of(ROWS)}")(table)]
+                if what == "alter":
+                    return self._alter(table)
+                if what == "whole":
+                    done: list[Statement] = getattr(self, f"_{self._one_of(WHOLE)}")(table)
+                    return done
+                if "session" in self._features:
+                    return [
+                        Statement(self._dice.choice(PG_SESSIONS if self._is_pg else MY_SESSIONS))
+                    ]
+            except NothingToDo:
+                self._tables, self._made_types = before
+
+    def _one_of(self, weights: dict[str, int]) -> str:
+        names = [one for one in weights if one in self._features]
+        if not names:
+            raise NothingToDo
+        return self._dice.choices(names, [weights[one] for one in names])[0]
+
+    def _alter(self, table: Table) -> list[Statement]:
+        several = "several_actions" in self._features and self._dice.random() < 0.3
+        before: list[Statement] = []
+        actions: list[str] = []
+        for _ in range(self._dice.randint(2, 3) if several else 1):
+            name = self._one_of(ALTERS)
+            made: Callable[[Table], tuple[list[Statement], list[str]]]
+            made = getattr(self, f"_{name}")
+            needed, parts = made(table)
+            before += needed
+            if self._is_pg and name == "rename":  # stands alone there
+                ahead = [self._alter_table(table, *actions)] if actions else []
+                return [*before, *ahead, self._alter_table(table, *parts)]
+            actions += parts
+        return [*before, self._alter_table(table, *actions)]
+
+    # -- tables
+
+    def _create(self, name: str) -> list[Statement]:
+        keys = [one for one in self._types if one.is_key]
+        table = Table(name=name, id="id")
+        table.columns.append(Made("id", self._dice.choice(keys[:2]), nullable=False))
+        needed: list[Statement] = []
+        for _ in range(self._dice.randint(1, 5)):
+            kind = self._dice.choice(self._types)
+            needed += self._needs(kind)
+            table.columns.append(Made(self._new_name(table), kind))
+        table.key = () if "keyless" in self._features and self._dice.random() < 0.15 else ("id",)
+        parts = []
+        for column in table.columns:
+            text = f"{self._q(column.name)} {column.type.declared}"
+            if column.name == "id":
+                text += " not null"
+            elif self._dice.random() < 0.3 and column.type.defaults:
+                column.has_default = True
+                text += f" default {self._dice.choice(column.type.defaults)}"
+            elif not self._is_pg:
+                text += " null"
+            parts.append(text)
+        if table.key:
+            parts.append("primary key (id)")
+        self._tables.append(table)
+        statements = [*needed, Statement(f"create table {self._q(name)} ({', '.join(parts)})")]
+        if self._is_pg and not table.key:
+            statements.append(Statement(f"alter table {self._q(name)} replica identity full"))
+        return statements
+
+    def _truncate(self, table: Table) -> list[Statement]:
+        table.ids.clear()
+        return [Statement(f"truncate table {self._q(table.name)}")]
+
+    def _drop_and_create(self, table: Table) -> list[Statement]:
+        self._tables.remove(table)
+        return [Statement(f"drop table {self._q(table.name)}"), *self._create(table.name)]
+
+    def _recreate(self, table: Table) -> list[Statement]:
+        return self._drop_and_create(table)
+
+    def _recreate_other(self, table: Table) -> list[Statement]:
+        """With no column in common."""
+        taken = {one.name for one in table.columns}
+        statements = self._drop_and_create(table)
+        made = self._tables[-1]
+        if taken & {one.name for one in made.columns} - {"id"}:
+            raise NothingToDo
+        text = statements[-1].head if statements[-1].head.startswith("create table") else ""
+        if not text:
+            raise NothingToDo
+        made.id, made.columns[0].name, made.key = "nr", "nr", ("nr",)
+        text = text.replace(f"({self._q('id')} ", f"({self._q('nr')} ", 1)
+        return [*statements[:-1], Statement(text.replace("primary key (id)", "primary key (nr)"))]
+
+    # -- rows
+
+    def _insert(self, table: Table) -> Statement:
+        rows = []
+        names = [
+            one for one in table.columns if not one.is_generated and self._is_inserted(table, one)
+        ]
+        for _ in range(self._dice.choice((1, 1, 2, 3))):
+            table.counter += 1
+            table.ids.append(table.counter)
+            values = [
+                self._id_literal(table, table.counter) if one.name == table.id else self._value(one)
+                for one in names
+            ]
+            rows.append(f"({', '.join(values)})")
+        listed = ", ".join(self._q(one.name) for one in names)
+        return Statement(f"insert into {self._q(table.name)} ({listed}) values {', '.join(rows)}")
+
+    def _is_inserted(self, table: Table, column: Made) -> bool:
+        must = column.name == table.id or not (column.has_default or column.nullable)
+        return must or self._dice.random() < 0.8
+
+    def _written(self, table: Table) -> Made:
+        if not table.written:
+            raise NothingToDo
+        return self._dice.choice(table.written)
+
+    def _id_literal(self, table: Table, number: int) -> str:
+        is_text = table.column(table.id).type.family == "text"
+        return f"'{number}'" if is_text else str(number)
+
+    def _value(self, column: Made) -> str:
+        if column.nullable and self._dice.random() < 0.15:
+            return "null"
+        return self._dice.choice(column.type.values)
+
+    def _where(self, table: Table) -> str:
+        if not table.ids:
+            raise NothingToDo
+        number = self._dice.choice(table.ids)
+        return f"where {self._q(table.id)} = {self._id_literal(table, number)}"
+
+    def _update(self, table: Table) -> Statement:
+        column = self._written(table)
+        text = f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
+        return Statement(f"{text} {self._where(table)}")
+
+    def _update_all(self, table: Table) -> Statement:
+        column = self._written(table)
+        return Statement(
+            f"update {self._q(table.name)} set {self._q(column.name)} = {self._value(column)}"
+        )
+
+    def _delete(self, table: Table) -> Statement:
+        where = self._where(table)
+        return Statement(f"delete from {self._q(table.name)} {where}")
+
+    # -- statements about whole tables and types
+
+    def _convert(self, table: Table) -> list[Statement]:
+        to = self._dice.choice(
+            (
+                "convert to character set utf8mb4",
+                "convert to character set utf8mb4 collate utf8mb4_bin",
+                "convert to character set latin1",
+                "default character set latin1",
+            )
+        )
+        return [self._alter_table(table, to)]
+
+    def _enum_value(self, table: Table) -> list[Statement]:
+        del table
+        kinds = [
+            one for one in self._types if one.needs in self._made_types and one.family == "label"
+        ]
+        if not kinds:
+            raise NothingToDo
+        self._label_number += 1
+        kind = self._dice.choice(kinds).declared
+        return [Statement(f"alter type {kind} add value 'new{self._label_number}'")]
+
+    def _enum_rename(self, table: Table) -> list[Statement]:
+        del table
+        if self._types_named("mood") is None:
+            raise NothingToDo
+        return [Statement("alter type mood rename value 'happy' to 'glad'")]
+
+    def _types_named(self, name: str) -> ColumnType | None:
+        made = [one for one in self._types if one.declared == name]
+        return next((one for one in made if one.needs in self._made_types), None)
+
+    def _replica_identity(self, table: Table) -> list[Statement]:
+        to = self._dice.choice(("full", "default") if table.key else ("full",))
+        return [self._alter_table(table, f"replica identity {to}")]
+
+    def _temporary(self, table: Table) -> list[Statement]:
+        """A temporary table with a captured table's name."""
+        if self._is_pg:
+            raise NothingToDo
+        name = self._q(table.name)
+        return [
+            Statement(f"create temporary table {name} (id int)"),
+            Statement(f"insert into {name} values (1)"),
+            Statement(f"alter table {name} add column zz int"),
+            *(
+                [
+                    Statement(f"alter table {name} rename to tmp9"),
+                    Statement("drop temporary table tmp9"),
+                ]
+                if self._source == MARIADB
+                else [Statement(f"drop temporary table {name}")]
+            ),
+        ]
+
+    def _table_swap(self, table: Table) -> list[Statement]:
+        """As gh-ost does it: a copy that is altered, filled, and takes the table's name."""
+        name, ghost = self._q(table.name), self._q(f"_{table.name}_gho")
+        old = self._q(f"_{table.name}_del")
+        kept = ", ".join(self._q(one.name) for one in table.columns if not one.is_generated)
+        kind, needed = self._add_column(table, self._new_name(table))
+        default = self._dice.choice(kind.defaults) if kind.defaults else ""
+        return [
+            *needed,
+            Statement(f"create table {ghost} like {name}"),
+            Statement(f"alter table {ghost}", (self._declare(table, default=default),)),
+            Statement(f"insert ignore into {ghost} ({kept}) select {kept} from {name}"),
+            Statement(f"rename table {name} to {old}, {ghost} to {name}"),
+            Statement(f"drop table {old}"),
+        ]
+
+    def _replace_table(self, table: Table) -> list[Statement]:
+        if self._source != MARIADB:
+            raise NothingToDo
+        _, *created = self._drop_and_create(table)
+        last = created[-1].head.replace("create table", "create or replace table", 1)
+        return [*created[:-1], Statement(last)]
+
+    def _rename_table(self, table: Table) -> list[Statement]:
+        name = self._table_name()
+        statement = Statement(f"alter table {self._q(table.name)} rename to {self._q(name)}")
+        table.name = name
+        return [statement]
+
+    def _comment(self, table: Table) -> list[Statement]:
+        if self._is_pg:
+            return [Statement(f"comment on table {self._q(table.name)} is 'x'")]
+        return [self._alter_table(table, "comment 'x'")]
+
+    def _swap(self, table: Table) -> list[Statement]:
+        if len(table.others) < 2:
+            raise NothingToDo
+        one, other = (made.name for made in self._dice.sample(table.others, 2))
+        names = ((one, "tmp"), (other, one), ("tmp", other))
+        if self._is_pg or self._dice.random() < 0.5:
+            return [self._alter_table(table, self._renamed(table, *pair)) for pair in names]
+        for pair in names:
+            self._renamed(table, *pair)
+        both = (
+            f"rename column {self._q(one)} to {self._q(other)}",
+            f"rename column {self._q(other)} to {self._q(one)}",
+        )
+        return [Statement(f"alter table {self._q(table.name)} {', '.join(both)}")]
+
+    def _rename_chain(self, table: Table) -> list[Statement]:
+        """Rename a to c and add a, or drop a and rename b to a."""
+        if len(table.others) < 2:
+            raise NothingToDo
+        one, other = self._dice.sample(table.others, 2)
+        first, second = one.name, other.name
+        if self._dice.random() < 0.5:
+            self._forget(table, first)
+            statements = [self._alter_table(table, f"drop column {self._q(first)}")]
+            return [*statements, self._alter_table(table, self._renamed(table, second, first))]
+        renamed = self._alter_table(table, self._renamed(table, first, self._new_name(table)))
+        kind, needed = self._add_column(table, first)
+        default = self._dice.choice(kind.defaults) if kind.defaults else ""
+        return [renamed, *needed, self._alter_table(table, self._declare(table, default=default))]

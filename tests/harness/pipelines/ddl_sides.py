@@ -1,0 +1,389 @@
+"""Tables of both sides compared: columns, key, NULLs allowed, and rows by neutral rules.
+
+The source's type says what a value is, and both servers are asked for its text; nothing of
+penstock takes part.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol
+
+import psycopg
+
+from harness.pipelines.ddl_types import POSTGRES
+
+Row = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a table is.
+
+    Attributes:
+        types: of each column.
+        key: columns of its primary key.
+        nullable: columns that may be NULL.
+        unsent: generated columns, where the server's log does not have their values.
+    """
+
+    types: Mapping[str, str]
+    key: frozenset[str]
+    nullable: frozenset[str]
+    unsent: frozenset[str] = frozenset()
+
+    def without_unsent(self) -> Facts:
+        """Return what a copy can have whose server does not compute these columns."""
+        kept = {name: kind for name, kind in self.types.items() if name not in self.unsent}
+        return replace(self, types=kept, nullable=self.nullable - self.unsent)
+
+
+class Side(Protocol):
+    """A database as a test sees it."""
+
+    kind: str
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows."""
+        ...
+
+    def tables(self, schema: str) -> list[str]:
+        """The names of the tables of a schema."""
+        ...
+
+    def facts(self, schema: str, table: str) -> Facts | None:
+        """What a table is; None if there is none."""
+        ...
+
+    def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
+        """All rows, as text. columns: kind of value by column."""
+        ...
+
+
+class PostgresSide:
+    """A PostgreSQL database."""
+
+    kind = POSTGRES
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        for setting in ("timezone = 'UTC'", "extra_float_digits = 3", "datestyle = 'ISO'"):
+            self.run(f"set {setting}")
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows."""
+        cursor = self.connection.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+    def tables(self, schema: str) -> list[str]:
+        """The names of the tables of a schema."""
+        text = f"select tablename from pg_tables where schemaname = '{schema}' order by 1"
+        return [row[0] for row in self.run(text)]
+
+    def facts(self, schema: str, table: str) -> Facts | None:
+        """What a table is; None if there is none."""
+        name = f"'{schema}' and c.relname = '{_literal(table)}'"
+        rows = self.run(
+            f"""
+            select a.attname, format_type(a.atttypid, a.atttypmod), not a.attnotnull,
+                   coalesce(a.attnum = any (i.indkey), false), a.attgenerated <> ''
+              from pg_class c
+              join pg_namespace n on n.oid = c.relnamespace
+              left join pg_attribute a
+                on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+              left join pg_index i on i.indrelid = c.oid and i.indisprimary
+             where n.nspname = {name} and c.relkind = 'r'
+            """
+        )
+        if not rows:
+            return None
+        rows = [row for row in rows if row[0] is not None]
+        return Facts(
+            types={row[0]: row[1] for row in rows},
+            key=frozenset(row[0] for row in rows if row[3]),
+            nullable=frozenset(row[0] for row in rows if row[2]),
+            unsent=frozenset(row[0] for row in rows if row[4]),
+        )
+
+    def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
+        """All rows, as text. columns: kind of value by column."""
+        facts = self.facts(schema, table)
+        assert facts is not None
+        listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
+        return self.run(f'select {listed} from "{schema}".{_quoted(table)}')
+
+    @staticmethod
+    def _shown(name: str, of_type: str) -> str:
+        if of_type.startswith("interval("):
+            return f"(extract(epoch from {_quoted(name)}) * 1000000)::bigint::text || ' us'"
+        # A cast to text is not always what the server prints: it adds /32 to an address.
+        return f"case when {_quoted(name)} is not null then format('%s', {_quoted(name)}) end"
+
+
+class MySQLSide:
+    """A MySQL or MariaDB server."""
+
+    def __init__(self, server: Any) -> None:
+        """server: of `plugins.mysql`."""
+        self.kind: str = server.kind
+        self.connection = server.connect()
+        self.run("set time_zone = '+00:00', sql_mode = ''")
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a statement; its rows."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    def tables(self, schema: str) -> list[str]:
+        """The names of the tables of a schema."""
+        text = f"select table_name from information_schema.tables where table_schema = '{schema}'"
+        return [row[0] for row in self.run(text)]
+
+    def facts(self, schema: str, table: str) -> Facts | None:
+        """What a table is; None if there is none."""
+        rows = self.run(
+            "select column_name, column_type, is_nullable, column_key"
+            f" from information_schema.columns where table_schema = '{schema}'"
+            f" and cast(table_name as binary) = cast('{_literal(table)}' as binary)"
+        )
+        if not rows:
+            return None
+        return Facts(
+            types={row[0]: _text(row[1]) for row in rows},
+            key=frozenset(row[0] for row in rows if row[3] == "PRI")
+            if self._has_primary(schema, table)
+            else frozenset(),
+            nullable=frozenset(row[0] for row in rows if row[2] == "YES"),
+        )
+
+    def _has_primary(self, schema: str, table: str) -> bool:
+        """A unique key of NOT NULL columns counts as PRI where there is no other."""
+        return bool(
+            self.run(
+                "select 1 from information_schema.statistics where index_name = 'PRIMARY'"
+                f" and table_schema = '{schema}' and table_name = '{_literal(table)}' limit 1"
+            )
+        )
+
+    def texts(self, schema: str, table: str, columns: Mapping[str, str]) -> list[Row]:
+        """All rows, as text. columns: kind of value by column."""
+        facts = self.facts(schema, table)
+        assert facts is not None
+        listed = ", ".join(self._shown(name, facts.types[name]) for name in columns)
+        return self.run(f"select {listed} from `{schema}`.`{table.replace('`', '``')}`")
+
+    @staticmethod
+    def _shown(name: str, of_type: str) -> str:
+        quoted = "`" + name.replace("`", "``") + "`"
+        if "binary" in of_type or "blob" in of_type:
+            return f"concat('\\\\x', lower(hex({quoted})))"
+        if of_type.startswith("bit"):
+            return f"bin({quoted} + 0)"
+        if of_type.startswith("float"):
+            return f"cast({quoted} + 0e0 as char)"
+        return f"convert(cast({quoted} as char) using utf8mb4)"
+
+
+class ServedLog:
+    """The tables of a log, as `penstock serve` folds them: from the base and what came since."""
+
+    def __init__(self, port: int, password: str) -> None:
+        self._connection = psycopg.connect(
+            host="127.0.0.1",
+            port=port,
+            user="repl",
+            password=password,
+            dbname="shop",
+            autocommit=True,
+        )
+
+    def rows(self, schema: str, table: str) -> tuple[list[str], list[Row]]:
+        """The names of the columns of a table, and its rows as text. Raises psycopg.Error."""
+        query = f'select * from "{schema}".{_quoted(table)}'
+        result = self._connection.pgconn.exec_(query.encode())
+        if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+            raise psycopg.OperationalError(result.error_message.decode(errors="replace"))
+        places = range(result.nfields)
+        rows = [
+            tuple(_decoded(result.get_value(row, place)) for place in places)
+            for row in range(result.ntuples)
+        ]
+        return [(result.fname(place) or b"").decode() for place in places], rows
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _decoded(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def _literal(name: str) -> str:
+    return name.replace("'", "''")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+# -- values by neutral rules
+
+
+def _moment(text: str) -> str:
+    found = re.fullmatch(r"(\S+ \d\d:\d\d:\d\d)(\.\d+)?(\+00)?", text)
+    if found is None:
+        return text
+    return found[1] + (found[2] or "").rstrip("0").rstrip(".")
+
+
+def _time_us(text: str) -> str:
+    if text.endswith(" us"):
+        return text
+    found = re.fullmatch(r"(-?)(\d+):(\d\d):(\d\d)(?:\.(\d+))?", text)
+    if found is None:
+        return text
+    seconds = (int(found[2]) * 60 + int(found[3])) * 60 + int(found[4])
+    us = seconds * 1_000_000 + int((found[5] or "").ljust(6, "0"))
+    return f"{-us if found[1] else us} us"
+
+
+def _json(text: str) -> str:
+    return json.dumps(json.loads(text, parse_float=lambda n: f"float {Decimal(n)}"), sort_keys=True)
+
+
+def _decimal(text: str) -> str:
+    number = Decimal(text)
+    return format(number.normalize() + 0, "f")
+
+
+RULES: dict[str, Callable[[str], str]] = {
+    "int": lambda text: str(int(text)),
+    "decimal": _decimal,
+    "real": lambda text: repr(struct.unpack("f", struct.pack("f", float(text)))[0]),
+    "double": lambda text: repr(float(text)),
+    "bool": lambda text: {"t": "1", "true": "1", "f": "0", "false": "0"}.get(text, text),
+    "text": lambda text: text,
+    "padded": lambda text: text.rstrip(" "),
+    "bytes": lambda text: text,
+    "moment": _moment,
+    "time": _time_us,
+    "bits": lambda text: str(int(text, 2)),
+    "json": _json,
+}
+_POSTGRES_KINDS = (
+    (r"smallint|integer|bigint|oid", "int"),
+    (r"numeric", "decimal"),
+    (r"real", "real"),
+    (r"double", "double"),
+    (r"boolean", "bool"),
+    (r"character\(", "padded"),
+    (r"bytea", "bytes"),
+    (r"time(\(\d\))? without", "time"),
+    (r"timestamp|date$", "moment"),
+    (r"bit\(", "bits"),
+    (r"jsonb?$", "json"),
+)
+_MYSQL_KINDS = (
+    (r"tinyint|smallint|mediumint|int|bigint|year", "int"),
+    (r"decimal", "decimal"),
+    (r"float", "real"),
+    (r"double", "double"),
+    (r"char\(", "padded"),
+    (r"(var)?binary|\w*blob", "bytes"),
+    (r"datetime|timestamp|date", "moment"),
+    (r"time", "time"),
+    (r"bit", "bits"),
+    (r"json", "json"),
+)
+
+
+def kind_of_value(source: str, of_type: str) -> str:
+    """How values of a type of the source are compared."""
+    for pattern, kind in _POSTGRES_KINDS if source == POSTGRES else _MYSQL_KINDS:
+        if re.match(pattern, of_type):
+            return kind
+    return "text"
+
+
+def neutral(kind: str, text: str | None) -> str | None:
+    """A value in the form that is compared; one that is not of its kind is told as it is."""
+    if text is None:
+        return None
+    try:
+        return RULES[kind](text)
+    except (ValueError, InvalidOperation):
+        return f"not {kind}: {text}"
+
+
+def differences(
+    source: Side, target: Side, schema: str, target_schema: str, table: str
+) -> list[str]:
+    """How a table's copy differs; empty when it is equal."""
+    ours, theirs = source.facts(schema, table), target.facts(target_schema, table)
+    if ours is None:
+        return []
+    if theirs is None:
+        return [f"{table}: no such table in the target"]
+    if source.kind != target.kind:
+        ours = ours.without_unsent()
+    found = []
+    if set(ours.types) != set(theirs.types):
+        return [f"{table}: columns {sorted(ours.types)} became {sorted(theirs.types)}"]
+    if ours.key and ours.key != theirs.key:
+        found.append(f"{table}: key {sorted(ours.key)} became {sorted(theirs.key)}")
+    if ours.nullable - theirs.nullable:
+        found.append(f"{table}: NOT NULL in the target only: {ours.nullable - theirs.nullable}")
+    kinds = {name: kind_of_value(source.kind, of) for name, of in ours.types.items()}
+    if kinds:
+        mine = source.texts(schema, table, kinds)
+        found += _row_differences(table, kinds, mine, target.texts(target_schema, table, kinds))
+    return found
+
+
+def base_differences(
+    source: Side, served: ServedLog, schema: str, table: str, name: str = "base"
+) -> list[str]:
+    """How the fold of a log differs from the source; empty when it is equal."""
+    ours = source.facts(schema, table)
+    if ours is None or not ours.without_unsent().types:
+        return []
+    ours = ours.without_unsent()
+    try:
+        names, rows = served.rows(schema, table)
+    except psycopg.Error as error:
+        return [f"{name}: {table}: error {error}"]
+    if set(names) != set(ours.types):
+        return [f"{name}: {table}: columns {sorted(ours.types)} became {sorted(names)}"]
+    kinds = {name: kind_of_value(source.kind, ours.types[name]) for name in names}
+    return _row_differences(f"{name}: {table}", kinds, source.texts(schema, table, kinds), rows)
+
+
+def _row_differences(
+    table: str, kinds: Mapping[str, str], ours: list[Row], theirs: list[Row]
+) -> list[str]:
+    mine, copied = _counted(ours, kinds), _counted(theirs, kinds)
+    found = []
+    for word, rows in (("lacks", mine - copied), ("has", copied - mine)):
+        for row in list(rows.elements())[:4]:
+            shown = ", ".join(f"{n}={v!r:.40}" for n, v in zip(kinds, row, strict=True))
+            found.append(f"{table}: {word} {shown}")
+    return found
+
+
+def _counted(rows: list[Row], kinds: Mapping[str, str]) -> Counter[Row]:
+    how = list(kinds.values())
+    return Counter(
+        tuple(neutral(kind, value) for kind, value in zip(how, row, strict=True)) for row in rows
+    )

@@ -1,0 +1,49 @@
+"""Keys that a table gets later, for the modules that say which target: test_*schema_policies.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.pipelines.loader import LogMaker
+from harness.pipelines.merge import insert
+from harness.pipelines.policies import (
+    BASE,
+    DDL,
+    ID,
+    MORE,
+    NAME,
+    TABLE,
+    Begin,
+    N,
+    found,
+    settle,
+    shaped,
+)
+from penstock.model import MarkerKind
+
+
+class LaterKeys:
+    """A table gets a key, or another one."""
+
+    def test_the_key_of_a_table_that_is_created_again(self, begin: Begin, log: LogMaker) -> None:
+        """Of other columns: the target has it, too, although it had rows when it was altered."""
+        target = begin(DDL)
+        log.transaction(insert(BASE, 1, "a", 10), insert(BASE, 2, "b", 20))
+        log.close_segment()
+        settle(target, log)
+        other = replace(MORE, name="nr", nullable=False, id=5)
+        again = shaped(other, replace(NAME, name="w", id=6), version=2)
+        log.transaction((MarkerKind.TRUNCATE, [TABLE]), insert(again, 7, "x"))
+        log.close_segment()
+        settle(target, log)
+        assert found(target, "key") == ["nr"]
+        assert target.rows("select nr, w from t") == [(7, "x")]
+
+    def test_a_key_that_the_source_gets_later(self, begin: Begin, log: LogMaker) -> None:
+        """A table without a key gets the source's."""
+        target = begin("create table t (id int not null, name varchar(20), n int not null)")
+        log.transaction(insert(shaped(ID, NAME, N, version=1, key=()), 1, "a", 10))
+        log.transaction(insert(replace(BASE, version=2), 2, "b", 20))
+        log.close_segment()
+        settle(target, log)
+        assert found(target, "key") == ["id"]

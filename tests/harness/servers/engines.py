@@ -1,0 +1,205 @@
+"""A database of every engine under test, for the suites that run against all of them.
+
+`ENGINES` names them; `new_place` makes a fresh database of one. Tests speak SQL that every engine
+understands: plain types, rows as literals. What they cannot say so is a method of `Place`. A new
+engine is one more class here and one more line in `_KINDS`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from penstock.model import TableName
+from plugins import mysql, postgres
+from plugins.shared import SharedServers
+
+LOCK_WAIT_S = 20  # DDL that has to wait this long would wait for ever
+
+
+class Place(Protocol):
+    """A database of a real server. url: of it; namespace: what its tables' names begin with.
+
+    unsent: a statement behind which a session's changes leave values out that stay as they are; of
+    PostgreSQL's long ones that is so by itself.
+    """
+
+    url: str
+    namespace: str
+    unsent: str
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements in autocommit; the rows of the last one."""
+        ...
+
+    def make_keyless(self, table: str, columns: str) -> None:
+        """Make a table without a key that can be captured all the same."""
+        ...
+
+    def make_wide(self, table: str) -> None:
+        """Make a table (id, n, big) of long texts, of which a source may leave out `big`."""
+        ...
+
+    def forget_log(self) -> None:
+        """Have the server throw away what was written so far, whoever has not read it yet."""
+        ...
+
+    def count_rows(self, table: str) -> None:
+        """Have the server's estimates of a table made anew."""
+        ...
+
+    def is_running(self, text: str) -> bool:
+        """Whether another session runs a query with this text in it."""
+        ...
+
+    def drop(self) -> None:
+        """Drop the database."""
+        ...
+
+
+def name_in(place: Place, table: str) -> TableName:
+    """A table's name with what it begins with."""
+    return TableName(place.namespace, table)
+
+
+def insert(place: Place, table: str, rows: Iterable[tuple[int | str | None, ...]]) -> None:
+    """Insert rows of numbers and of texts without quotes and backslashes."""
+    listed = ", ".join(f"({', '.join(map(_literal, row))})" for row in rows)
+    place.run(f"insert into {table} values {listed}")
+
+
+def _literal(value: int | str | None) -> str:
+    if value is None:
+        return "null"
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+class PostgresPlace:
+    """See Place."""
+
+    namespace = "public"
+    unsent = ""
+
+    def __init__(self, server: postgres.Server) -> None:
+        self._server = server
+        self.url = server.make_database("conform")
+        self._database = self.url.rpartition("/")[2]
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """See Place."""
+        found: list[tuple[Any, ...]] = []
+        for statement in statements:
+            limited = f"set lock_timeout = '{LOCK_WAIT_S}s'; {statement}"
+            found = self._server.execute(limited, self._database)
+        return found
+
+    def make_keyless(self, table: str, columns: str) -> None:
+        """See Place."""
+        self.run(f"create table {table} ({columns}); alter table {table} replica identity full")
+
+    def make_wide(self, table: str) -> None:
+        """See Place. Out of line, and not compressed."""
+        self.run(f"create table {table} (id int primary key, n int, big text)")
+        self.run(f"alter table {table} alter big set storage external")
+
+    def forget_log(self) -> None:
+        """See Place: it is the slot that keeps it."""
+        self.run(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots "
+            "where database = current_database()"
+        )
+
+    def count_rows(self, table: str) -> None:
+        """See Place."""
+        self.run(f"analyze {table}")
+
+    def is_running(self, text: str) -> bool:
+        """See Place."""
+        return bool(
+            self.run(
+                "select 1 from pg_stat_activity where state = 'active' "
+                f"and pid <> pg_backend_pid() and query like '%{text}%'"
+            )
+        )
+
+    def drop(self) -> None:
+        """See Place."""
+        self._server.drop_database(self.url)
+
+
+class MySQLPlace:
+    """See Place."""
+
+    unsent = "set session binlog_row_image = 'minimal'"
+
+    def __init__(self, server: mysql.MySQLServer) -> None:
+        self._server = server
+        self.url = server.make_database("conform")
+        self.namespace = mysql.database_of(self.url)
+
+    def run(self, *statements: str) -> list[tuple[Any, ...]]:
+        """See Place."""
+        found: list[tuple[Any, ...]] = []
+        for statement in statements:
+            limited = f"set lock_wait_timeout = {LOCK_WAIT_S}; {statement}"
+            found = self._server.execute(limited, self.namespace)
+        return found
+
+    def make_keyless(self, table: str, columns: str) -> None:
+        """See Place."""
+        self.run(f"create table {table} ({columns})")
+
+    def make_wide(self, table: str) -> None:
+        """See Place."""
+        self.run(f"create table {table} (id int primary key, n int, big text)")
+
+    def forget_log(self) -> None:
+        """See Place. MariaDB may need a moment to let go of a file that somebody has read."""
+        self.run("flush binary logs")
+        kept = self._server.status()[0]
+        until = time.monotonic() + LOCK_WAIT_S
+        while self.run("show binary logs")[0][0] != kept:
+            assert time.monotonic() < until, "the files stay"
+            self.run(f"purge binary logs to '{kept}'")
+
+    def count_rows(self, table: str) -> None:
+        """See Place."""
+        self.run(f"analyze table {table}")
+
+    def is_running(self, text: str) -> bool:
+        """See Place."""
+        return bool(
+            self.run(
+                "select 1 from information_schema.processlist where id <> connection_id() "
+                f"and command = 'Query' and info like '%{text}%'"
+            )
+        )
+
+    def drop(self) -> None:
+        """See Place."""
+        self._server.drop_database(self.url)
+
+
+_KINDS: Mapping[str, int | str] = {
+    **{f"pg{version}": version for version in postgres.versions()},
+    **{kind: kind for kind in mysql.kinds()},
+}
+ENGINES = tuple(_KINDS)
+FIRST = ENGINES[0]
+
+
+@contextmanager
+def new_place(servers: SharedServers, engine: str) -> Iterator[Place]:
+    """A fresh database of an engine, for a with block."""
+    kind = _KINDS[engine]
+    place: Place
+    if isinstance(kind, int):
+        place = PostgresPlace(postgres.first_server(servers, kind))
+    else:
+        place = MySQLPlace(servers.get(kind, lambda: mysql.running(kind)))
+    try:
+        yield place
+    finally:
+        place.drop()

@@ -1,0 +1,550 @@
+"""Sources of every kind for the suite of sources: who writes to one, and what the log then has.
+
+A `Side` takes changes as operations, writes them in its source's words, and notes what the log must
+hold. Not here: the cases (`tests/conformance/test_sources.py`).
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness.faults.fake_source import FEATURES, Fake, Item
+from harness.pipelines.extract import until
+from harness.pipelines.pipeline import write_pipeline
+from harness.servers.engines import Place
+from penstock.codec.columns import after_type, before_type
+from penstock.control.config import load_config
+from penstock.control.extract_process import extract_options
+from penstock.control.pipeline import pipeline_of
+from penstock.control.servers import source_tables
+from penstock.extract.extractor import Extractor, Outcome
+from penstock.log import list_segments, open_chain
+from penstock.log.change_tables import bits
+from penstock.log.order import merge_rows
+from penstock.log.state import load_state
+from penstock.model import Marker, MarkerKind, Op, Relation, Run, TableName
+from penstock.ports.config import Config
+from penstock.ports.extract_options import Ended, ExtractOptions
+from penstock.ports.extraction import extraction_of
+from penstock.ports.source import SourceEngine
+from toy_engine.store import Row, Shape, Store
+
+WAIT_S = 60.0
+QUICK = {"flushIntervalSeconds": 0.2, "idleWaitSeconds": 0.3}
+TARGET = "postgresql://nobody@localhost/nowhere"  # of the file; nobody connects to it
+T, U, WIDE, OTHER = "t", "u", "wide", "other"
+COLUMNS = {T: ("id", "name", "n"), U: ("id", "n"), WIDE: ("id", "n", "big"), OTHER: ("id", "n")}
+Values = dict[str, Any]
+
+
+# --- what is written, and what the log must have of it --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Insert:
+    """A row; columns that are not given are NULL."""
+
+    table: str
+    row: Values
+
+
+@dataclass(frozen=True)
+class Update:
+    """The row with this id gets these values; among them may be another id."""
+
+    table: str
+    id: int
+    values: Values
+
+
+@dataclass(frozen=True)
+class Delete:
+    """The row with this id goes."""
+
+    table: str
+    id: int
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What was done behind a savepoint, and rolled back to it."""
+
+    changes: tuple[Insert | Update | Delete, ...]
+
+
+Operation = Insert | Update | Delete | Undone
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A row change. key: the row's id before it. row: behind it, without what was not sent."""
+
+    op: str
+    table: str
+    key: int
+    row: Values | None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A change with both rows."""
+
+    op: Op
+    table: str
+    before: Values | None
+    after: Values | None
+
+    @property
+    def seen(self) -> Seen:
+        """As the log must have it."""
+        known = self.before if self.before is not None else self.after
+        assert known is not None
+        return Seen(chr(self.op), self.table, known["id"], self.after)
+
+
+class Book:
+    """The tables as they must be. rows: by table and id."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[int, Values]] = {table: {} for table in COLUMNS}
+        self.columns = dict(COLUMNS)
+
+    def take(self, operation: Insert | Update | Delete) -> Made:
+        """Carry one out."""
+        rows = self.rows[operation.table]
+        if isinstance(operation, Insert):
+            row: Values = {name: operation.row.get(name) for name in self.columns[operation.table]}
+            rows[row["id"]] = row
+            return Made(Op.INSERT, operation.table, None, row)
+        before = rows.pop(operation.id)
+        if isinstance(operation, Delete):
+            return Made(Op.DELETE, operation.table, before, None)
+        after = {**before, **operation.values}
+        rows[after["id"]] = after
+        return Made(Op.UPDATE, operation.table, before, after)
+
+    def undone(self, changes: Sequence[Insert | Update | Delete]) -> list[Made]:
+        """What these would have done."""
+        other = copy.deepcopy(self)
+        return [other.take(change) for change in changes]
+
+
+class Side:
+    """A source with the tables of COLUMNS, of which OTHER is not captured.
+
+    expected: what the log must have, by transaction. features: what the source can.
+    """
+
+    features = FEATURES
+    big_size = 10  # of the texts of a large transaction
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self.url = url
+        self.namespace = namespace
+        self.book = Book()
+        self.expected: list[list[Seen]] = []
+        self.patience_s = WAIT_S
+
+    def commit(self, *operations: Operation, unsent: bool = False) -> None:
+        """One transaction. unsent: values that do not change are not sent."""
+        parts: list[tuple[Operation, list[Made]]] = []
+        for one in operations:
+            if isinstance(one, Undone):
+                parts.append((one, self.book.undone(one.changes)))
+            else:
+                parts.append((one, [self.book.take(one)]))
+        self._write(parts, unsent=unsent)
+        seen = [m.seen for one, made in parts if not isinstance(one, Undone) for m in made]
+        if captured := [one for one in seen if one.table != OTHER]:
+            self.expected.append(captured)
+
+    def roll_back(self, *operations: Insert | Update | Delete) -> None:
+        """A transaction that is not committed."""
+        self._write([(Undone(operations), self.book.undone(operations))], unsent=False)
+
+    def commit_many(self, count: int) -> None:
+        """One transaction with so many rows of WIDE, a power of two times 1000."""
+        rows = [{"id": n, "n": 0, "big": "x" * self.big_size} for n in range(1, count + 1)]
+        self._write_many(count, rows)
+        made = [self.book.take(Insert(WIDE, row)) for row in rows]
+        self.expected.append([one.seen for one in made])
+
+    def truncate(self, table: str) -> None:
+        """Empty a table."""
+        self._truncate(table)
+        self.book.rows[table].clear()
+        self.expected.append([Seen("T", table, 0, None)])
+
+    def add_column(self, table: str, name: str) -> None:
+        """Of whole numbers, NULL in the rows that are there."""
+        self._add_column(table, name)
+        self.book.columns[table] = (*self.book.columns[table], name)
+        for row in self.book.rows[table].values():
+            row[name] = None
+
+    # -- a source's own words ----------------------------------------------------------------
+
+    def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
+        raise NotImplementedError
+
+    def _write_many(self, count: int, rows: list[Values]) -> None:
+        self._write(
+            [(Insert(WIDE, r), [Made(Op.INSERT, WIDE, None, r)]) for r in rows], unsent=False
+        )
+
+    def _truncate(self, table: str) -> None:
+        raise NotImplementedError
+
+    def _add_column(self, table: str, name: str) -> None:
+        raise NotImplementedError
+
+    def forget_log(self) -> None:
+        """Throw away what was written so far, whoever has not read it yet."""
+        raise NotImplementedError
+
+    def keys(self, pipeline: str) -> dict[str, str]:
+        """What [changeExtractor] must say for two pipelines to read this source."""
+        del pipeline
+        return {}
+
+    def drop_heartbeats(self) -> None:
+        """Take away what heartbeats have left at the server, where that is not the database's."""
+
+
+class SqlSide(Side):
+    """A database of a real server, which may collect 32 MiB before it gives them."""
+
+    big_size = 6000
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.url, place.namespace)
+        self.place = place
+        place.run(
+            "create table t (id int primary key, name varchar(60), n int)",
+            "create table u (id int primary key, n int)",
+            "create table other (id int primary key, n int)",
+        )
+        place.make_wide(WIDE)
+
+    def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
+        lines = [line for one, _ in parts for line in _statements(one)]
+        is_undone = all(isinstance(one, Undone) for one, _ in parts)
+        before = self.place.unsent if unsent else ""
+        end = "rollback" if is_undone else "commit"
+        self.place.run(
+            "; ".join([before, "begin", *lines, end] if before else ["begin", *lines, end])
+        )
+
+    def _write_many(self, count: int, rows: list[Values]) -> None:
+        lines = [line for row in rows[:1000] for line in _statements(Insert(WIDE, row))]
+        made = 1000
+        while made < count:
+            lines.append(f"insert into wide select id + {made}, n, big from wide order by id")
+            made *= 2
+        assert made == count
+        self.place.run("; ".join(["begin", *lines, "commit"]))
+
+    def _truncate(self, table: str) -> None:
+        self.place.run(f"truncate table {table}")
+
+    def _add_column(self, table: str, name: str) -> None:
+        self.place.run(f"alter table {table} add column {name} int")
+
+    def forget_log(self) -> None:
+        """See Side."""
+        self.place.forget_log()
+
+    def keys(self, pipeline: str) -> dict[str, str]:
+        """See Side."""
+        if self.namespace != "public":
+            return {}
+        return {"replicationSlot": f"conform_{pipeline}", "publication": f"conform_{pipeline}"}
+
+    def drop_heartbeats(self) -> None:
+        """See Side."""
+        if self.namespace != "public":
+            self.place.run("drop database if exists wirekite")
+
+
+def _statements(operation: Operation) -> list[str]:
+    if isinstance(operation, Undone):
+        inner = [line for change in operation.changes for line in _statements(change)]
+        return ["savepoint here", *inner, "rollback to savepoint here"]
+    table = operation.table
+    if isinstance(operation, Insert):
+        names = ", ".join(operation.row)
+        values = ", ".join(map(_literal, operation.row.values()))
+        return [f"insert into {table} ({names}) values ({values})"]
+    if isinstance(operation, Delete):
+        return [f"delete from {table} where id = {operation.id}"]
+    pairs = ", ".join(f"{name} = {_literal(value)}" for name, value in operation.values.items())
+    return [f"update {table} set {pairs} where id = {operation.id}"]
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+class FakeSide(Side):
+    """The engine in memory."""
+
+    def __init__(self, fake: Fake) -> None:
+        super().__init__(fake.url, "public")
+        self.fake = fake
+        self.features = fake.features
+        for table in COLUMNS:
+            fake.make(TableName("public", table), *_typed(COLUMNS[table]))
+
+    def _relation(self, table: str) -> Relation:
+        return self.fake.relations[TableName("public", table)]
+
+    def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
+        items = [
+            Item(
+                op=made.op,
+                relation=self._relation(made.table),
+                before=made.before if _is_reported(made) else None,
+                after=made.after,
+                absent=_unchanged(made) if unsent else frozenset(),
+                undone=isinstance(one, Undone),
+            )
+            for one, several in parts
+            for made in several
+        ]
+        self.fake.commit(*items)
+
+    def _truncate(self, table: str) -> None:
+        self.fake.commit(Item(op=None, relation=self._relation(table)))
+
+    def _add_column(self, table: str, name: str) -> None:
+        columns = _typed((*self.book.columns[table], name))
+        self.fake.make(TableName("public", table), *columns, version=2)
+
+    def forget_log(self) -> None:
+        """See Side."""
+        self.fake.oldest = len(self.fake.commits) + 1
+
+
+def _typed(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    texts = ("name", "big")
+    return [(n, "text", "string") if n in texts else (n, "integer", "int32") for n in names]
+
+
+def _is_reported(made: Made) -> bool:
+    """Whether there is a before image: of deletes, and where the key changes."""
+    if made.before is None or made.after is None:
+        return made.op is Op.DELETE
+    return bool(made.before["id"] != made.after["id"])
+
+
+def _unchanged(made: Made) -> frozenset[str]:
+    before, after = made.before or {}, made.after or {}
+    return frozenset(n for n in after if n != "id" and n in before and after[n] == before[n])
+
+
+class ToySide(Side):
+    """A file of the toy engine, which has neither rollbacks nor values that are not sent."""
+
+    features = frozenset({"truncate", "shape", "elsewhere", "bulk"})
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store.url, "public")
+        self.store = store
+        for table in COLUMNS:
+            self._make(table, COLUMNS[table], 1)
+
+    def _make(self, table: str, names: Sequence[str], version: int) -> None:
+        name = TableName("public", table)
+        columns = tuple(_typed(names))
+        self.store.make_table(Shape(table=name, version=version, columns=columns, key=("id",)))
+
+    def _write(self, parts: list[tuple[Operation, list[Made]]], *, unsent: bool) -> None:
+        assert not unsent
+        done = [m for one, made in parts if not isinstance(one, Undone) for m in made]
+        if done:
+            self.store.commit(
+                *(
+                    (
+                        made.op.name.lower(),
+                        TableName("public", made.table),
+                        _texts(made.before) if _is_reported(made) or made.before else None,
+                        _texts(made.after),
+                    )
+                    for made in done
+                )
+            )
+
+    def _truncate(self, table: str) -> None:
+        self.store.commit(("truncate", TableName("public", table), None, None))
+
+    def _add_column(self, table: str, name: str) -> None:
+        self._make(table, (*self.book.columns[table], name), 2)
+
+
+def _texts(row: Values | None) -> Row | None:
+    if row is None:
+        return None
+    return {name: None if value is None else str(value) for name, value in row.items()}
+
+
+# --- following it ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Follower:
+    """A pipeline of mode change over a side, extracted in this process.
+
+    run_rows: rows of each run that was written, and whether it ended with a transaction.
+    """
+
+    side: Side
+    folder: Path
+    name: str = "shop"
+    run_rows: list[tuple[int, bool]] = field(default_factory=list)
+    config: Config = field(init=False)
+    engine: Any = None
+
+    def __post_init__(self) -> None:
+        """Write the pipeline's file."""
+        names = [f"{self.side.namespace}.{table}" for table in (T, U, WIDE)]
+        path = write_pipeline(
+            self.folder,
+            self.side.url,
+            TARGET,
+            mode="change",
+            name=self.name,
+            directory=self.name,
+            file=f"{self.name}.toml",
+            tables=names,
+            sections={"changeExtractor": {**QUICK, **self.side.keys(self.name)}},
+        )
+        self.config = load_config(path)
+
+    def follow(self, stop: Callable[[], bool] = lambda: False, *, idle: bool = True) -> Outcome:
+        """Extract until nothing comes, or until told to stop."""
+        options = replace(extract_options(self.config), exit_when_idle=idle)
+        directory = self.config.directory
+        with self.opened(options, stop) as engine:
+            self.engine = _Watched(engine, self.run_rows)
+            return Extractor(self.engine, directory, options=options, stop=stop).run()
+
+    def opened(
+        self, options: ExtractOptions | None = None, stop: Callable[[], bool] = lambda: False
+    ) -> AbstractContextManager[SourceEngine]:
+        """The engine, with what it needs at the source."""
+        config = self.config
+        return extraction_of(config).open_engine(
+            pipeline_of(config),
+            options or extract_options(config),
+            tables=lambda: source_tables(config),
+            stop=stop,
+        )
+
+    @contextmanager
+    def following(self) -> Iterator[threading.Event]:
+        """Extract on a thread; setting what is given stops it. It has to end within patience."""
+        stop, ends, errors = threading.Event(), list[Outcome](), list[BaseException]()
+
+        def work() -> None:
+            try:
+                ends.append(self.follow(stop.is_set, idle=False))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield stop
+        finally:
+            stop.set()
+            thread.join(self.side.patience_s)
+        assert not thread.is_alive(), "it does not end when it is told to"
+        if errors:
+            raise errors[0]
+        assert [one.ended for one in ends] == [Ended.STOPPED]
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait for a condition, as long as the side allows."""
+        until(condition, self.side.patience_s)
+
+    def log(self) -> list[tuple[int, int, list[Seen]]]:
+        """The log's transactions: number, position, changes."""
+        found: dict[int, tuple[int, list[Seen]]] = {}
+        for segment in open_chain(list_segments(self.config.layout.log)):
+            with segment:
+                for item in segment.in_order():
+                    for trx, seen in _changes(item):
+                        told = segment.transactions.find(trx)
+                        assert told is not None, f"transaction {trx} has no place"
+                        found.setdefault(trx, (told.position, []))[1].append(seen)
+        return [(trx, position, seen) for trx, (position, seen) in found.items()]
+
+    def gsns(self) -> list[int]:
+        """The numbers of the log's rows, in order."""
+        found: list[int] = []
+        for segment in open_chain(list_segments(self.config.layout.log)):
+            with segment:
+                found += [gsn for group in merge_rows(segment) for gsn in group.gsns]
+        return found
+
+    def heartbeats(self) -> list[int]:
+        """When those in the log were sent."""
+        found: list[int] = []
+        for segment in open_chain(list_segments(self.config.layout.log)):
+            with segment:
+                markers = [one for one in segment.markers() if one.kind is MarkerKind.HEARTBEAT]
+                found += [int(one.data["sent_us"]) for one in markers]
+        return found
+
+    @property
+    def engine_in_log(self) -> str:
+        """Whose positions the log says that it has."""
+        state = load_state(self.config.layout.log)
+        assert state is not None
+        return state.source["engine"]
+
+    def seen(self) -> list[list[Seen]]:
+        """The changes alone."""
+        return [seen for _, _, seen in self.log()]
+
+
+class _Watched:
+    """An engine whose runs are counted."""
+
+    def __init__(self, engine: Any, run_rows: list[tuple[int, bool]]) -> None:
+        self._engine = engine
+        self._run_rows = run_rows
+
+    def saw(self, run: Run) -> None:
+        rows = sum(rows.batch.num_rows for rows in run.rows)
+        self._run_rows.append((rows, run.end is not None))
+        self._engine.saw(run)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def _changes(item: Any) -> Iterator[tuple[int, Seen]]:
+    """What one thing in the log says, with its transaction."""
+    if isinstance(item, Marker):
+        if item.kind is MarkerKind.TRUNCATE:
+            for _, table in item.tables:
+                yield item.trx, Seen("T", table, 0, None)
+        return
+    relation, index, batch = item
+    row = batch.slice(index, 1)
+    op = chr(row.column("op")[0].as_py())
+    after = row.column("after").cast(after_type(relation))[0].as_py()
+    before = row.column("before").cast(before_type(relation))[0].as_py()
+    lacking = {relation.columns[at].name for at in bits(row.column("absent")[0].as_py())}
+    kept = None if op == "D" else {n: v for n, v in after.items() if n not in lacking}
+    key = (before if before is not None else after)["id"]
+    yield row.column("trx")[0].as_py(), Seen(op, relation.name, key, kept)

@@ -1,0 +1,278 @@
+"""The web interface as a process of its own, and a real browser that looks at it.
+
+The browser is Debian's Chromium, driven without a window through its WebDriver. Not here: the
+pipeline it shows (`harness/pipelines/end_to_end.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+
+WAIT_S = 60.0
+DESKTOP = (1280, 900)
+PHONE = (320, 640)
+ARGUMENTS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
+# Foreground and background of every text that is seen, as the browser computed them.
+CONTRASTS = r"""
+const parse = (text) => (text.match(/[\d.]+/g) || []).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+  .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (e) => {
+  for (; e; e = e.parentElement) {
+    const found = parse(getComputedStyle(e).backgroundColor);
+    if (found.length === 3 || found[3] === 1) return found;
+  }
+  return [255, 255, 255];
+};
+const poor = [];
+for (const e of document.querySelectorAll("body *")) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+  if (!own || !e.checkVisibility() || e.closest(".unseen, .skip, noscript")) continue;
+  const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) poor.push(`${e.tagName}.${e.className}: ${ratio.toFixed(2)} ${e.innerText}`);
+}
+return poor;
+"""
+OUTLINE = """
+const all = (s) => [...document.querySelectorAll(s)];
+return {
+  h1: all("h1").length,
+  tables: all("table").filter((t) => !t.caption || !t.caption.textContent.trim()).length,
+  levels: all("h1, h2, h3, h4").filter((h) => h.checkVisibility()).map((h) => +h.tagName[1]),
+  images: all("img:not([alt])").length,
+  twice: all("[id]").map((e) => e.id).filter((id, i, ids) => ids.indexOf(id) !== i),
+  wide: document.documentElement.scrollWidth - innerWidth,
+};
+"""
+Found = TypeVar("Found")
+
+
+class WebProcess:
+    """`penstock web FILE... --port 0 --json`, or another command that serves."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        command: str = "web",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it, and wait until it says where it is."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", command, *map(str, arguments), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self.pid = self._process.pid
+        self.out: list[str] = []
+        self.err: list[str] = []
+        streams = ((self._process.stdout, self.out), (self._process.stderr, self.err))
+        self._readers = [
+            threading.Thread(target=self._read, args=pair, daemon=True) for pair in streams
+        ]
+        for reader in self._readers:
+            reader.start()
+        try:
+            self.told = until(self._served, "the web interface answers")
+        except BaseException:
+            self.kill()
+            raise
+        self.url = str(self.told["url"]).rstrip("/")
+
+    @staticmethod
+    def _read(stream: Any, lines: list[str]) -> None:
+        with stream:
+            lines.extend(iter(stream.readline, ""))
+
+    def _served(self) -> dict[str, Any] | None:
+        if self._process.poll() is not None:
+            raise AssertionError(f"ended with {self._process.returncode}: {self.err}")
+        told = [json.loads(line) for line in list(self.out)]
+        return next((line for line in told if "url" in line), None)
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    def stop(self, number: signal.Signals = signal.SIGINT, within_s: float = 15.0) -> int:
+        """Ask it to end; the exit code."""
+        self._process.send_signal(number)
+        code = self._process.wait(within_s)
+        for reader in self._readers:
+            reader.join(5)
+        return code
+
+    def kill(self) -> None:
+        """End it at once if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for reader in self._readers:
+            reader.join(5)
+
+    def __enter__(self) -> WebProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def until(look: Callable[[], Found | None], what: str, within_s: float = WAIT_S) -> Found:
+    """Look again and again until there is something; that."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+class Browser:
+    """Chromium, and what a person does with it."""
+
+    def __init__(self, driver: WebDriver) -> None:
+        self.driver = driver
+
+    def open(self, url: str) -> None:
+        """Go to a page."""
+        self.driver.get(url)
+
+    def size(self, width: int, height: int) -> None:
+        """Show pages as on a screen of this size; narrower than a window may be, too."""
+        self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
+        )
+
+    def calm(self, wanted: bool) -> None:
+        """Ask for reduced motion, or no longer."""
+        self.media("prefers-reduced-motion", "reduce" if wanted else "")
+
+    def media(self, feature: str, value: str) -> None:
+        """Set what a style sheet may ask about the reader's requests."""
+        self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
+            "Emulation.setEmulatedMedia", {"features": [{"name": feature, "value": value}]}
+        )
+
+    def scripts(self, wanted: bool) -> None:
+        """Allow JavaScript, or not, from the next page on."""
+        self.driver.execute_cdp_cmd(  # type: ignore[attr-defined]
+            "Emulation.setScriptExecutionDisabled", {"value": not wanted}
+        )
+
+    def one(self, selector: str) -> WebElement:
+        """The element; fails when there is none."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def all(self, selector: str) -> list[WebElement]:
+        """All elements, hidden ones too."""
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """What an element shows now, also while it is replaced."""
+        shown = self.run(
+            "const e = document.querySelector(arguments[0]);"
+            "return e && !e.closest('[hidden]') ? e.innerText : ''",
+            selector,
+        )
+        return str(shown)
+
+    def click(self, selector: str) -> None:
+        """Click it; it must be in sight. Again where an update took it from under the hand."""
+        for _ in range(20):
+            try:
+                return self.one(selector).click()
+            except StaleElementReferenceException:
+                continue
+        raise AssertionError(f"{selector} does not stand still")
+
+    def keys(self, *keys: str) -> None:
+        """Press keys where the focus is."""
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    def focused(self) -> str:
+        """The id of what has the focus."""
+        return str(self.run("return document.activeElement.id"))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page; what it returns."""
+        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+
+    def until_text(self, selector: str, wanted: str, within_s: float = WAIT_S) -> str:
+        """Wait until an element shows a text; all that it shows then."""
+
+        def look() -> str:
+            shown = self.text(selector)
+            return shown if wanted in shown else ""
+
+        try:
+            return until(look, f"{selector} shows {wanted!r}", within_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it shows {self.text(selector)!r}") from None
+
+    def complaints(self) -> list[str]:
+        """What the browser itself says against the page: errors, refused loads."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[attr-defined]
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """Keep a picture of the page, or of all of it."""
+        if not whole:
+            assert self.driver.save_screenshot(str(path))
+            return
+        width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        self.size(width, height)
+        assert self.driver.save_screenshot(str(path))
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Browser]:
+    """A browser with a fresh profile below a folder; it ends with the block."""
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert program, "these tests need Chromium: apt-get install chromium chromium-driver"
+    assert driver, "these tests need Chromium: apt-get install chromium chromium-driver"
+    options = Options()
+    options.binary_location = program
+    for argument in (*ARGUMENTS, f"--user-data-dir={folder / 'profile'}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = Service(executable_path=driver)
+    opened = webdriver.Chrome(options=options, service=service)
+    try:
+        yield Browser(opened)
+    finally:
+        opened.quit()

@@ -1,0 +1,180 @@
+"""Which tests `make test` runs: all cheap ones, and as many expensive ones as its time allows.
+
+`--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
+(marked `each_server`, with all of them). Cases of a test function that takes half a second or more
+are drawn: one of each function marked `promise` always, then one of each file without cheap ones,
+one of each other function, and further ones, until the seconds are used up, added over both cores.
+What a case takes is in `data/costs.json`, which `make test-times` writes; a function that is not in
+there counts as cheap. The order of drawing is by a hash of the case and of a seed: the commit, or
+what PENSTOCK_TEST_SEED says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COSTS = Path(__file__).parents[1] / "data" / "costs.json"
+SEED = "PENSTOCK_TEST_SEED"
+FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case of a test function, on whichever server. cost_s: 0.0 for a cheap one."""
+
+    name: str
+    cost_s: float = 0.0
+    is_promise: bool = False
+
+    @property
+    def function(self) -> str:
+        """The test function."""
+        return self.name.partition("[")[0]
+
+    @property
+    def file(self) -> str:
+        """The test module."""
+        return self.name.partition("::")[0]
+
+
+def draw(cases: Iterable[Case], seed: str, budget_s: float) -> set[str]:
+    """The names of the cases that run."""
+    all_cases = sorted(cases, key=lambda case: place(seed, case.name))
+    drawn = {case.name for case in all_cases if not case.cost_s}
+    expensive = [case for case in all_cases if case.cost_s]
+    left_s = budget_s
+    met = {case.file for case in all_cases if not case.cost_s}
+    taken: Counter[str] = Counter()
+    for case in expensive:
+        if case.is_promise and not taken[case.function]:
+            taken[case.function] += 1
+            drawn.add(case.name)
+            left_s -= case.cost_s
+            met.add(case.file)
+    rounds: list[tuple[int, Case]] = []
+    for case in expensive:
+        if case.name in drawn:
+            continue
+        rounds.append((taken[case.function] if case.file in met else -1, case))
+        taken[case.function] += 1
+        met.add(case.file)
+    for _, case in sorted(rounds, key=lambda pair: pair[0]):
+        left_s -= case.cost_s
+        if left_s < 0:
+            break
+        drawn.add(case.name)
+    return drawn
+
+
+def place(seed: str, name: str) -> bytes:
+    """Where a case comes in the order of a seed; others that come or go do not change it."""
+    return hashlib.sha256(f"{seed} {name}".encode()).digest()
+
+
+def commit() -> str:
+    """The commit that is tested, abbreviated; empty outside a work tree."""
+    try:
+        said = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=COSTS.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # no git
+        return ""
+    return said.stdout.strip()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take --draw."""
+    parser.addoption(
+        "--draw",
+        type=float,
+        metavar="SECONDS",
+        help="run cheap tests, and of the expensive ones a draw that takes so long on one core",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Settle the seed before other processes are started, which take it over."""
+    if config.getoption("--draw") is not None and not os.environ.get(SEED):
+        os.environ[SEED] = commit() or "0"
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The seed, and how to have it again."""
+    if config.getoption("--draw") is None:
+        return None
+    return f"tests drawn with {SEED}={os.environ[SEED]}, which repeats the draw"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The seed once more, where the failures are."""
+    told = pytest_report_header(terminalreporter.config)
+    if told is not None:
+        terminalreporter.write_line(told)
+
+
+@pytest.hookimpl(trylast=True)  # behind the choice of tests by their servers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw where asked; files that take long come first, otherwise the order stays."""
+    costs: dict[str, float] = json.loads(COSTS.read_text())
+    budget_s: float | None = config.getoption("--draw")
+    if budget_s is not None:
+        kept = _drawn(items, costs, os.environ[SEED], budget_s)
+        left_out = [item for item in items if item not in kept]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item in kept]
+    slow = {test.partition("::")[0] for test, cost in costs.items() if cost >= FIRST_S}
+    items.sort(key=lambda item: _file(item) not in slow)
+
+
+def _drawn(
+    items: Sequence[pytest.Item], costs: dict[str, float], seed: str, budget_s: float
+) -> set[pytest.Item]:
+    """The tests that run, of all that could."""
+    by_case: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        by_case[_case(item)[0]].append(item)
+    cases = {
+        Case(
+            name=name,
+            cost_s=costs.get(name.partition("[")[0], 0.0),
+            is_promise=any(item.get_closest_marker("promise") for item in same),
+        )
+        for name, same in by_case.items()
+    }
+    # One order of servers for a whole file, because its tests may share what they run on.
+    return {
+        min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {_case(item)[1]}"))
+        for case in draw(cases, seed, budget_s)
+    }
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _case(item: pytest.Item) -> tuple[str, str]:
+    """The name of a test without the server that it runs with, and that."""
+    name = item.nodeid
+    if item.get_closest_marker("each_server") is not None:
+        return name, ""
+    params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+    servers = {str(params.get("mysql_kind")), f"pg{params.get('postgres_version')}"}
+    test, bracket, case = name.partition("[")
+    parts = case.removesuffix("]").split("-")
+    others = "-".join(part for part in parts if part not in servers)
+    own = "-".join(part for part in parts if part in servers)
+    return f"{test}[{others}]" if bracket else test, own

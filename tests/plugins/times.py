@@ -1,0 +1,246 @@
+"""Where the time of the tests goes: a record of each test, and tables made of it.
+
+`pytest --times FILE` records; `python tests/plugins/times.py FILE` prints the tables. With
+`--costs` it also writes what the draw of `make test` knows about its tests (`plugins/draw.py`).
+`make test-times` does both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import statistics
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+JAVA_OPTIONS = "JDK_JAVA_OPTIONS"
+SPARK_STARTER = "Heap Max Capacity: 128M"  # the JVM that only works out how to start Spark's
+TOP = 15
+CLASSES_S = (0.0, 1.0, 10.0, 30.0)
+COSTLY_S = 0.5  # as of here a test is drawn
+PHASES = ("setup", "call", "teardown")
+
+
+class Recorder:
+    """Adds to each test what was started and slept in it, and writes a line for each."""
+
+    def __init__(self, file: Path | None, java_logs: Path) -> None:
+        """file: written to by the process that gives out the tests; None in the others."""
+        self._file = file
+        self._java_logs = java_logs
+        self._seen: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._starting = False
+        self._tests: dict[str, dict[str, Any]] = {}
+
+    def watch(self) -> None:
+        """Count starts of servers and of Spark in this process, and its sleeps."""
+        from penstock.load import session
+        from plugins.mysql import KINDS
+        from plugins.postgres import EmbeddedPostgres
+
+        for kind in (EmbeddedPostgres, *KINDS.values()):
+            kind.__enter__ = self._counting("server", kind.__enter__)  # type: ignore[method-assign]
+        session._started = self._counting("spark", session._started)
+        time.sleep = self._sleeping(time.sleep)
+        self._java_logs.mkdir(parents=True, exist_ok=True)
+        self._new_javas()
+        given = os.environ.get(JAVA_OPTIONS, "")
+        os.environ[JAVA_OPTIONS] = f"{given} -Xlog:gc+init=info:file={self._java_logs}/%p.log"
+
+    def _counting(self, what: str, start: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(start)
+        def counted(*arguments: Any, **named: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return start(*arguments, **named)
+            finally:
+                self._counts[f"{what}s"] += 1
+                self._counts[f"{what}_s"] += time.monotonic() - began  # type: ignore[assignment]
+
+        return counted
+
+    def _sleeping(self, sleep: Callable[[float], None]) -> Callable[[float], None]:
+        def slept(seconds: float) -> None:
+            if threading.current_thread() is threading.main_thread():
+                self._counts["sleep_s"] += seconds  # type: ignore[assignment]
+            sleep(seconds)
+
+        return slept
+
+    def _new_javas(self) -> int:
+        """How many JVMs of Spark were started since the last time."""
+        found = {path.name: path for path in self._java_logs.glob("*.log")}
+        new = [path for name, path in found.items() if name not in self._seen]
+        self._seen |= set(found)
+        return sum(SPARK_STARTER not in path.read_text(errors="replace") for path in new)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+        """Where the test runs: the counts travel with its report."""
+        report: Any = yield
+        counts = {name: round(count, 3) for name, count in self._counts.items()}
+        counts["javas"] = self._new_javas()
+        self._counts.clear()
+        report.user_properties = [*report.user_properties, ("times", counts)]
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Where the reports arrive."""
+        if self._file is None:
+            return
+        test = self._tests.setdefault(report.nodeid, {"test": report.nodeid})
+        test["worker"] = getattr(report, "worker_id", "")
+        test[report.when or ""] = round(report.duration, 3)
+        for name, counts in report.user_properties:
+            if name == "times":
+                for key, count in counts.items():
+                    test[key] = round(test.get(key, 0) + count, 3)
+        if report.when == "teardown":
+            with self._file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(self._tests.pop(report.nodeid)) + "\n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take --times."""
+    parser.addoption("--times", metavar="FILE", help="record where the time goes, into FILE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Record, where asked."""
+    if not (wanted := config.getoption("--times")):
+        return
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    file = Path(wanted).absolute()
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+    recorder = Recorder(None if is_worker else file, file.with_suffix(".java") / worker)
+    config.pluginmanager.register(recorder)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Watch from here on: Spark's classes are archived, and JDK_JAVA_OPTIONS is settled."""
+    for plugin in session.config.pluginmanager.get_plugins():
+        if isinstance(plugin, Recorder):
+            plugin.watch()
+
+
+# -- what was recorded -----------------------------------------------------------------------------
+
+Record = dict[str, Any]
+
+
+def seconds(record: Record) -> float:
+    """How long a test took, with what was made for it and taken away."""
+    return sum(record.get(phase, 0.0) for phase in PHASES)
+
+
+def added(records: Iterable[Record], key: str) -> float:
+    """The sum of one key."""
+    return sum(record.get(key, 0) for record in records)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table of Markdown, figures to the right."""
+    print("| " + " | ".join(head) + " |")
+    print("|---" + "|--:" * (len(head) - 1) + "|")
+    for row in rows:
+        cells = (f"{cell:.0f}" if isinstance(cell, float) else str(cell) for cell in row)
+        print("| " + " | ".join(cells) + " |")
+    print()
+
+
+def print_tables(records: Sequence[Record]) -> None:
+    """Where the time went."""
+    took = {phase: added(records, phase) for phase in PHASES}
+    table(
+        ["what", "times", "seconds"],
+        [
+            ["tests, all phases", len(records), sum(took.values())],
+            *([f"of these {phase}", "", spent] for phase, spent in took.items()),
+            ["servers made and started", added(records, "servers"), added(records, "server_s")],
+            ["Spark sessions of the tests", added(records, "sparks"), added(records, "spark_s")],
+            ["Spark sessions, programs' too", added(records, "javas"), ""],
+            ["sleeping, in the tests themselves", "", added(records, "sleep_s")],
+        ],
+    )
+    by_class = [
+        [r for r in records if low <= seconds(r) < high]
+        for low, high in zip(CLASSES_S, (*CLASSES_S[1:], float("inf")), strict=True)
+    ]
+    table(
+        ["tests of", "tests", "seconds"],
+        (
+            [f"{low:.0f} s and more", len(found), sum(map(seconds, found))]
+            for low, found in zip(CLASSES_S, by_class, strict=True)
+        ),
+    )
+    files: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        files[record["test"].partition("::")[0]].append(record)
+    costliest = sorted(files.items(), key=lambda pair: -sum(map(seconds, pair[1])))
+    table(
+        ["file", "tests", "seconds", "servers", "Spark sessions"],
+        (
+            [
+                f"`{file}`",
+                len(found),
+                sum(map(seconds, found)),
+                added(found, "servers"),
+                added(found, "javas"),
+            ]
+            for file, found in costliest[:TOP]
+        ),
+    )
+    slowest = sorted(records, key=seconds, reverse=True)
+    table(["test", "seconds"], ([f"`{r['test']}`", seconds(r)] for r in slowest[:TOP]))
+
+
+def write_costs(records: Iterable[Record], file: Path) -> None:
+    """Write the median seconds of the cases of each test function: of half a second or more.
+
+    Not the mean: one of them may have waited for what the whole module uses. Functions that were
+    not run keep what they have, as long as they are there.
+    """
+    taken: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        taken[record["test"].partition("[")[0]].append(seconds(record))
+    typical = {test: round(statistics.median(each), 1) for test, each in taken.items()}
+    before: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+    kept = {test: cost for test, cost in before.items() if test not in typical and _exists(test)}
+    costs = {test: cost for test, cost in {**kept, **typical}.items() if cost >= COSTLY_S}
+    file.write_text(json.dumps(costs, indent=0, sort_keys=True) + "\n")
+
+
+def _exists(test: str) -> bool:
+    path, _, names = test.partition("::")
+    file = ROOT / path
+    return file.exists() and f"def {names.rpartition('::')[2]}(" in file.read_text()
+
+
+def main() -> None:
+    """Print the tables of a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("record", type=Path, help="what `pytest --times` wrote")
+    parser.add_argument("--costs", type=Path, help="write what each costly test takes into it")
+    given = parser.parse_args()
+    records = [json.loads(line) for line in given.record.read_text().splitlines()]
+    if given.costs is not None:
+        write_costs(records, given.costs)
+    print_tables(records)
+
+
+if __name__ == "__main__":
+    main()
