@@ -352,7 +352,7 @@ def test_applied_segments_stay_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that are old or many go although removeFiles is false; what is to come never does."""
-    monkeypatch.setattr("penstock.log.keeping.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("penstock.log.closing.LOOK_INTERVAL_S", 0.05)
     folder = tmp_path / "log"
     for name in ("0.ckt", "1.ckt"):
         os.utime(folder / name, (0, 0))

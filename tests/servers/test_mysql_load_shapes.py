@@ -14,7 +14,7 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import delete, insert, update
 from penstock.codec.types import Engine, parse_choices
-from penstock.engines.mysql.target.types import same_type
+from penstock.engines.mysql.target.layout import same_type
 from penstock.host.faults import FaultInjected, arming
 from penstock.model import Column, MarkerKind, PenstockError, TableName
 from penstock.ports.refusals import AppliedByAnother, ShapeNotApplicable

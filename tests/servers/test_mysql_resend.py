@@ -21,7 +21,7 @@ from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.control.config import load_config
 from penstock.control.running import processes
-from penstock.engines.mysql.source import reload, resends
+from penstock.engines.mysql.source import reload, requests
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.host import faults
@@ -150,7 +150,7 @@ def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its rows would come behind changes that they do not have, and win."""
-    original = resends.open_reload
+    original = requests.open_reload
     given: list[int] = []
     with extracting(mysql_url, tmp_path) as extractor, ExitStack() as stack:
         live = LiveTables(mysql_url, fold=False)
@@ -169,7 +169,7 @@ def test_a_snapshot_that_the_stream_has_overtaken_is_taken_again(
             with original(*words, **more) as job:
                 yield job
 
-        monkeypatch.setattr(resends, "open_reload", overtaken)
+        monkeypatch.setattr(requests, "open_reload", overtaken)
         sql(mysql, mysql_url, "update t set n = -1 where id = 7;; delete from t where id = 8")
         until(lambda: extractor.progress.row_count == 2)
         assert not resent(tmp_path, table).error
@@ -250,12 +250,12 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
 ) -> None:
     """Not captured, gone, another shape just then, no snapshots; the log goes on."""
     database = database_of(mysql_url)
-    original = resends.open_reload
+    original = requests.open_reload
 
     def after(statement: str) -> Any:
         @contextmanager
         def altered(*words: Any, **more: Any) -> Iterator[Any]:
-            monkeypatch.setattr(resends, "open_reload", original)
+            monkeypatch.setattr(requests, "open_reload", original)
             sql(mysql, mysql_url, statement)
             with original(*words, **more) as job:
                 yield job
@@ -269,12 +269,12 @@ def test_what_cannot_be_sent_is_answered_in_the_published_words(
         said = resent(tmp_path, f"{database}.plain", 2)
         assert "MyISAM) has no snapshots" in said.error
         assert "engine = InnoDB" in said.hint
-        monkeypatch.setattr(resends, "open_reload", after("alter table t add more int"))
+        monkeypatch.setattr(requests, "open_reload", after("alter table t add more int"))
         said = resent(tmp_path, table, 3)
         assert said.error.startswith(f"the resend was cancelled: {table} changed its shape")
         sql(mysql, mysql_url, "update t set more = 5 where id = 7")
         assert not resent(tmp_path, table, 4).error
-        monkeypatch.setattr(resends, "open_reload", after("drop table u"))
+        monkeypatch.setattr(requests, "open_reload", after("drop table u"))
         said = resent(tmp_path, f"{database}.u", 5)
         assert said.error == f"there is no table {database}.u"
         expected = source_rows(mysql, mysql_url)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.keeping import KeptFile, find_outlived
+from penstock.log.closing import KeptFile, find_outlived
 from penstock.log.layout import SegmentFile
 from penstock.model.keeping import Keeping
 

@@ -30,8 +30,7 @@ from harness.twins.mysql_assemble import (
 )
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.source.assemble import Assembler
-from penstock.engines.mysql.source.assembly import Limits, StreamMark
+from penstock.engines.mysql.source.assemble import Assembler, Limits, StreamMark
 from penstock.engines.mysql.source.unsupported import PreparedUnseen, StreamUnexpected
 from penstock.model import (
     FlushPoint,

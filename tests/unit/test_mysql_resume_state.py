@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.engines.mysql.source.assembly import StreamMark
+from penstock.engines.mysql.source.assemble import StreamMark
 from penstock.engines.mysql.source.resume_state import (
     EXACT_FILE,
     ResumeStateLost,

@@ -1,6 +1,6 @@
 """`penstock resend`: the rows of tables are put into the change log again, in log order.
 
-The extractor does it (the engines' `resends.py`), between two transactions and at a consistent
+The extractor does it (the engines' `requests.py`), between two transactions and at a consistent
 point: changes committed after that point follow these rows, with a higher gsn. This module writes
 the request, and waits for its answer.
 """

@@ -27,8 +27,7 @@ from penstock.log.closing import (
     write_footer,
 )
 from penstock.log.cut import CutPlace, keep_tail
-from penstock.log.frame_buffer import FrameBuffer
-from penstock.log.frames import FrameReader, is_header_torn
+from penstock.log.frames import FrameBuffer, FrameReader, is_header_torn
 from penstock.log.index import Scan, scan
 from penstock.log.layout import (
     SegmentFile,

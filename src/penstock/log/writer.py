@@ -26,12 +26,18 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, DirectoryLocked, Files
 from penstock.log import links
-from penstock.log.closing import Place, publish, state_behind, store_state, write_footer
+from penstock.log.closing import (
+    Place,
+    SegmentKeeper,
+    publish,
+    state_behind,
+    store_state,
+    write_footer,
+)
 from penstock.log.cut import Cut, list_cuts, remove_passed
 from penstock.log.durable import Durable, DurableMark
-from penstock.log.frame_buffer import FrameBuffer
+from penstock.log.frames import FrameBuffer
 from penstock.log.index import IndexBuilder, row_facts
-from penstock.log.keeping import SegmentKeeper
 from penstock.log.layout import DONE_NAME, EXTENSION_DEFAULT, checked_extension, open_name
 from penstock.log.recovery import recover
 from penstock.log.segment import ClosedSegment

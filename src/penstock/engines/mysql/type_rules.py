@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.codec.mysql.retyping import keeps_values
-from penstock.engines.mysql.target.types import same_type
+from penstock.engines.mysql.target.layout import same_type
 from penstock.sql.shape_changes import TypeRules
 
 TYPE_RULES = TypeRules(

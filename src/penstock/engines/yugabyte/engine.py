@@ -10,8 +10,8 @@ import structlog
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as postgres
-from penstock.engines.postgres.source.catalog_shapes import CatalogShapes
 from penstock.engines.postgres.source.client import open_replication
+from penstock.engines.postgres.source.relations import CatalogShapes
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.stream import StreamOptions
 from penstock.engines.yugabyte import slots

@@ -8,10 +8,12 @@ here: the socket and the threads (`stream.py`), what statements do to tables (`s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import structlog
 
 from penstock.codec.mysql.binlog import Decoder, Stop
@@ -28,25 +30,19 @@ from penstock.codec.mysql.binlog_outcome import OFFSET_BITS
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.mysql.binlog_query import Query, query
 from penstock.codec.mysql.binlog_tables import table_map
+from penstock.codec.mysql.gtids import GtidSet, MariaGtids
 from penstock.codec.mysql.mysqlwire import packet_at
-from penstock.engines.mysql.source.assembly import (
-    Counted,
-    Limits,
-    StreamMark,
-    check_between,
-    note_gtids,
-)
 from penstock.engines.mysql.source.client import Gtids
 from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.heartbeat import sent_us_in
 from penstock.engines.mysql.source.prepared import (
+    Prepared,
     PreparedFiles,
     Xid,
     savepoint_in,
     xid_in,
 )
 from penstock.engines.mysql.source.schema_history import SchemaHistory, StreamPlace
-from penstock.engines.mysql.source.shifting import shifted_transactions
 from penstock.engines.mysql.source.unsupported import (
     LOAD_AGAIN,
     PreparedUnseen,
@@ -57,7 +53,62 @@ from penstock.engines.mysql.source.unsupported import (
 )
 from penstock.engines.mysql.version import ServerVersion
 from penstock.model import FlushPoint, Marker, MarkerKind, Relation, Rows, Run, TableName
+from penstock.model.position import POSITION_BYTES
 from penstock.ports.visits import Visit, Visits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a run is cut. row_count: rows, also inside a transaction. byte_count: their bytes."""
+
+    row_count: int = 20_000
+    byte_count: int = 32 * 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What has gone through, for display."""
+
+    row_count: int = 0
+    transaction_count: int = 0
+    byte_count: int = 0
+    ignored_row_count: int = 0
+    skipped_transaction_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamMark:
+    """What holds at an end that was given out. position: the log's; base and shift: of its file.
+
+    gtids: all transactions before it, as text. prepared: what is prepared there.
+    """
+
+    position: int
+    base: str
+    shift: int
+    gtids: str
+    prepared: tuple[Prepared, ...]
+
+
+def note_gtids(known: Gtids, pieces: Iterable[str]) -> None:
+    """Add the ids of transactions that ended, as `Decoder.take_gtids` gives them."""
+    for piece in pieces:
+        if isinstance(known, MariaGtids):
+            known.update(MariaGtids.parse(piece))
+        else:
+            known.update(GtidSet.parse(piece))
+
+
+def check_between(position: int, begin: int, end: int, what: str) -> None:
+    """Check that a position is not inside the transaction from begin to end. Raises."""
+    if begin < position < end:
+        place = BinlogPosition(position)
+        raise StreamUnexpected(
+            f"{what} inside a transaction of the server, at offset {place.offset} of file "
+            f"{place.number}",
+            hint="The server's binlog is not the one that the log was filled from: " + LOAD_AGAIN,
+        )
+
 
 logger = structlog.get_logger()
 READ_BYTES = 4 * 1024 * 1024
@@ -598,3 +649,27 @@ class Assembler:
             gtids=str(self._gtids),
             prepared=self._prepared.held,
         )
+
+
+def shifted_transactions(batch: pa.RecordBatch | None, shift: int | None) -> pa.RecordBatch | None:
+    """A batch of transactions whose positions are `shift` files further. Negative: further back."""
+    if batch is None or not shift:
+        return batch
+    for name in ("position", "end_position"):
+        batch = _shifted(batch, name, shift)
+    return batch
+
+
+def _shifted(batch: pa.RecordBatch, name: str, shift: int) -> pa.RecordBatch:
+    """Those of a binlog are numbers in the last 8 of their 16 bytes."""
+    at = batch.schema.get_field_index(name)
+    field, column = batch.schema.field(at), batch.column(at)
+    start = column.offset * POSITION_BYTES
+    both = np.frombuffer(column.buffers()[1], ">u8", 2 * len(column), start).copy()
+    step = np.uint64(abs(shift) << OFFSET_BITS)
+    low = both[1::2].astype(np.uint64)
+    both[1::2] = low + step if shift > 0 else low - step
+    if bool((both[1::2] < low).any() if shift > 0 else (both[1::2] > low).any()):
+        raise OverflowError("a binlog position out of range")
+    moved = pa.Array.from_buffers(field.type, len(column), [None, pa.py_buffer(both.tobytes())])
+    return batch.set_column(at, field, moved)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.codec.mysql.binlog_position import BINLOG_OFFSET_BITS, BinlogPosition
-from penstock.engines.mysql.source.assembly import StreamMark
+from penstock.engines.mysql.source.assemble import StreamMark
 from penstock.engines.mysql.source.unsupported import LOAD_AGAIN
 from penstock.host.clock import Clock
 from penstock.host.files import FileMissing, Files

@@ -15,8 +15,7 @@ from typing import Self
 
 import structlog
 
-from penstock.engines.mysql.source.assemble import Assembler
-from penstock.engines.mysql.source.assembly import Counted, StreamMark
+from penstock.engines.mysql.source.assemble import Assembler, Counted, StreamMark
 from penstock.engines.mysql.source.client import BinlogConnection
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point

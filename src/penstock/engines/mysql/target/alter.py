@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from penstock.codec.types import Engine, Server, filled
 from penstock.codec.types import Mapping as TypeMapping
 from penstock.engines.mysql.connect import quoted
+from penstock.engines.mysql.target.layout import default_of, same_type
 from penstock.engines.mysql.target.target import TargetColumn, TargetTable
-from penstock.engines.mysql.target.types import default_of, same_type
 from penstock.model import LOAD_AFRESH, Column, Relation
 from penstock.ports.policies import ChangeKind
 from penstock.ports.refusals import ShapeNotApplicable

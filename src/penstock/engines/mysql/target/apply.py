@@ -30,6 +30,7 @@ from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.engines.mysql.target.alter import Alterer
 from penstock.engines.mysql.target.direct import altered, direct_load
+from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import Records, read_applied, transaction
 from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, refused
@@ -39,7 +40,6 @@ from penstock.engines.mysql.target.rows_files import RowsFile, files_of, pieces_
 from penstock.engines.mysql.target.send import PACKET_BYTES, load_local
 from penstock.engines.mysql.target.staging import check_staged, drop_merge_tables
 from penstock.engines.mysql.target.target import TargetTable, read_target_tables, require
-from penstock.engines.mysql.target.types import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host import faults
 from penstock.host.errors import StatementFailed

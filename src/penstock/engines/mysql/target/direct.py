@@ -25,7 +25,7 @@ import structlog
 
 from penstock.codec.types import Choices
 from penstock.engines.mysql.connect import Connection, quoted, value
-from penstock.engines.mysql.target.layout import MergeLayout
+from penstock.engines.mysql.target.layout import MergeLayout, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
 from penstock.engines.mysql.target.progress import Records
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
@@ -40,7 +40,6 @@ from penstock.engines.mysql.target.target import (
     TargetTable,
     read_target_tables,
 )
-from penstock.engines.mysql.target.types import mapping_of, target_server
 from penstock.engines.mysql.target.unsure import UnsureTables
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.model import Column, Relation, TableName

@@ -23,10 +23,9 @@ from enum import Enum
 from penstock.codec.types import Mapping as Mapped
 from penstock.codec.types import filled
 from penstock.engines.mysql.connect import quoted
-from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout
+from penstock.engines.mysql.target.layout import ENUM, SHORT_TEXT, TEXT, MergeLayout, template_for
 from penstock.engines.mysql.target.rows_files import RowsFile
 from penstock.engines.mysql.target.target import BYTES, TargetColumn, TargetIndex, TargetTable
-from penstock.engines.mysql.target.types import template_for
 from penstock.model import Column, Relation
 from penstock.ports.refusals import KeyNotInTarget
 from penstock.ports.target import SCHEMA, Counts

@@ -13,8 +13,8 @@ from penstock.codec.mysql.charsets import charset_named
 from penstock.codec.types import Mapping
 from penstock.engines.mysql.connect import quoted
 from penstock.engines.mysql.source.read_plan import target_charset
+from penstock.engines.mysql.target.layout import same_type
 from penstock.engines.mysql.target.target import TargetTable
-from penstock.engines.mysql.target.types import same_type
 from penstock.engines.mysql.type_rules import TYPE_RULES
 from penstock.model import ColumnDefinition, ForeignKey, TableDefinition, TableName, UniqueKey
 from penstock.ports.deferred_keys import DeferredKey

@@ -10,9 +10,7 @@ import structlog
 
 from penstock.codec.postgres.lsn import Lsn
 from penstock.engines.postgres.source import slot as slots
-from penstock.engines.postgres.source.captures import Captures
 from penstock.engines.postgres.source.catalog import RelationResolver, open_catalog
-from penstock.engines.postgres.source.catalog_shapes import CatalogShapes, dropped_definitions
 from penstock.engines.postgres.source.catchup import CatchUp
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.ddl_watch import (
@@ -22,7 +20,8 @@ from penstock.engines.postgres.source.ddl_watch import (
     WatchState,
 )
 from penstock.engines.postgres.source.heartbeat import Heartbeats
-from penstock.engines.postgres.source.resends import Resends
+from penstock.engines.postgres.source.relations import CatalogShapes, dropped_definitions
+from penstock.engines.postgres.source.requests import Captures, Resends
 from penstock.engines.postgres.source.slot_owner import SlotOwner, claim_slot
 from penstock.engines.postgres.source.source_identity import (
     ServerIdentity,

@@ -22,7 +22,7 @@ from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.records import Records
+from penstock.engines.postgres.target.progress import Records
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require

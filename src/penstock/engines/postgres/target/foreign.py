@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from penstock.codec import types as typemap
-from penstock.codec.types import NO_CHOICES, Choices, Engine, Server
+from penstock.codec.types import NO_CHOICES, Choices, Engine, Server, map_column, prepared
 from penstock.model import LOAD_AFRESH, Column, Relation, TableName
 from penstock.ports.refusals import ShapeNotApplicable
 
@@ -75,3 +77,44 @@ class Foreign:
 def fill_template(text: str, column: str, writes: Mapping[str, str]) -> str:
     """Return a staged value, given as SQL, with the column's template around it."""
     return typemap.filled(writes.get(column, AS_IS), text)
+
+
+def preparations(relation: Relation, source_engine: str, choices: Choices) -> dict[str, str]:
+    """Return the preparations of values by column; unchanged columns are left out.
+
+    source_engine: from the log; empty: PostgreSQL.
+    """
+    source = Engine(source_engine or Engine.POSTGRESQL)
+    if source is Engine.POSTGRESQL:
+        return {}
+    table = TableName(relation.schema, relation.name)
+    found = {}
+    for column in relation.columns:
+        server = Server(engine=source, version=())
+        mapping = map_column(column, server, ANY_POSTGRES, choices=choices, table=table)
+        if mapping.write.prepare:
+            found[column.name] = mapping.write.prepare
+    return found
+
+
+def prepared_batch(batch: pa.RecordBatch, wanted: Mapping[str, str]) -> pa.RecordBatch:
+    """Return rows of the log (`codec.columns.batch_schema`) with their values prepared."""
+    if not wanted:
+        return batch
+    for name in ("after", "before"):
+        place = batch.schema.get_field_index(name)
+        batch = batch.set_column(
+            place, batch.schema.field(place), _prepared_struct(batch.column(place), wanted)
+        )
+    return batch
+
+
+def _prepared_struct(values: pa.StructArray, wanted: Mapping[str, str]) -> pa.StructArray:
+    kind = values.type
+    if not any(field.name in wanted for field in kind):
+        return values
+    children = [
+        prepared(values.field(place), wanted.get(field.name, ""))
+        for place, field in enumerate(kind)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=values.is_null())

@@ -518,3 +518,37 @@ def microseconds(moment: datetime | None) -> int:
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+class Records:
+    """Contents of `wirekite.wirekite_table`, as one connection has read them."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        """connection: autocommit, or in the transaction that the records belong to."""
+        self._connection = connection
+        self._known: dict[TableName, TableRecord] = {}
+
+    def get(self, source: TableName, target: TableName) -> TableRecord:
+        """Return the record of a captured table, made when it is the first time."""
+        while source not in self._known:
+            self._known = read_tables(self._connection)
+            if source not in self._known:
+                self._add(source, target)  # nothing happens when its merge name was taken just now
+        return self._known[source]
+
+    def _add(self, source: TableName, target: TableName) -> None:
+        taken = {record.merge_name: record.target for record in self._known.values()}
+        name = merge_name(target, taken)
+        record = TableRecord(
+            source=source, target=target, merge_name=name, made=False, columns=None
+        )
+        add_table(self._connection, record)
+
+    def put(self, record: TableRecord) -> None:
+        """Write a record, whatever was there."""
+        write_tables(self._connection, [record])
+        self._known[record.source] = record
+
+    def forget(self) -> None:
+        """Read again when next needed: after a failure."""
+        self._known.clear()

@@ -21,8 +21,8 @@ from penstock.engines.postgres.connect import (
     statement,
 )
 from penstock.engines.postgres.target.claims import WORKER_NAME
+from penstock.engines.postgres.target.foreign import prepared_batch
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.prepare import prepared_batch
 from penstock.model import LOAD_AFRESH, PenstockError, Relation, TableName
 from penstock.ports.refusals import StagingChanged, StagingFailed, StagingLost
 from penstock.ports.target import SCHEMA, NetRows, StagedRows

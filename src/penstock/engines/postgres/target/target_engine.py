@@ -18,11 +18,10 @@ from penstock.engines.postgres.connect import (
 from penstock.engines.postgres.target import apply, progress
 from penstock.engines.postgres.target import sync_rows as sync_rows
 from penstock.engines.postgres.target.enums import add_missing_labels
-from penstock.engines.postgres.target.foreign import Foreign
+from penstock.engines.postgres.target.foreign import Foreign, preparations
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.nulls import drop_not_null
-from penstock.engines.postgres.target.prepare import preparations
-from penstock.engines.postgres.target.records import Records
+from penstock.engines.postgres.target.progress import Records
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
 from penstock.model import PenstockError, TableName

@@ -1,11 +1,11 @@
-"""Puts all rows of a table into the log again: asked for (`penstock resend`), or needed.
+"""Requests about single tables while the binlog is read: capture, and rows to be sent again.
 
-A table needs it when a statement changed rows and no row event says how (`schema_history.py`).
-Requests are in a state file (`model.table_requests`), each is answered in another. One table after
-the other is read at one position of the binlog and put in front of every change after it
-(`reload.py`). A request is answered once its rows are durable; one that a crash left unanswered is
-carried out again. An error answers a request, and the stream goes on; if the rows are needed, it
-stops the stream.
+The binlog holds the rows of all tables: penstock decides which of them go into the log. The thread
+that decodes takes a table in between two transactions, and then the request is answered: whoever
+copies its rows at a later point finds every change behind that point in the log. Capture begins
+where the binlog ended when it was asked for: earlier rows are in the copy, and may have been
+written when the table had another shape. Not here: the rows it has already (`control.table_copy`),
+the notes on tables (`schema_history.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 
 from penstock.engines.mysql.source.assemble import Assembler
-from penstock.engines.mysql.source.captures import LOOK_INTERVAL_S
+from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.live_tables import LiveTables
 from penstock.engines.mysql.source.reload import REASON, give_again, open_reload
 from penstock.engines.mysql.source.schema_history import SchemaHistory
@@ -28,7 +28,8 @@ from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.model import FlushPoint, PenstockError, TableDefinition, TableName
-from penstock.model.table_requests import TableRequest
+from penstock.model.patterns import as_pattern
+from penstock.model.table_requests import Capture, TableRequest
 from penstock.ports.base_rows import BaseRows, NoBase
 from penstock.ports.planner import PointUnfit
 from penstock.ports.request_files import (
@@ -40,6 +41,110 @@ from penstock.ports.request_files import (
 )
 from penstock.ports.source import StateFiles
 from penstock.ports.visits import Visit
+
+LOOK_INTERVAL_S = 0.5
+
+
+class Reached:
+    """Whether the stream is where the binlog ended when a request was first seen."""
+
+    def __init__(self, end: Callable[[], int], has_given: Callable[[int], bool]) -> None:
+        """end: where the binlog ends. has_given: whether all before a position was given out."""
+        self._end = end
+        self._has_given = has_given
+        self._ends: dict[int, int] = {}
+
+    def __call__(self, number: int) -> bool:
+        """number: of the request."""
+        if number not in self._ends:
+            self._ends[number] = self._end()
+        return self._has_given(self._ends[number])
+
+
+class Captures:
+    """The requests about capture, and their answers. Used by the extractor's thread."""
+
+    def __init__(
+        self,
+        url: str,
+        state: StateFiles,
+        *,
+        takes: Callable[[TableName], bool],
+        is_reached: Callable[[int], bool],
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """takes: what the configuration said when this process began.
+
+        is_reached: whether the stream is where the binlog ended when a request was first seen.
+        """
+        self._url = url
+        self._files = RequestFiles(state)
+        self._given = takes
+        self._is_reached = is_reached
+        self._clock = clock
+        self._added: set[TableName] = set()
+        self._removed: set[TableName] = set()
+        self._under_way: list[TableRequest] = []
+        self._next_look_s = float("-inf")
+
+    def takes(self, name: TableName) -> bool:
+        """Whether the configuration captures a table of this name, as things are now."""
+        return name not in self._removed and (self._given(name) or name in self._added)
+
+    def begin(self, book: SchemaHistory) -> None:
+        """Before the first stream: the tables that were added and removed, whatever was noted."""
+        requests, answers = self._files.read()
+        for request in requests.tables:
+            if request.capture is Capture.ADDED and not answers.is_done(request):
+                continue  # when the stream is there
+            if request.capture is not Capture.FILE:
+                self._ask(book, request)
+        book.take_asked()
+        for request in answers.open(requests.tables):
+            if request.capture is not Capture.ADDED:
+                self._files.answer(request, None)
+
+    def tend(self, book: SchemaHistory) -> None:
+        """Take a step with the requests; cheap when there are none."""
+        if self._under_way:
+            if not book.is_asked:
+                for request in self._under_way:
+                    self._files.answer(request, None)
+                self._under_way.clear()
+            return
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        requests, answers = self._files.read()
+        for request in answers.open(requests.tables):
+            if request.capture is Capture.ADDED:
+                error = self._look(request)
+                if error is not None:
+                    self._files.answer(request, error)
+                    continue
+                if not self._is_reached(request.capture_id):
+                    continue
+            self._ask(book, request)
+            self._under_way.append(request)
+
+    def _ask(self, book: SchemaHistory, request: TableRequest) -> None:
+        is_added = request.capture is Capture.ADDED
+        (self._added if is_added else self._removed).add(request.table)
+        (self._removed if is_added else self._added).discard(request.table)
+        book.ask(request.table, captured=is_added)
+
+    def _look(self, request: TableRequest) -> PenstockError | None:
+        """Why a table cannot be captured; a lost connection is raised, and tried again."""
+        try:
+            with open_catalog(self._url) as connection:
+                captured_tables(connection, [as_pattern(request.table)])
+        except PenstockError as error:
+            if error.retry == "backoff":
+                raise
+            return error
+        return None
+
 
 faults.declare("extract.resend.before", "extract.resend.after")
 
@@ -57,7 +162,14 @@ class _Work:
 
 
 class Resends:
-    """The requests to send rows again. Used by the extractor's thread."""
+    """Requests to put a table's rows into the log again, and tables that need it. One thread.
+
+    A table needs it when a statement changed rows and no row event says how (`schema_history.py`).
+    One table after the other is read at one position of the binlog and put in front of every change
+    after it (`reload.py`). A request is answered once its rows are durable; one that a crash left
+    unanswered is carried out again. An error answers a request, and the stream goes on; if the rows
+    are needed, it stops the stream.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Begin and end of capturing single tables while the stream continues.
+"""Requests about single tables while the stream continues: capture, and rows to be sent again.
 
 The requests are in a state file (`model.table_requests`); each request is tried once and answered
 in another. A table is added to the publication first; then the thread that decodes adds it between
@@ -30,6 +30,7 @@ from penstock.engines.postgres.connect import (
 )
 from penstock.engines.postgres.source.assemble import Assembler
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
+from penstock.engines.postgres.source.ddl_watch import Reload
 from penstock.engines.postgres.source.relations import RelationResolver
 from penstock.engines.postgres.source.slot import PUBLISHED, list_published
 from penstock.engines.postgres.source.stream import PostgresSource
@@ -40,7 +41,7 @@ from penstock.host.errors import PrivilegeMissing, StatementInterrupted
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.model.table_requests import Capture, TableRequest
-from penstock.ports.request_files import RequestFiles
+from penstock.ports.request_files import RequestFiles, ResendRefused
 from penstock.ports.source import StateFiles
 from penstock.ports.visits import Visit
 
@@ -376,3 +377,50 @@ class Captures:
                 raise
             return error
         return None
+
+
+faults.declare("extract.resend.before", "extract.resend.after")
+
+
+class Resends:
+    """Requests to put a table's rows into the log again. Used by the extractor's thread.
+
+    Reading and placing is that of any other reload (`reload.py`): a marker RELOAD, then all rows as
+    they are at one position, before every change after it. A request is answered once its rows are
+    durable; one that a crash left unanswered is carried out again.
+    """
+
+    def __init__(self, state: StateFiles, *, clock: Clock = REAL_CLOCK) -> None:
+        """Store the files; nothing is read yet."""
+        self._files = RequestFiles(state)
+        self._clock = clock
+        self._under_way: dict[TableName, tuple[TableRequest, Reload]] = {}
+        self._next_look_s = float("-inf")
+
+    def tend(self, actions: TableActions, stream: PostgresSource) -> None:
+        """Answer what is done, and begin what is asked for; cheap when there is nothing."""
+        for table, (request, action) in list(self._under_way.items()):
+            if not actions.watch.is_pending(action):
+                del self._under_way[table]
+                faults.point("extract.resend.before")
+                self._files.answer_resend(request, actions.cancelled.pop(table, None))
+                faults.point("extract.resend.after")
+        now_s = self._clock.monotonic_s()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        requests, answers = self._files.read()
+        for request in answers.open_resends(requests.tables):
+            if request.table not in self._under_way:
+                self._begin(request, actions)
+        if self._under_way:
+            stream.ask_for_position()
+
+    def _begin(self, request: TableRequest, actions: TableActions) -> None:
+        try:
+            action = actions.watch.ask_again(request.table)
+        except ResendRefused as error:
+            self._files.answer_resend(request, error)
+            return
+        if action is not None:
+            self._under_way[request.table] = request, action
