@@ -36,8 +36,8 @@ from bench.bench_fresh import PostgresSession, measure, quantiles
 from bench.harness import Comparison, Contender, Measurement, arguments, describe_machine
 from bench.pipeline import Running, write_config
 from bench.workload import Workload
-from penstock.control import consumer_commands
-from penstock.control.config import load_config
+from penstock.control.consumers import consumer_commands
+from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 
 ALONE = "no consumer"

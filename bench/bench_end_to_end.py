@@ -254,8 +254,8 @@ class SameWal:
 
 def extract_when_told(file: str) -> None:
     """Child process: say that it is ready, wait for a word, extract until stopped."""
-    from penstock.control.config import load_config
-    from penstock.control.extract_process import extract_changes
+    from penstock.control.pipeline.config import load_config
+    from penstock.control.run.extract_process import extract_changes
     from penstock.ports.extraction import extraction_of
 
     config = load_config(Path(file))

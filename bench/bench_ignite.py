@@ -26,9 +26,9 @@ from harness.ignite.recordings import node_pipeline
 from harness.ignite.source import source_pipeline
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
-from penstock.control.config import load_config
-from penstock.control.extract_process import extract_options
-from penstock.control.pipeline import pipeline_of
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.extract_process import extract_options
 from penstock.extract.extractor import Extractor
 from penstock.ports.extraction import extraction_of
 from plugins.ignite_node import Ignite, ignite_folder

@@ -18,7 +18,7 @@ from bench.harness import arguments, describe_machine
 from harness.ignite.cluster import Cluster, Directories, Record, segment_of
 from harness.ignite.source import extract, rows_of
 from penstock.codec.ignite.wal import Version
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.ports.registry import split_urls
 
 COUNT = 200_000

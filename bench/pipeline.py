@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.harness import Measurement
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.load.session import Session, SessionOptions, start_session
 from penstock.ports.config import Config
 

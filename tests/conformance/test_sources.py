@@ -36,9 +36,9 @@ from harness.servers.sources import (
 )
 from penstock.codec.lines import LineDialect
 from penstock.codec.types import Engine, Server
-from penstock.control.lag import lag_of
-from penstock.control.log_facts import read_log_end
-from penstock.control.servers import source_tables
+from penstock.control.pipeline.log_facts import read_log_end
+from penstock.control.pipeline.servers import source_tables
+from penstock.control.status.lag import lag_of
 from penstock.host.faults import arming
 from penstock.model import PenstockError, TableName
 from penstock.model.position import to_bytes

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from harness.servers.engines import ENGINES, FIRST, Place, insert, name_in, new_place
-from penstock.control.compare import TablePair, TableResult, compare_tables, hasher_for
-from penstock.control.config import load_config
-from penstock.control.servers import server_pair, source_tables
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.servers import server_pair, source_tables
+from penstock.control.verify.compare import TablePair, TableResult, compare_tables, hasher_for
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.ports.target import target_name

@@ -19,7 +19,7 @@ from harness.ignite.cluster import CACHE_NAME, Cluster, Directories
 from harness.ignite.recordings import cdc_of, data_segment, entry_bytes, unpacked
 from harness.ignite.source import extract, folded, near, number, rows_of, source_pipeline, text
 from penstock.codec.ignite.types import cache_id
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.ports.registry import split_urls
 
 POINTS = (

@@ -14,8 +14,8 @@ import pytest
 
 from harness.faults.kill_chains import EXTRACT_CHAIN, LOAD_CHAIN, SHORT, kill_along
 from harness.faults.kills import BankPipeline
-from penstock.control.extract_process import extract_changes
-from penstock.control.load_process import load_changes
+from penstock.control.run.extract_process import extract_changes
+from penstock.control.run.load_process import load_changes
 from penstock.host import faults
 from penstock.log import links
 from penstock.ports.registry import engines

@@ -14,7 +14,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.postgres import pgwire
-from penstock.control.doctor import examine
+from penstock.control.doctor.doctor import examine
 from penstock.engines.postgres.source.client import open_replication
 from penstock.ports.checks import Finding, Severity
 from penstock.ports.config import Config

@@ -30,9 +30,9 @@ from harness.pipelines.bulk import (
 )
 from harness.servers.proxy import Proxy
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.bulk_load import bulk_load
-from penstock.control.live import bulk_line
-from penstock.control.target_state import read_target_state
+from penstock.control.pipeline.target_state import read_target_state
+from penstock.control.run.bulk_load import bulk_load
+from penstock.control.status.live import bulk_line
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.bulk_reader import snapshot_text
 from penstock.engines.postgres.source.snapshot import temporary_consistent_point
@@ -51,8 +51,8 @@ KILL_TIMEOUT_S = 60.0
 CHILD = """
 import sys
 from pathlib import Path
-from penstock.control.bulk_load import bulk_load
-from penstock.control.config import load_config
+from penstock.control.run.bulk_load import bulk_load
+from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.load.bulk import Point
 from penstock.load.session import SessionOptions, start_session

@@ -11,7 +11,7 @@ import pymysql.cursors
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.servers import source_tables
+from penstock.control.pipeline.servers import source_tables
 from penstock.model import TableDefinition, TableName
 from penstock.ports.bulk import Chunk, TablePlan, open_bulk_target
 from penstock.ports.config import Config

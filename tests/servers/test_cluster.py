@@ -13,8 +13,8 @@ import pyspark
 import pytest
 
 from harness.pipelines.pipeline import penstock, pipeline, write_pipeline
-from penstock.control.cluster import check_cluster
-from penstock.control.doctor import examine
+from penstock.control.doctor.cluster import check_cluster
+from penstock.control.doctor.doctor import examine
 from penstock.load import session as sessions
 from penstock.load.cluster import ClusterUnfit
 from penstock.load.session import ExecutorMissing, SessionOptions, start_session

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.host.server_process import free_port
 from penstock.load.session import Session
 from plugins.cluster import until_listening

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from penstock.control import compare
-from penstock.control.compare import TablePair, TableResult, compare_tables
+from penstock.control.verify import compare
+from penstock.control.verify.compare import TablePair, TableResult, compare_tables
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.verify.reader import PostgresVerifyReader
 from penstock.model import ColumnDefinition, TableDefinition, TableName

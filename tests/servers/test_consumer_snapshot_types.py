@@ -12,7 +12,7 @@ from harness.pipelines.resend import Texts, texts_of, unequal
 from harness.servers.mysql_columns import ManyColumns, columns_for
 from harness.servers.postgres_types import EXTENSION_VALUES, SETUP, has_xml, values_for
 from penstock.consume.snapshot import Snapshot
-from penstock.control.consumer_snapshot import _read
+from penstock.control.run.consumer_snapshot import _read
 from penstock.engines.postgres.connect import connect, literal
 from penstock.host.clock import REAL_CLOCK
 from penstock.log import list_segments, load_state, open_segment

@@ -14,14 +14,14 @@ import pytest
 from harness.pipelines.pipeline import pipeline
 from harness.servers.checks import every_check
 from penstock.codec.postgres import pgoutput
-from penstock.control import doctor_host
-from penstock.control.doctor import PreflightFailed, examine, examined_of
-from penstock.control.doctor_consumers import CONSUMER_CHECKS
-from penstock.control.doctor_directory import DIRECTORY_CHECKS
-from penstock.control.doctor_host import EXTRA_CHECKS, HOST_CHECKS
-from penstock.control.doctor_load import LOAD_CHECKS
-from penstock.control.pipeline import pipeline_of
-from penstock.control.servers import source_tables
+from penstock.control.doctor import host_checks
+from penstock.control.doctor.consumer_checks import CONSUMER_CHECKS
+from penstock.control.doctor.directory_checks import DIRECTORY_CHECKS
+from penstock.control.doctor.doctor import PreflightFailed, examine, examined_of
+from penstock.control.doctor.host_checks import EXTRA_CHECKS, HOST_CHECKS
+from penstock.control.doctor.load_checks import LOAD_CHECKS
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.servers import source_tables
 from penstock.engines.postgres.checks import server as doctor_server
 from penstock.engines.postgres.checks.probe import SOURCE_CHECKS, TARGET_CHECKS, Probe
 from penstock.engines.postgres.connect import connect
@@ -539,17 +539,17 @@ def test_pk02_java(config: Config, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     one(config, "PK02", Severity.ERROR, "no Java")
     monkeypatch.delenv("JAVA_HOME")
-    monkeypatch.setattr(doctor_host, "JAVA_VERSIONS", (98, 99))
+    monkeypatch.setattr(host_checks, "JAVA_VERSIONS", (98, 99))
     one(config, "PK02", Severity.ERROR, "98 or 99")
 
 
 def test_pk03_disk(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little space is a warning, almost none an error."""
-    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_WARNING", 0)
+    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 0)
     assert found(config, "PK03") == []
-    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_WARNING", 2**60)
+    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_WARNING", 2**60)
     one(config, "PK03", Severity.WARNING, "GiB are free")
-    monkeypatch.setattr(doctor_host, "DISK_FREE_BYTES_ERROR", 2**60)
+    monkeypatch.setattr(host_checks, "DISK_FREE_BYTES_ERROR", 2**60)
     one(config, "PK03", Severity.ERROR)
 
 

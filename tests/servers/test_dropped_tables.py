@@ -20,7 +20,7 @@ from harness.pipelines.extract import (
 )
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.pipelines.stream import run_sql
-from penstock.control.doctor import PreflightFailed, examine
+from penstock.control.doctor.doctor import PreflightFailed, examine
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.source.table_shape import TableWithoutColumns

@@ -9,8 +9,8 @@ import psycopg
 
 from harness.ignite.recordings import Calls, unpacked
 from harness.ignite.turns import ours
-from penstock.control.config import load_config
-from penstock.control.doctor import Report, examine
+from penstock.control.doctor.doctor import Report, examine
+from penstock.control.pipeline.config import load_config
 from penstock.ports.checks import Finding, Severity
 from plugins.ignite_live import LiveNode, LiveNodes
 from plugins.ignite_node import Ignite

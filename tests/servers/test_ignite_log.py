@@ -17,7 +17,7 @@ from harness.ignite.source import EPOCH, folded, rows_of
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.codec.types import Engine, Server, map_column
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.connect import quoted
 from penstock.model import Relation
 from penstock.ports.config import Config

@@ -15,7 +15,7 @@ import pytest
 
 from harness.ignite.source import extract, folded, rows_of
 from harness.pipelines.end_to_end import Process
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from plugins.ignite_live import LiveFailed, LiveNode, LiveNodes
 
 CACHES = {"both": "ATOMIC", "ledger": "TRANSACTIONAL"}

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import Ran, penstock
-from penstock.control.config import load_config
-from penstock.control.new_pipeline import pipeline_name
+from penstock.control.pipeline.config import load_config
+from penstock.control.run.new_pipeline import pipeline_name
 from plugins.mysql import MySQLServer, database_of
 
 

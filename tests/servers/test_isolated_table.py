@@ -9,7 +9,7 @@ import pytest
 from harness.pipelines.end_to_end import Pair
 from harness.pipelines.pipeline import penstock
 from harness.pipelines.tables import line, reach, request
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.web.metrics import expose
 from penstock.web.reading import PipelineWatch
 from plugins.postgres import Server

@@ -18,8 +18,8 @@ from harness.pipelines.lag import (
 )
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.servers.proxy import Proxy
-from penstock.control.doctor import examine
-from penstock.control.status import read_status
+from penstock.control.doctor.doctor import examine
+from penstock.control.status.status import read_status
 from plugins.postgres import Server
 
 TABLE = "create table t (id int primary key)"

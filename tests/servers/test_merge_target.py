@@ -10,11 +10,11 @@ import psycopg
 
 from harness.pipelines.pipeline import write_pipeline
 from penstock.consume.registration import register
-from penstock.control.config import load_config
-from penstock.control.consumers import log_place
-from penstock.control.doctor import examine
-from penstock.control.load_process import _Load
-from penstock.control.reset import carry_out, look
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.consumers import log_place
+from penstock.control.run.load_process import _Load
+from penstock.control.run.reset import carry_out, look
 from penstock.host.files import REAL_FILES
 from penstock.log.state import LogState, save_state
 from penstock.model import FlushPoint

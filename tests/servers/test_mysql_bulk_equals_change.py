@@ -14,7 +14,7 @@ from harness.pipelines.mysql_extract import extractor_of
 from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.types import Engine, filled, parse_choices
 from penstock.codec.types import Server as TypedServer
-from penstock.control.servers import server_of
+from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect, quoted
 from penstock.engines.postgres.target.schema import create_tables

@@ -164,7 +164,7 @@ def test_mysql_into_mysql(
             "[dataLoader]", f'[target.map]\n{name} = "{database_of(landing)}"\n[dataLoader]'
         )
     )
-    from penstock.control.config import load_config
+    from penstock.control.pipeline.config import load_config
 
     config = load_config(file)
     result = load(config, spark)

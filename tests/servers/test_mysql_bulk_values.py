@@ -26,7 +26,7 @@ from harness.twins.binlog_record import (
 from penstock.codec.lines import CellForm, LineDialect, TextCell
 from penstock.codec.types import Engine, parse_choices
 from penstock.codec.types import Server as TypedServer
-from penstock.control.servers import server_of
+from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.source.chunks import KeyChunk

@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.bulk import rows
 from harness.pipelines.mysql_bulk import between, fill_orders, load
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.engines.mysql.proxy_protocol import ProxyAddress
 from penstock.load.ledger import read_ledger
 from penstock.load.session import SessionOptions, start_session

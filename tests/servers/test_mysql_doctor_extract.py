@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.doctor import examine
-from penstock.control.extract_process import check_source
-from penstock.control.pipeline import pipeline_of
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.extract_process import check_source
 from penstock.engines.mysql.extraction import mysql_identity
 from penstock.engines.mysql.handover import prepared
 from penstock.engines.mysql.log_start import asked_position

@@ -12,7 +12,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from harness.servers.mysql_doctor import examine, one
-from penstock.control import doctor
+from penstock.control.doctor import doctor
 from penstock.engines.mysql.checks.probe import MySQLProbe, ProbeScope
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.catalog import survey

@@ -9,9 +9,9 @@ import pytest
 
 from harness.pipelines.extract import log_changes
 from harness.pipelines.mysql_extract import sql
-from penstock.control.config import load_config
-from penstock.control.doctor import PreflightFailed, examine
-from penstock.control.extract_process import extract_changes
+from penstock.control.doctor.doctor import PreflightFailed, examine
+from penstock.control.pipeline.config import load_config
+from penstock.control.run.extract_process import extract_changes
 from penstock.extract.extractor import Ended, Outcome
 from penstock.ports.config import Config
 from penstock.ports.identity import DirectoryOfOtherSource

@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.mysql_bulk import Here, between, load
 from harness.pipelines.mysql_pipe import Pipe, empty_pipe
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from plugins.mysql import MySQLServer, database_of
 
 TABLES = ("id int primary key", "id int", "id int primary key, n int unique")

@@ -17,12 +17,12 @@ from harness.pipelines.bulk import rows, run
 from harness.pipelines.extract import log_changes
 from harness.pipelines.mysql_extract import sql
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.control.bulk_load import bulk_load, bulk_options
-from penstock.control.config import load_config
-from penstock.control.doctor import PreflightFailed
-from penstock.control.extract_process import extract_changes, extract_options
-from penstock.control.handover import bulk_planner
-from penstock.control.pipeline import pipeline_of
+from penstock.control.doctor.doctor import PreflightFailed
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.bulk_load import bulk_load, bulk_options
+from penstock.control.run.extract_process import extract_changes, extract_options
+from penstock.control.run.handover import bulk_planner
 from penstock.engines.mysql.handover import prepared
 from penstock.engines.mysql.log_start import make_engine
 from penstock.engines.mysql.planner import MySQLPlanner

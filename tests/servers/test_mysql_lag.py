@@ -21,10 +21,10 @@ from harness.pipelines.lag import (
 from harness.pipelines.mysql_extract import sql
 from harness.pipelines.pipeline import penstock, pipeline
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.control.doctor import examine
-from penstock.control.extract_process import extract_changes
-from penstock.control.lag import read_lag
-from penstock.control.status import read_status
+from penstock.control.doctor.doctor import examine
+from penstock.control.run.extract_process import extract_changes
+from penstock.control.status.lag import read_lag
+from penstock.control.status.status import read_status
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.dump_errors import LogPurged
 from penstock.engines.mysql.source.heartbeat import Heartbeats

@@ -14,7 +14,7 @@ from harness.pipelines.changes import relation
 from harness.pipelines.loader import LogMaker
 from harness.pipelines.merge import CHILD, ITEM, PARENT, delete, insert, update
 from penstock.codec.types import Engine, Server, map_column
-from penstock.control.servers import server_of
+from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.target import apply as applying
 from penstock.engines.mysql.target import send as sending
 from penstock.engines.mysql.target.layout import MergeLayout

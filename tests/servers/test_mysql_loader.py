@@ -18,7 +18,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import Running, add, until
 from harness.pipelines.merge import delete, insert, update
 from harness.servers.published import CE_QUERY, CL_QUERY, LAG_QUERY
-from penstock.control.actions import ActionWatch
+from penstock.control.pipeline.actions import ActionWatch
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.target.progress import (
     begin_segment,

@@ -12,8 +12,8 @@ import pymysql
 import pytest
 
 from harness.pipelines.mysql_bulk import Here, between, load
-from penstock.control.config import load_config
-from penstock.control.plan import make_plan
+from penstock.control.doctor.plan import make_plan
+from penstock.control.pipeline.config import load_config
 from penstock.load.ledger import read_ledger
 from penstock.model import PenstockError, TableName
 from penstock.ports.config import Config, OnTableError

@@ -19,8 +19,8 @@ from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.pipelines.resend import View, answers, ask, texts_of, unequal
 from harness.servers.mysql_columns import ManyColumns, columns_for
 from penstock.codec.mysql.binlog_position import BinlogPosition
-from penstock.control.config import load_config
-from penstock.control.running import processes
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from penstock.engines.mysql.source import reload, requests
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.live_tables import LiveTables

@@ -15,7 +15,7 @@ import pytest
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.published import CE_QUERY, CL_QUERY, LAG_QUERY, PROGRESS_COLUMNS
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.ports.handover import read_handover
 from plugins.mysql import MySQLServer
 

@@ -10,7 +10,7 @@ import pytest
 from harness.pipelines.mysql_pipe import Pipe, empty_pipe
 from harness.servers.mysql_columns import ManyColumns, columns_for, generated_columns
 from penstock.codec.types import Choices, filled
-from penstock.control.servers import server_of
+from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source.catalog import captured_tables, open_catalog
 from penstock.engines.mysql.target.shapes import create_sql
 from penstock.model import TableName

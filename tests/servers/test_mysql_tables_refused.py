@@ -13,7 +13,7 @@ import pytest
 
 from harness.pipelines.end_to_end import Process
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

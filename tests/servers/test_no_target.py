@@ -22,9 +22,9 @@ from harness.pipelines.mysql_pipe import loaded
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.engines import ENGINES, Place, new_place
 from harness.servers.published import CE_QUERY, CL_QUERY
-from penstock.control.config import load_config
-from penstock.control.doctor import examine
-from penstock.control.running import processes
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from penstock.load.stage import LogGap
 from penstock.log.layout import SegmentMissing, list_segments
 from penstock.log.segment import open_segment

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.doctor import examine
-from penstock.control.reset import look
+from penstock.control.doctor.doctor import examine
+from penstock.control.run.reset import look
 from penstock.ports.checks import Side
 from penstock.ports.config import Config
 from plugins.mysql import MySQLServer, database_of

@@ -26,7 +26,7 @@ from harness.pipelines.flexcdc import WAIT_S, Command, Flex, session_at
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.servers.receivers import Receiver, RedisServer
 from penstock.consume.plugins.webhook import SIGNATURE
-from penstock.control.flexcdc import open_flexcdc
+from penstock.control.consumers.flexcdc import open_flexcdc
 
 SECRET = "a secret of this test, long enough"
 KILLS = 4

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import load_config, penstock, write_pipeline
-from penstock.control.past_errors import past_errors
+from penstock.control.doctor.past_errors import past_errors
 from plugins.mysql import MySQLServer, database_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

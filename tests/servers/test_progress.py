@@ -17,13 +17,13 @@ from harness.faults.turned_clock import Hands
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.columns import batch_schema, transactions_batch
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.actions import ActionWatch
-from penstock.control.lag import read_lag
-from penstock.control.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.pipeline import pipeline_of
-from penstock.control.progress import CeRecorder
-from penstock.control.status import read_status
-from penstock.control.stopping import StopRequest
+from penstock.control.pipeline.actions import ActionWatch
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.pipeline.progress import CeRecorder
+from penstock.control.pipeline.stopping import StopRequest
+from penstock.control.status.lag import read_lag
+from penstock.control.status.status import read_status
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.lag import read_source_state
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog

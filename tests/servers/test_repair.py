@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control import compare
-from penstock.control.config import load_config
-from penstock.control.verify import verify
+from penstock.control.pipeline.config import load_config
+from penstock.control.verify import compare
+from penstock.control.verify.verify import verify
 from penstock.engines.postgres.target import progress
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
@@ -100,7 +100,7 @@ def test_every_kind_of_row_is_repaired(config: Config) -> None:
 
 def test_many_rows_are_repaired_by_buckets(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """More keys than are kept one by one."""
-    from penstock.control import hashed_rows
+    from penstock.control.verify import hashed_rows
 
     monkeypatch.setattr(hashed_rows, "KEYS_MAX", 10)
     run(config.target.url, "set session_replication_role = replica",
@@ -194,7 +194,7 @@ def test_a_target_that_was_written_meanwhile_is_refused(config: Config) -> None:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.control.verify.compare", compare_and_move)
+        patch.setattr("penstock.control.verify.verify.compare", compare_and_move)
         with pytest.raises(TargetMoved):
             verify(config, repair=True)
     assert not verify(config).equal

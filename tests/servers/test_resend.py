@@ -14,8 +14,8 @@ from harness.pipelines.extract import QUICK, Stop, extractor_of, running, set_up
 from harness.pipelines.pipeline import penstock, write_pipeline
 from harness.pipelines.resend import View, answers, ask
 from harness.pipelines.stream import run_sql
-from penstock.control.config import load_config
-from penstock.control.running import processes
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source import table_actions
 from penstock.host import faults

@@ -15,8 +15,8 @@ from harness.pipelines.based import ITEM, OTHER, WAIT_S, Based, fill, rows
 from harness.pipelines.end_to_end import Process
 from harness.servers.engines import ENGINES, Place, new_place
 from penstock.consume import CdcConsumer, run
-from penstock.control.config import load_config
-from penstock.control.running import processes
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from plugins.shared import SharedServers
 
 

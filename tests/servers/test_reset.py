@@ -15,8 +15,8 @@ import pytest
 
 from harness.pipelines.end_to_end import Pair
 from harness.pipelines.pipeline import Ran, penstock, pipeline, write_pipeline
-from penstock.control.config import load_config
-from penstock.control.reset import at_rest, carry_out, look
+from penstock.control.pipeline.config import load_config
+from penstock.control.run.reset import at_rest, carry_out, look
 from penstock.engines.mysql.connect import connect as mysql_connect
 from penstock.engines.mysql.target import progress as mysql_progress
 from penstock.engines.postgres.source.slot_owner import (

@@ -18,8 +18,8 @@ import psycopg
 import pytest
 
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control.config import load_config
-from penstock.control.running import processes
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from penstock.host.process import process_alive
 from penstock.load.loader_state import read_loader_state
 

@@ -124,7 +124,7 @@ def test_a_new_consumer_begins_with_the_rows_of_the_base(
     def unread(*_: Any) -> None:
         raise AssertionError("the source is read")
 
-    monkeypatch.setattr("penstock.control.consumer_snapshot._read", unread)
+    monkeypatch.setattr("penstock.control.run.consumer_snapshot._read", unread)
     seen = Seen()
 
     def wanted() -> dict[Any, Any]:

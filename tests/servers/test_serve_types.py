@@ -16,8 +16,8 @@ from harness.servers.postgres_types import values_for as values_of_postgres
 from harness.servers.subscribers import Served, Subscriber
 from penstock.codec.types import Engine, filled, map_table
 from penstock.codec.types import Server as Side
-from penstock.control.config import load_config
-from penstock.control.servers import server_of, source_tables
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.servers import server_of, source_tables
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS
 from penstock.ports.registry import types_at
 from plugins.postgres import Server

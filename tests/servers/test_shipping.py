@@ -13,7 +13,7 @@ from harness.faults.kills import POSTGRES, BankPipeline
 from harness.pipelines.frames import NOTES, read_notes, task_of_log, work_of
 from harness.pipelines.pipeline import pipeline
 from harness.servers.mounts import python_that_sees
-from penstock.control.cluster import check_cluster
+from penstock.control.doctor.cluster import check_cluster
 from penstock.load import shipping
 from penstock.load.cluster import ClusterUnfit
 from penstock.load.session import Session, SessionOptions, start_session

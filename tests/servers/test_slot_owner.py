@@ -11,10 +11,10 @@ import pytest
 from harness.pipelines.extract import Stop, extractor_of, log_changes, running, set_up, until
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.pipelines.stream import run_sql
-from penstock.control.bulk_load import source_tables
-from penstock.control.config import load_config
-from penstock.control.pipeline import pipeline_of
-from penstock.control.reset import look
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.bulk_load import source_tables
+from penstock.control.run.reset import look
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.handover import prepare

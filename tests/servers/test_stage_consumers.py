@@ -21,8 +21,8 @@ import pytest
 import penstock
 from harness.feeds.stage import Instance, Stage
 from penstock.consume.lock import LOCK_FILE
-from penstock.control.config import load_config
-from penstock.control.consumers import select_log
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.consumers import select_log
 from penstock.host.process import holder_of
 
 KEEPER = """

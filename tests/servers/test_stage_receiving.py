@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.stage_process import receiving
+from penstock.control.feeds.feed_process import receiving
+from penstock.control.pipeline.config import load_config
 from penstock.ports.staging import staging_at
 from plugins.postgres import Server
 

@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
 from harness.feeds.sequencer import log_id_of, module
-from penstock.control.config import load_config
-from penstock.control.stage_target import TargetSchemas
+from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.config import load_config
 from penstock.engines.postgres.staging.database import PostgresStaging
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc

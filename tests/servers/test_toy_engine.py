@@ -18,8 +18,8 @@ import pytest
 
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import penstock, write_pipeline
-from penstock.control.config import load_config
-from penstock.control.running import processes
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import processes
 from plugins.toy import ITEM, ToyDatabase
 
 pytestmark = pytest.mark.usefixtures("toy_installed")

@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from penstock.control.servers import server_of
+from penstock.control.pipeline.servers import server_of
 from penstock.engines.mysql.source import catalog as mysql_catalog
 from penstock.engines.postgres.source import catalog as postgres_catalog
 from penstock.model import TableDefinition

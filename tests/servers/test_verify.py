@@ -15,10 +15,10 @@ import psycopg
 import pytest
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.config import load_config
-from penstock.control.running import LOAD_LOCK
-from penstock.control.servers import source_tables
-from penstock.control.verify import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import LOAD_LOCK
+from penstock.control.pipeline.servers import source_tables
+from penstock.control.verify.verify import (
     ChangesUnapplied,
     ExtractorMissing,
     HoldNotReached,

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from harness.pipelines.mysql_bulk import between, load
-from penstock.control.compare import ColumnGone
-from penstock.control.verify import VerifyResult, verify
+from penstock.control.verify.compare import ColumnGone
+from penstock.control.verify.verify import VerifyResult, verify
 from penstock.load.session import Session
 from penstock.model import TableName
 from penstock.ports.config import Config

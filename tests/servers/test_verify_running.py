@@ -17,9 +17,9 @@ import pytest
 
 from harness.pipelines.loading import Running
 from harness.pipelines.pipeline import write_pipeline
-from penstock.control.config import load_config
-from penstock.control.running import LOAD_LOCK
-from penstock.control.verify import verify
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import LOAD_LOCK
+from penstock.control.verify.verify import verify
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE
 from penstock.log.state import load_state

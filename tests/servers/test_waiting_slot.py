@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.pipeline import penstock, pipeline
-from penstock.control.bulk_load import source_tables
-from penstock.control.config import load_config
-from penstock.control.pipeline import pipeline_of
-from penstock.control.status import read_status
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.bulk_load import source_tables
+from penstock.control.status.status import read_status
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.ports.checks import Severity

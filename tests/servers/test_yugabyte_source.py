@@ -22,7 +22,7 @@ from harness.pipelines.based import ITEM, OTHER, Based, fill, rows
 from harness.pipelines.end_to_end import LIVELY, Process
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.engines import FIRST, Place, new_place
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.engines.yugabyte.reset import SlotReadLately, find_removals
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.engines.yugabyte.stream import QUIET_S

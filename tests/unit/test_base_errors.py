@@ -10,8 +10,8 @@ import pytest
 
 from penstock.base.held import HeldState, TableNotInBase
 from penstock.base.manifest import Manifest
-from penstock.control import base_keeper
-from penstock.control.base_keeper import BaseKeeper, BaseUnread
+from penstock.control.run import base_keeper
+from penstock.control.run.base_keeper import BaseKeeper, BaseUnread
 from penstock.model import TableName
 from penstock.ports.planner import PointUnfit
 

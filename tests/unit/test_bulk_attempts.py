@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control import load_process
+from penstock.control.run import load_process
 from penstock.host.errors import ConnectionLost, ServerUnreachable
 from penstock.load.bulk_options import BulkResult
 from penstock.load.loader_state import read_loader_state

@@ -9,8 +9,8 @@ import pytest
 
 from harness.pipelines.log import ITEM, SOURCE, Change, inserts, numbered, run_of, truncate
 from harness.pipelines.pipeline import pipeline
-from penstock.control import change_counts
-from penstock.control.change_counts import ChangeCounter, changes_between
+from penstock.control.tables import change_counts
+from penstock.control.tables.change_counts import ChangeCounter, changes_between
 from penstock.log import Writer, WriterOptions
 from penstock.model import Op, TableName
 from penstock.ports.config import Config

@@ -18,7 +18,7 @@ from harness.pipelines.cli import called, commands
 from harness.pipelines.pipeline import write_pipeline
 from harness.servers.checks import every_check
 from penstock import cli
-from penstock.control import demo
+from penstock.control.run import demo
 from penstock.model import PenstockError
 
 COMMANDS = ("run", "extract", "load", "status", "lag", "verify", "doctor", "demo")
@@ -111,7 +111,7 @@ def test_an_unexpected_exception_has_a_code_too(
     def broken(file: Path) -> None:
         raise ZeroDivisionError("here")
 
-    monkeypatch.setattr("penstock.control.config.load_config", broken)
+    monkeypatch.setattr("penstock.control.pipeline.config.load_config", broken)
     code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))
     assert code == 1
     assert err.startswith("error PS99: unexpected ZeroDivisionError: here")
@@ -129,7 +129,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(
     def broken(file: Path) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("penstock.control.config.load_config", broken)
+    monkeypatch.setattr("penstock.control.pipeline.config.load_config", broken)
     monkeypatch.setattr("penstock.cli.entry.os.dup2", lambda *_: None)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     code, _, err = called(capsys, "lag", str(tmp_path / "x.toml"))

@@ -12,7 +12,7 @@ import pytest
 
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.pipeline import pipeline
-from penstock.control.cluster import check_cluster
+from penstock.control.doctor.cluster import check_cluster
 from penstock.load import cluster, job
 from penstock.load.cluster import (
     ClusterUnfit,

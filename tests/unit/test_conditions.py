@@ -16,8 +16,10 @@ from psycopg.errors import AdminShutdown, NumericValueOutOfRange
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.mysql.binlog_events import EventKind
 from penstock.codec.postgres.copy_binary import Unwritable
-from penstock.control import demo, handover, repair, supervisor, table_requests
-from penstock.control.repair import RepairUnequal
+from penstock.control.pipeline import table_requests
+from penstock.control.run import demo, handover, supervisor
+from penstock.control.verify import repair
+from penstock.control.verify.repair import RepairUnequal
 from penstock.engines.mysql.source.assemble import Assembler
 from penstock.engines.mysql.source.unsupported import ChangesMissing, TransactionUndone
 from penstock.engines.postgres.source.source_identity import ServerTooOld, identify

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigOtherEngine,
@@ -16,7 +16,11 @@ from penstock.control.config_errors import (
     ConfigUrlInvalid,
     ConfigValueInvalid,
 )
-from penstock.control.config_text import ConfigSyntax, ConfigUnreadable, ConfigVariableMissing
+from penstock.control.pipeline.config_text import (
+    ConfigSyntax,
+    ConfigUnreadable,
+    ConfigVariableMissing,
+)
 from penstock.ports.config import HandoverMode, Mode
 
 WHOLE = """

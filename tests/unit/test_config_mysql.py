@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigOtherEngine,
     ConfigStartRefused,
     ConfigUrlInvalid,

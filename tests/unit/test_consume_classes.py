@@ -11,14 +11,14 @@ import pytest
 from harness.pipelines.pipeline import write_pipeline
 from penstock.consume import classes
 from penstock.consume.classes import ConsumerClassInvalid, ConsumerClassNotFound, make_consumer
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigPatternInvalid,
     ConfigValueInvalid,
 )
-from penstock.control.consumers import ConsumerUnknown, section_of
+from penstock.control.pipeline.consumers import ConsumerUnknown, section_of
 from penstock.ports.config import Config
 from penstock.ports.consumer_config import Start
 

@@ -15,9 +15,9 @@ import pytest
 from harness.pipelines.consumer import NAME, Feed, Noting, noted, plain_pipeline
 from penstock.consume import run
 from penstock.consume.position import ConsumerState
-from penstock.control.config import load_config
-from penstock.control.consumer_list import ConsumerLine, consumer_lines
-from penstock.control.consumer_process import NothingToConsume, consume
+from penstock.control.consumers.consumer_process import NothingToConsume, consume
+from penstock.control.pipeline.config import load_config
+from penstock.control.status.consumer_list import ConsumerLine, consumer_lines
 from penstock.host.process import this_program
 
 

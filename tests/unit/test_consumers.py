@@ -22,11 +22,16 @@ from penstock.consume.position import (
     SegmentsMissed,
 )
 from penstock.consume.snapshot import Made, Snapshot
-from penstock.control.config import load_config
-from penstock.control.consumer_commands import ConsumerRuns, NoConsumers, delete_lost, remove
-from penstock.control.extract_process import extract_options
-from penstock.control.reset import at_rest
-from penstock.control.running import AlreadyRunning
+from penstock.control.consumers.consumer_commands import (
+    ConsumerRuns,
+    NoConsumers,
+    delete_lost,
+    remove,
+)
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.running import AlreadyRunning
+from penstock.control.run.extract_process import extract_options
+from penstock.control.run.reset import at_rest
 from penstock.host.files import REAL_FILES
 from penstock.log import links
 from penstock.log.links import DISABLED_WARNING, link_segment

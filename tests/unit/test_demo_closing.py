@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.control.compare import TableResult
-from penstock.control.demo import DemoOutcome, closing_lines
-from penstock.control.verify import VerifyResult
+from penstock.control.run.demo import DemoOutcome, closing_lines
+from penstock.control.verify.compare import TableResult
+from penstock.control.verify.verify import VerifyResult
 from penstock.model import TableName
 
 

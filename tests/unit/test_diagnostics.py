@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from penstock.control.diagnostics import (
+from penstock.control.pipeline.diagnostics import (
     configure_diagnostics,
     diagnostics_to,
     open_diagnostics,

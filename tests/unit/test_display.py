@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from penstock.control.consumer_list import ConsumerLine
-from penstock.control.display import (
+from penstock.control.doctor.doctor import Report
+from penstock.control.pipeline.display import (
     console,
     human_bytes,
     human_count,
@@ -20,9 +20,11 @@ from penstock.control.display import (
     pairs,
     screen,
 )
-from penstock.control.doctor import Report
-from penstock.control.lag import Lag
-from penstock.control.live import (
+from penstock.control.pipeline.running import ProcessState
+from penstock.control.pipeline.target_state import TargetState
+from penstock.control.status.consumer_list import ConsumerLine
+from penstock.control.status.lag import Lag
+from penstock.control.status.live import (
     JsonView,
     LineView,
     LiveView,
@@ -31,12 +33,10 @@ from penstock.control.live import (
     change_rows,
     last_lines,
 )
-from penstock.control.running import ProcessState
-from penstock.control.serve_status import ServeSeen
-from penstock.control.show import show_lag, show_no_lag, show_report, show_status
-from penstock.control.status import Status
-from penstock.control.table_list import TableLine
-from penstock.control.target_state import TargetState
+from penstock.control.status.serve_status import ServeSeen
+from penstock.control.status.show import show_lag, show_no_lag, show_report, show_status
+from penstock.control.status.status import Status
+from penstock.control.tables.table_list import TableLine
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, Rates, TableProgress, share_of
 from penstock.load.loader_state import LoaderState

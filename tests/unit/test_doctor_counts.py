@@ -9,7 +9,7 @@ import pytest
 
 from harness.pipelines.pipeline import pipeline
 from harness.servers.checks import every_check
-from penstock.control.doctor import examine
+from penstock.control.doctor.doctor import examine
 from penstock.model import PenstockError
 from penstock.ports.checks import Checks, Looked, Side, checks_of
 from plugins.doctor import AWAY

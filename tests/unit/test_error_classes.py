@@ -10,7 +10,7 @@ from pathlib import Path
 
 import penstock
 from harness.servers.checks import every_check
-from penstock.control.doctor import checks_of_errors, not_found_before
+from penstock.control.doctor.doctor import checks_of_errors, not_found_before
 from penstock.model import PenstockError
 from penstock.ports.checks import ITSELF
 

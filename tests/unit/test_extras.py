@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.doctor import PreflightFailed, examine
+from penstock.control.doctor.doctor import PreflightFailed, examine
+from penstock.control.pipeline.config import load_config
 from penstock.ports import extras
 from penstock.ports.config import Config
 from penstock.ports.extras import ExtraMissing, check_extras, extras_of

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control import file_edits
-from penstock.control.doctor_directory import check_edits
-from penstock.control.file_edits import EditRefused, keep_first_settings, settle_file_edits
-from penstock.control.table_list import _without_target, line_of
-from penstock.control.table_requests import put_request, read_requests, removed_tables
+from penstock.control.doctor.directory_checks import check_edits
+from penstock.control.pipeline import file_edits
+from penstock.control.pipeline.file_edits import EditRefused, keep_first_settings, settle_file_edits
+from penstock.control.pipeline.table_requests import put_request, read_requests, removed_tables
+from penstock.control.tables.table_list import _without_target, line_of
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.log.state import LogState, save_state
@@ -51,7 +51,7 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Source:
         return made.present & set(tables)
 
     monkeypatch.setattr(file_edits, "followed_tables", followed)
-    monkeypatch.setattr("penstock.control.doctor_directory.followed_tables", followed)
+    monkeypatch.setattr("penstock.control.doctor.directory_checks.followed_tables", followed)
     monkeypatch.setattr(file_edits, "_present", present)
     return made
 

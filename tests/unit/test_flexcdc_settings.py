@@ -13,9 +13,14 @@ from penstock.codec.types import Engine, Server, map_column
 from penstock.consume.flexcdc.cleanup import IntervalInvalid, interval_before
 from penstock.consume.flexcdc.ini import IniKeyUnknown, IniUnreadable, IniValueInvalid, read_ini
 from penstock.consume.flexcdc.names import ChangelogNameTooLong, changelog_name
-from penstock.control import flexcdc_daemon
-from penstock.control.flexcdc import FlexCdcMissing, flexcdc_of, open_flexcdc, write_pipeline
-from penstock.control.flexcdc_daemon import (
+from penstock.control.consumers import flexcdc_daemon
+from penstock.control.consumers.flexcdc import (
+    FlexCdcMissing,
+    flexcdc_of,
+    open_flexcdc,
+    write_pipeline,
+)
+from penstock.control.consumers.flexcdc_daemon import (
     FlexCdcFileUnusable,
     FlexCdcRunning,
     error_log,

@@ -16,7 +16,7 @@ from psycopg.pq import DiagnosticField
 from harness.pipelines.cli import called, commands
 from penstock import cli
 from penstock.codec.types import Engine, parse_choices
-from penstock.control.log_view import LogNotFound, find_log
+from penstock.control.status.log_view import LogNotFound, find_log
 from penstock.engines.mysql.connect import server_error
 from penstock.engines.postgres.checks import slot_checks
 from penstock.engines.postgres.connect import statement_error

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from harness.ignite.source import made
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigValueInvalid
-from penstock.control.followed import followed_tables
-from penstock.control.table_requests import put_request, read_answers, read_requests
-from penstock.control.verify import NotComparable, verify
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigValueInvalid
+from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.table_requests import put_request, read_answers, read_requests
+from penstock.control.verify.verify import NotComparable, verify
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.source import captures
 from penstock.engines.ignite.source.captures import Captures

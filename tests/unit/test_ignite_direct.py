@@ -34,8 +34,8 @@ from penstock.consume import run as run_consumer
 from penstock.consume.direct import EntryNotRestored
 from penstock.consume.metadata import MetadataNotDrained
 from penstock.consume.position import SegmentsMissed
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigUrlInvalid, ConfigValueInvalid
 from penstock.engines.ignite import state
 from penstock.engines.ignite.directory import CdcDirectoryMissing, open_directory
 from penstock.engines.ignite.lock import CdcLock, DirectoryTaken

@@ -22,8 +22,8 @@ from harness.ignite.recordings import (
     sealed,
     unpacked,
 )
-from penstock.control.config import load_config
-from penstock.control.doctor import examine
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.config import load_config
 from penstock.engines.ignite.checks.node_checks import SILENT_S_MAX
 from penstock.engines.ignite.state import CdcState
 from penstock.ports.checks import Finding, Severity

@@ -12,11 +12,11 @@ from harness.ignite.cluster import CACHE_NAME, Cluster, Directories, Record, seg
 from harness.ignite.recordings import cdc_of
 from harness.ignite.source import Row, extract, folded, made, rows_of, source_pipeline
 from penstock.codec.ignite.wal import Version
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigUrlInvalid, ConfigValueInvalid
-from penstock.control.doctor import examine
-from penstock.control.extract_process import extract_options
-from penstock.control.pipeline import pipeline_of
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigUrlInvalid, ConfigValueInvalid
+from penstock.control.pipeline.engine_view import pipeline_of
+from penstock.control.run.extract_process import extract_options
 from penstock.engines.ignite.directory import CdcDirectoryMissing
 from penstock.engines.ignite.lag import IgniteLag
 from penstock.engines.ignite.source.common_lives import CommonLives

@@ -40,9 +40,9 @@ from penstock.codec.ignite.types import BinaryType, Types, cache_id
 from penstock.codec.ignite.values import BinaryObject
 from penstock.consume import CdcConsumer
 from penstock.consume import run as run_consumer
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigOtherEngine
-from penstock.control.consumers import register_configured
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigOtherEngine
+from penstock.control.pipeline.consumers import register_configured
 from penstock.engines.ignite.directory import open_directory
 from penstock.engines.ignite.extraction import TimeZoneUnknown
 from penstock.engines.ignite.lost import delete_below_hole

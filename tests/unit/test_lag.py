@@ -16,13 +16,13 @@ from harness.pipelines.pipeline import pipeline
 from harness.pipelines.readings import lag as shown_lag
 from harness.pipelines.readings import reading, status
 from penstock.codec.columns import transactions_batch
-from penstock.control import log_facts
-from penstock.control.display import console
-from penstock.control.lag import Lag, assess_lag, lag_of
-from penstock.control.live import change_line
-from penstock.control.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.show import show_lag
-from penstock.control.target_state import TargetState
+from penstock.control.pipeline import log_facts
+from penstock.control.pipeline.display import console
+from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.pipeline.target_state import TargetState
+from penstock.control.status.lag import Lag, assess_lag, lag_of
+from penstock.control.status.live import change_line
+from penstock.control.status.show import show_lag
 from penstock.extract.extractor import STATUS_FILE
 from penstock.extract.report import WATERMARK
 from penstock.load.ledger import Ledger, write_ledger

@@ -26,9 +26,9 @@ from harness.pipelines.merged import (
     model,
 )
 from penstock.consume.registration import LogPlace, register
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigValueInvalid, SourceMissing
-from penstock.control.merge_status import MergeSeen
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigValueInvalid, SourceMissing
+from penstock.control.status.merge_status import MergeSeen
 from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
 from penstock.log import links, list_segments
@@ -486,8 +486,8 @@ def test_what_a_file_with_merge_cannot_say(tmp_path: Path, merged: str, why: str
 
 def test_commands_that_are_about_a_source_name_the_logs_files(tmp_path: Path) -> None:
     """Tables are added where they are captured."""
-    from penstock.control.config import need_merge
-    from penstock.control.config_needs import need_source
+    from penstock.control.pipeline.config import need_merge
+    from penstock.control.pipeline.config_needs import need_source
 
     config = load_config(write(tmp_path, '[merge]\nlogs = ["s0.toml", "s1.toml"]\n'))
     with pytest.raises(SourceMissing, match=r"s0\.toml, s1\.toml"):

@@ -11,7 +11,7 @@ import pytest
 
 from harness.pipelines.log import ITEM, Change
 from harness.pipelines.merged import BASE_US, LogOf
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.host import checkpoint
 from penstock.host.files import FileMissing
 from penstock.log import list_segments

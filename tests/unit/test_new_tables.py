@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control import new_table_watch, table_requests
-from penstock.control.config import load_config
-from penstock.control.new_table_watch import NewTableWatch
-from penstock.control.new_tables import NewTable
-from penstock.control.table_commands import TableNotTaken
-from penstock.control.table_list import line_of
-from penstock.control.table_requests import read_requests, requested_patterns
+from penstock.control.pipeline import table_requests
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.new_tables import NewTable
+from penstock.control.pipeline.table_requests import read_requests, requested_patterns
+from penstock.control.tables import new_table_watch
+from penstock.control.tables.new_table_watch import NewTableWatch
+from penstock.control.tables.table_commands import TableNotTaken
+from penstock.control.tables.table_list import line_of
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest, TableRequests

@@ -9,9 +9,9 @@ import pytest
 from penstock.cli.begin import copy
 from penstock.codec.errors import unfit
 from penstock.codec.types import Engine, parse_choices
-from penstock.control import one_copy
-from penstock.control.live import LineView
-from penstock.control.one_copy import FILE, in_options
+from penstock.control.run import one_copy
+from penstock.control.run.one_copy import FILE, in_options
+from penstock.control.status.live import LineView
 from penstock.model import LOAD_AFRESH, PenstockError
 
 

@@ -19,16 +19,16 @@ from harness.pipelines.followed import follows
 from harness.pipelines.pipeline import penstock, pipeline
 from harness.pipelines.readings import NOW_US, reading, status
 from harness.servers.web import until
-from penstock.control import supervisor
-from penstock.control.display import console
-from penstock.control.live import LineView, LiveView
-from penstock.control.outages import Outage, Retry, read_retries
-from penstock.control.running import ProcessState
-from penstock.control.show import show_status
-from penstock.control.status import Status, StatusReader
-from penstock.control.table_commands import pause
-from penstock.control.table_states import table_facts
-from penstock.control.target_state import TargetState
+from penstock.control.pipeline.display import console
+from penstock.control.pipeline.outages import Outage, Retry, read_retries
+from penstock.control.pipeline.running import ProcessState
+from penstock.control.pipeline.target_state import TargetState
+from penstock.control.run import supervisor
+from penstock.control.status.live import LineView, LiveView
+from penstock.control.status.show import show_status
+from penstock.control.status.status import Status, StatusReader
+from penstock.control.status.table_states import table_facts
+from penstock.control.tables.table_commands import pause
 from penstock.extract.extractor import BACKOFF_S
 from penstock.host.errors import ConnectionLost, LoginRefused, ServerUnreachable
 from penstock.host.retry import Backoff, Patience, is_outage

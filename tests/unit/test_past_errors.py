@@ -9,8 +9,8 @@ import pytest
 
 from harness.faults.turned_clock import Hands
 from harness.pipelines.pipeline import pipeline
-from penstock.control import past_errors as module
-from penstock.control.past_errors import errors_kept, past_errors
+from penstock.control.doctor import past_errors as module
+from penstock.control.doctor.past_errors import errors_kept, past_errors
 from penstock.host.errors import ServerUnreachable
 from penstock.ports.config import Config
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.pipelines.policies import BASE, BIG, ID, MORE, NAME, SMALL, TABLE, N, shaped
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigKeyUnknown,
     ConfigValueInvalid,
 )

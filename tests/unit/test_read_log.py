@@ -37,9 +37,9 @@ from penstock import ABSENT, cli, read_log
 from penstock.codec.exact_text import date_text, timestamp_text
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.config_text import ConfigUnreadable
-from penstock.control.log_read import LogArgumentInvalid, LogTimeInvalid
-from penstock.control.log_view import LogNotFound
+from penstock.control.pipeline.config_text import ConfigUnreadable
+from penstock.control.status.log_read import LogArgumentInvalid, LogTimeInvalid
+from penstock.control.status.log_view import LogNotFound
 from penstock.log import SegmentMissing, Writer
 from penstock.log.changes import ChangeLog, TableNotInLog
 from penstock.model import Marker, MarkerKind, Op, Run

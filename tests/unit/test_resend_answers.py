@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.control import consumer_snapshot, resend
-from penstock.control.consumer_snapshot import ATTEMPTS_MAX, SnapshotUnread
-from penstock.control.resend import ResendFailed
+from penstock.control.run import consumer_snapshot, resend
+from penstock.control.run.consumer_snapshot import ATTEMPTS_MAX, SnapshotUnread
+from penstock.control.run.resend import ResendFailed
 from penstock.model import TableName
 from penstock.ports.planner import PointUnfit
 

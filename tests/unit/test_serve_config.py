@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigPatternInvalid,
     ConfigValueInvalid,
 )
-from penstock.control.serve_process import serve_settings
+from penstock.control.run.serve_process import serve_settings
 from penstock.model import PenstockError
 from penstock.ports.config import Config
 from penstock.serve.entries import PublicationInvalid, parse_entries

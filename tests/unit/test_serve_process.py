@@ -14,8 +14,8 @@ from harness.pipelines.log import inserts, numbered
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import opened, write_log
 from penstock.consume.lock import LOCK_FILE
-from penstock.control import serve_process
-from penstock.control.serve_process import (
+from penstock.control.run import serve_process
+from penstock.control.run.serve_process import (
     ServeNotInstalled,
     ServeRunning,
     ServeSectionMissing,

@@ -18,11 +18,11 @@ import pytest
 from harness.pipelines.log import inserts, numbered
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import write_log
-from penstock.control import serve_process
-from penstock.control.consumer_list import consumer_lines
-from penstock.control.log_facts import read_log_end
-from penstock.control.serve_process import serve
-from penstock.control.serve_status import (
+from penstock.control.pipeline.log_facts import read_log_end
+from penstock.control.run import serve_process
+from penstock.control.run.serve_process import serve
+from penstock.control.status.consumer_list import consumer_lines
+from penstock.control.status.serve_status import (
     REPORT_NAME,
     ServeReport,
     ServeReportFile,

@@ -17,7 +17,7 @@ from harness.pipelines.log import inserts, numbered
 from harness.pipelines.pipeline import pipeline
 from harness.servers.serve import Patterns, Running, answer_of, settings_of, write_log
 from harness.servers.serve_client import Raw
-from penstock.control.serve_process import serve_settings
+from penstock.control.run.serve_process import serve_settings
 from penstock.ports.serve_config import ServeSection
 from penstock.serve import server
 from penstock.serve.certificate import binding_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.codec.types import Engine, Server
-from penstock.control.shared_image import ColumnIncomparable, compared_columns, shared_images
+from penstock.control.verify.shared_image import ColumnIncomparable, compared_columns, shared_images
 from penstock.engines.mysql.verify import checksum as checksum_mysql
 from penstock.engines.postgres.verify import checksum
 from penstock.model import ColumnDefinition, TableDefinition, TableName

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.control.config import load_config
-from penstock.control.config_errors import (
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import (
     ConfigKeyMissing,
     ConfigKeyUnknown,
     ConfigUrlInvalid,
     ConfigValueInvalid,
     SourceMissing,
 )
-from penstock.control.config_needs import need_source
+from penstock.control.pipeline.config_needs import need_source
 from penstock.ports.config import Config, Mode
 from penstock.ports.stage_config import (
     Authentication,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control.config import ConfigValueInvalid, load_config
-from penstock.control.consumers import FeedUnknown, select_log
+from penstock.control.pipeline.config import ConfigValueInvalid, load_config
+from penstock.control.pipeline.consumers import FeedUnknown, select_log
 from penstock.engines.staged.shapes import Shapes
 from penstock.engines.staged.windows import FeedNotStaged, FeedRetired, WindowReader
 from penstock.model import ColumnDefinition, FlushPoint, Run, TableDefinition, TableName

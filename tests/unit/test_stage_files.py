@@ -11,9 +11,9 @@ import pytest
 
 from harness.feeds.staging import SHOP, FakeCatalog, FakeStaging
 from harness.servers.bucket import bucket
-from penstock.control import stage_process
-from penstock.control.config import load_config
-from penstock.control.stage_process import receiving
+from penstock.control.feeds import feed_process
+from penstock.control.feeds.feed_process import receiving
+from penstock.control.pipeline.config import load_config
 from penstock.model import PenstockError
 from penstock.model.hlc import Hlc
 from penstock.ports.stage_config import PartitionFormat
@@ -258,8 +258,8 @@ def test_the_process_reads_them_beside_requests(
     tmp_path: Path, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an operator must mend ends it; what may pass is tried again."""
-    monkeypatch.setattr(stage_process, "TargetSchemas", lambda _config: FakeCatalog())
-    monkeypatch.setattr(stage_process, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(feed_process, "TargetSchemas", lambda _config: FakeCatalog())
+    monkeypatch.setattr(feed_process, "_AGAIN_S", 0.01)
     path = tmp_path / "cockroach.toml"
     path.write_text(
         '[pipeline]\nname = "shop"\ndirectory = "shop"\n'

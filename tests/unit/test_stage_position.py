@@ -17,7 +17,7 @@ from harness.feeds.row_target import GROUP
 from harness.feeds.sequencer import row
 from harness.feeds.stage_site import ALL_MODES, P, Place, Site, T
 from harness.feeds.staging import FakeCatalog
-from penstock.control.stage_rewind import RewindRefused, rewind
+from penstock.control.feeds.feed_rewind import RewindRefused, rewind
 from penstock.host import faults
 from penstock.host.errors import ConnectionLost
 from penstock.model.hlc import Hlc

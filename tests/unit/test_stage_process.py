@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from harness.feeds.staging import FakeCatalog, FakeStaging
 from harness.feeds.tokens import GRANTED, pem, token
 from penstock.cli.entry import run_guarded
-from penstock.control import stage_process
-from penstock.control.config import load_config
-from penstock.control.stage_process import StageNotInstalled, StageSectionMissing, stage
-from penstock.control.stage_target import TargetSchemas
+from penstock.control.feeds import feed_process
+from penstock.control.feeds.feed_process import StageNotInstalled, StageSectionMissing, stage
+from penstock.control.feeds.feed_target import TargetSchemas
+from penstock.control.pipeline.config import load_config
 from penstock.host.listen import is_loopback
 from penstock.ports import extras
 from penstock.ports.config import Config
@@ -51,8 +51,8 @@ url = "postgresql://loader@localhost:5432/shop"
 def staging(monkeypatch: pytest.MonkeyPatch) -> FakeStaging:
     """What the process takes for its staging database and its target."""
     made = FakeStaging()
-    monkeypatch.setattr(stage_process, "staging_at", lambda _url: made)
-    monkeypatch.setattr(stage_process, "TargetSchemas", lambda _config: FakeCatalog())
+    monkeypatch.setattr(feed_process, "staging_at", lambda _url: made)
+    monkeypatch.setattr(feed_process, "TargetSchemas", lambda _config: FakeCatalog())
     return made
 
 

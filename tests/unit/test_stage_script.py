@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.stage_rows import with_options
+from penstock.control.feeds.feed_rows import with_options
 from penstock.model import TableDefinition, TableName
 from penstock.model.hlc import Hlc
 from penstock.ports.stage_config import StageMode, StageSection

@@ -13,13 +13,13 @@ import pytest
 from rich.console import Console
 
 from harness.feeds.staging import SHOP, FakeStaging
-from penstock.control import stage_status
-from penstock.control.config import load_config
-from penstock.control.display import human_count
-from penstock.control.stage_bars import BarMeter
-from penstock.control.stage_notes import GroupNote, Notes, Problem, read_note
-from penstock.control.stage_show import BackfillView, show_stage_lag, show_stage_status
-from penstock.control.stage_status import SchemaStatus, StageStatus, StageStatusReader
+from penstock.control.feeds import feed_status
+from penstock.control.feeds.feed_bars import BarMeter
+from penstock.control.feeds.feed_notes import GroupNote, Notes, Problem, read_note
+from penstock.control.feeds.feed_show import BackfillView, show_stage_lag, show_stage_status
+from penstock.control.feeds.feed_status import SchemaStatus, StageStatus, StageStatusReader
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.display import human_count
 from penstock.host.clock import RealClock
 from penstock.host.errors import ConnectFailed
 from penstock.model import PenstockError
@@ -378,9 +378,9 @@ class FakeTarget:
 def servers(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeStaging, FakeTarget]:
     """What the reader takes for its staging database and its target."""
     staging, target = FakeStaging(), FakeTarget()
-    monkeypatch.setattr(stage_status, "staging_at", lambda _url: staging)
-    monkeypatch.setattr(stage_status, "row_target_at", lambda _url: target)
-    monkeypatch.setattr(stage_status, "open_shared_progress", lambda _url, **_more: target)
+    monkeypatch.setattr(feed_status, "staging_at", lambda _url: staging)
+    monkeypatch.setattr(feed_status, "row_target_at", lambda _url: target)
+    monkeypatch.setattr(feed_status, "open_shared_progress", lambda _url, **_more: target)
     return staging, target
 
 

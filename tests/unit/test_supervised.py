@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from harness.feeds.staging import FakeStaging
-from penstock.control import stage_group, stage_groups
-from penstock.control.config import load_config
-from penstock.control.stage_group import GroupWorker
-from penstock.control.stage_groups import Groups
-from penstock.control.stopping import StopRequest
+from penstock.control.feeds import feed_group, feed_groups
+from penstock.control.feeds.feed_group import GroupWorker
+from penstock.control.feeds.feed_groups import Groups
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.stopping import StopRequest
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 from penstock.host.supervised import SupervisedThread, ThreadFailed
@@ -32,9 +32,9 @@ AWAITED = "what awaits its future gets the error"
 # Where threads are started in another way: how many, and where their errors go.
 EXCEPTIONS = {
     "host/supervised.py": (2, "the supervised thread itself, and what ends the process"),
-    "control/compare.py": (1, "who iterates over the rows gets the error"),
-    "control/stage_show.py": (1, "it draws bars; any error is logged, and staging goes on"),
-    "control/table_copy.py": (1, "any error is shown with the table; the other tables flow on"),
+    "control/verify/compare.py": (1, "who iterates over the rows gets the error"),
+    "control/feeds/feed_show.py": (1, "it draws bars; any error is logged, and staging goes on"),
+    "control/run/table_copy.py": (1, "any error is shown with the table; the other tables flow on"),
     "engines/ignite/directory.py": (1, "what it could not read is read again in its turn"),
     "engines/mysql/source/proxy_listener.py": (1, "a client's: it sees its connection end"),
     "engines/mysql/source/stream.py": (1, "any error is given to who takes the runs"),
@@ -45,7 +45,7 @@ EXCEPTIONS = {
     "load/warm_up.py": (1, "any error is logged; the first job that is needed meets it, too"),
     "serve/serving.py": (2, f"the tail's error ends the server; {AWAITED}"),
     "web/task.py": (1, "a timer that ends the process"),
-    "control/serve_process.py": (1, AWAITED),
+    "control/run/serve_process.py": (1, AWAITED),
     "engines/mysql/verify/reader.py": (1, AWAITED),
     "engines/postgres/target/bulk_keys.py": (1, AWAITED),
     "engines/postgres/verify/reader.py": (1, AWAITED),
@@ -172,7 +172,7 @@ def test_a_thread_that_was_not_started_can_be_joined() -> None:
 PROGRAM = """
 import sys, time
 from penstock.cli import entry
-from penstock.control.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.host import supervised
 from penstock.host.retry import Backoff
 
@@ -254,7 +254,7 @@ def test_a_group_whose_work_has_a_defect_does_not_look_as_if_it_worked(
         stop.ask()
 
     monkeypatch.setattr(GroupWorker, "_tenure", tenure)
-    monkeypatch.setattr(stage_group.Notes, "note_problem", lambda *_: None)
+    monkeypatch.setattr(feed_group.Notes, "note_problem", lambda *_: None)
     stop = StopRequest()
     sequencer: Any = SimpleNamespace(dlq_table="d")
     worker = GroupWorker(load_config(file), ("shop", "public"), FakeStaging(), sequencer, stop)
@@ -275,7 +275,7 @@ def test_groups_are_looked_for_after_a_defect() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Groups, "_look", look)
-        patch.setattr(stage_groups, "TargetSchemas", lambda _: None)
+        patch.setattr(feed_groups, "TargetSchemas", lambda _: None)
         nothing: Any = None
         Groups(nothing, FakeStaging(), nothing, stop).join()
     assert looks == [(), ()]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from penstock.control import supervisor
-from penstock.control.config import load_config
-from penstock.control.supervisor import HalfFailed, StopRequest, Supervisor, commands_of
+from penstock.control.pipeline.config import load_config
+from penstock.control.run import supervisor
+from penstock.control.run.supervisor import HalfFailed, StopRequest, Supervisor, commands_of
 
 ERROR = '{"code": "CN05", "error": "told to fail", "hint": "mend it"}'
 

@@ -9,12 +9,13 @@ import pytest
 
 from harness.pipelines.followed import follows
 from harness.pipelines.pipeline import pipeline
-from penstock.control import table_commands, table_requests
-from penstock.control.config import load_config
-from penstock.control.followed import is_followed
-from penstock.control.table_commands import RequestRefused, TableNotTaken
-from penstock.control.table_list import captured_lines, line_of, lines_from
-from penstock.control.table_requests import read_requests, requested_patterns
+from penstock.control.pipeline import table_requests
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.followed import is_followed
+from penstock.control.pipeline.table_requests import read_requests, requested_patterns
+from penstock.control.tables import table_commands
+from penstock.control.tables.table_commands import RequestRefused, TableNotTaken
+from penstock.control.tables.table_list import captured_lines, line_of, lines_from
 from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.postgres.source.ddl_watch import WatchState

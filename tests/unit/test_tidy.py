@@ -43,7 +43,7 @@ NAMING_ENGINES = {
     "ports/serve_config.py": "a value of [serve] names whose server is imitated",
     "ports/flexcdc_settings.py": "a key of FlexCDC's own file is a program's name",
     "consume/plugins/json_file.py": "the keys of lines are those that FlexCDC writes",
-    "control/new_pipeline.py": "a hint says how tables are named where a schema is a database",
+    "control/run/new_pipeline.py": "a hint says how tables are named where a schema is a database",
     "ports/registry.py": "the folders of the engines that come with penstock",
     "web/app.py": "a hint says how tables are named where a schema is a database",
 }

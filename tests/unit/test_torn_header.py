@@ -10,9 +10,9 @@ import penstock
 from harness.pipelines.log import SOURCE, inserts, numbered, run_of
 from harness.pipelines.pipeline import pipeline
 from penstock.codec.ckt import HEADER_REGION_SIZE
-from penstock.control.change_counts import ChangeCounter
-from penstock.control.log_facts import outstanding_commit_us, read_log_end
-from penstock.control.log_view import describe, find_log, format_lines
+from penstock.control.pipeline.log_facts import outstanding_commit_us, read_log_end
+from penstock.control.status.log_view import describe, find_log, format_lines
+from penstock.control.tables.change_counts import ChangeCounter
 from penstock.log import SegmentCorrupt, Writer
 from penstock.model import TableName
 from penstock.ports.config import Config

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.pipelines.readings import status as status_of
-from penstock.control.run_events import RunEvents
+from penstock.control.status.run_events import RunEvents
 from penstock.host.clock import REAL_CLOCK
 from penstock.ports.waits import FRESH_US, Holder, Waits, read_waits, write_waits
 from penstock.web.watching import troubles_of_waits

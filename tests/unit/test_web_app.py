@@ -27,10 +27,10 @@ from harness.pipelines.readings import (
     trouble,
     watch,
 )
-from penstock.control.outages import Retry
-from penstock.control.table_list import TableLine
-from penstock.control.table_requests import read_requests
-from penstock.control.target_state import TargetState
+from penstock.control.pipeline.outages import Retry
+from penstock.control.pipeline.table_requests import read_requests
+from penstock.control.pipeline.target_state import TargetState
+from penstock.control.tables.table_list import TableLine
 from penstock.model import TableName
 from penstock.model.table_requests import Capture
 from penstock.web.access import Access, Hosts

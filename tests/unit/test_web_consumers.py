@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 
 from harness.pipelines.consumer import NAME, Feed, Noting, plain_pipeline
 from harness.pipelines.readings import reading, status, watch
-from penstock.control.config import load_config
-from penstock.control.consumer_list import consumer_lines, read_report
+from penstock.control.pipeline.config import load_config
+from penstock.control.status.consumer_list import consumer_lines, read_report
 from penstock.log import links
 from penstock.web.access import Access, Hosts
 from penstock.web.app import Interface

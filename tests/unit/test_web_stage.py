@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from penstock.control.config import load_config
-from penstock.control.outages import Outage
-from penstock.control.stage_bars import BarMeter
-from penstock.control.stage_notes import GroupNote, Problem
-from penstock.control.stage_status import SchemaStatus, StageStatus
+from penstock.control.feeds.feed_bars import BarMeter
+from penstock.control.feeds.feed_notes import GroupNote, Problem
+from penstock.control.feeds.feed_status import SchemaStatus, StageStatus
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.outages import Outage
 from penstock.model.hlc import ZERO, Hlc
 from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import GroupState, StagedRows, StagedTable, Window

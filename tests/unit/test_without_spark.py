@@ -39,7 +39,7 @@ def imported(absent: tuple[str, ...], *names: str) -> None:
 
 def test_the_core_alone_can_be_imported() -> None:
     """With the dependencies that have no extra: the package, its commands, reading a log."""
-    names = ("penstock", "penstock.cli", "penstock.control.log_read", "penstock.log.writer")
+    names = ("penstock", "penstock.cli", "penstock.control.status.log_read", "penstock.log.writer")
     imported(("pyspark", *DRIVERS, *WEB), *names)
 
 

@@ -15,14 +15,14 @@ from rich.console import Console
 from harness.pipelines.pipeline import write_pipeline
 from harness.pipelines.readings import status
 from penstock.codec.postgres.pgoutput_messages import relation_message
-from penstock.control import table_commands
-from penstock.control.config import load_config
-from penstock.control.config_errors import ConfigValueInvalid
-from penstock.control.lag import Lag, lag_of
-from penstock.control.live import change_line, change_rows
-from penstock.control.show import show_lag
-from penstock.control.table_requests import read_requests
-from penstock.control.verify import NotComparable, verify
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.config_errors import ConfigValueInvalid
+from penstock.control.pipeline.table_requests import read_requests
+from penstock.control.status.lag import Lag, lag_of
+from penstock.control.status.live import change_line, change_rows
+from penstock.control.status.show import show_lag
+from penstock.control.tables import table_commands
+from penstock.control.verify.verify import NotComparable, verify
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.engines.postgres.source.slot import PositionGone, SlotMissing, SlotUnfit
 from penstock.engines.postgres.source.slot_owner import SlotOfAnother

@@ -77,8 +77,8 @@ def pipeline_config(file: Path, *, takes_merge: bool = False) -> Config:
         file: The pipeline file.
         takes_merge: A file with [merge] in place of a source is accepted too.
     """
-    from penstock.control.config import load_config
-    from penstock.control.config_needs import need_source
+    from penstock.control.pipeline.config import load_config
+    from penstock.control.pipeline.config_needs import need_source
 
     config = load_config(file)
     need_source(config, _typed_command(), takes_merge=takes_merge)
@@ -94,16 +94,16 @@ def _typed_command() -> str:
 
 def any_config(file: Path) -> Config:
     """Read a pipeline file, which may have [stage] in place of a source."""
-    from penstock.control.config import load_config
+    from penstock.control.pipeline.config import load_config
 
     return load_config(file)
 
 
 def consumed_config(file: Path, group: str) -> Config:
     """Read a pipeline file for consumers; for a file with [stage], the log that `--group` names."""
-    from penstock.control.config import load_config
-    from penstock.control.config_needs import need_source
-    from penstock.control.consumers import select_log
+    from penstock.control.pipeline.config import load_config
+    from penstock.control.pipeline.config_needs import need_source
+    from penstock.control.pipeline.consumers import select_log
 
     config = load_config(file)
     if config.stage is None:
@@ -113,7 +113,7 @@ def consumed_config(file: Path, group: str) -> Config:
 
 def diagnostics(verbose: bool) -> None:
     """Send diagnostics to the place that the caller wants."""
-    from penstock.control.diagnostics import configure_diagnostics
+    from penstock.control.pipeline.diagnostics import configure_diagnostics
     from penstock.host.process import under_parent
 
     # A child of `penstock run` writes to its standard error: the parent gathers it in a file.

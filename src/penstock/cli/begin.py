@@ -57,7 +57,7 @@ def init(
     Example:     penstock init postgresql://repl:secret@db1/shop mysql://loader:secret@db2/shop
     Exit codes:  0 written, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.new_pipeline import NewPipeline, draft, pipeline_name, write_file
+    from penstock.control.run.new_pipeline import NewPipeline, draft, pipeline_name, write_file
 
     diagnostics(verbose)
     file = path or Path(f"{pipeline_name(source)}.toml")
@@ -128,8 +128,8 @@ def copy(
                         --tables "public.orders,public.items"
     Exit codes:       0 copied, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.live import make_view
-    from penstock.control.one_copy import copy_once
+    from penstock.control.run.one_copy import copy_once
+    from penstock.control.status.live import make_view
 
     diagnostics(verbose)
     choices = {}

@@ -48,8 +48,8 @@ def consume(
     Example:          penstock consume shop.toml search
     Exit codes:       0 stopped as asked, 1 an error (the saved state is unchanged), 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control import consumer_process
-    from penstock.control.past_errors import errors_kept
+    from penstock.control.consumers import consumer_process
+    from penstock.control.doctor.past_errors import errors_kept
 
     config = consumed_config(file, group)
     diagnostics(verbose)

@@ -55,7 +55,7 @@ def setup(ini: Path, force: bool, as_json: bool, verbose: bool) -> None:
     Example:          penstock flexcdc --ini consumer.ini setup
     Exit codes:       0 done, 1 an error (state tables are there already, without --force)
     """  # noqa: D301 - click wants the character
-    from penstock.control.flexcdc import setup as make
+    from penstock.control.consumers.flexcdc import setup as make
 
     diagnostics(verbose)
     position = make(ini, force=force)
@@ -79,7 +79,7 @@ def add_table(ini: Path, schema: str, table: str, as_json: bool, verbose: bool) 
     Example:          penstock flexcdc add-table --schema shop --table item
     Exit codes:       0 success, 1 failure
     """  # noqa: D301 - click wants the character
-    from penstock.control.flexcdc import add_table as add
+    from penstock.control.consumers.flexcdc import add_table as add
 
     diagnostics(verbose)
     name = add(ini, TableName(schema, table))
@@ -99,7 +99,7 @@ def drop_table(ini: Path, schema: str, table: str, as_json: bool, verbose: bool)
     Example:          penstock flexcdc drop-table --schema shop --table item
     Exit codes:       0 success, 1 failure (it was not captured)
     """  # noqa: D301 - click wants the character
-    from penstock.control.flexcdc import drop_table as drop
+    from penstock.control.consumers.flexcdc import drop_table as drop
 
     diagnostics(verbose)
     drop(ini, TableName(schema, table))
@@ -119,7 +119,7 @@ def cleanup(ini: Path, as_json: bool, verbose: bool) -> None:
     Example:          penstock flexcdc cleanup
     Exit codes:       0 done, 1 an error
     """  # noqa: D301 - click wants the character
-    from penstock.control.flexcdc import cleanup as clean
+    from penstock.control.consumers.flexcdc import cleanup as clean
 
     diagnostics(verbose)
     found = clean(ini)
@@ -158,8 +158,8 @@ def run(
     Example:          penstock flexcdc --ini shop.toml run
     Exit codes:       0 stopped as asked, 1 an error, printed with its code and what to do
     """  # noqa: D301 - click wants the character
-    from penstock.control.flexcdc_daemon import as_daemon, error_log, pid_file, run_safely
-    from penstock.control.flexcdc_process import run_flexcdc
+    from penstock.control.consumers.flexcdc_daemon import as_daemon, error_log, pid_file, run_safely
+    from penstock.control.consumers.flexcdc_process import run_flexcdc
 
     diagnostics(verbose)
     tell: Callable[[str], Any] = say_error_line if as_json else say_text

@@ -33,8 +33,8 @@ def log_ls(path: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock log ls shop.toml
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import describe, find_log, removed_note
-    from penstock.control.show import show_segments
+    from penstock.control.status.log_view import describe, find_log, removed_note
+    from penstock.control.status.show import show_segments
 
     diagnostics(verbose)
     place = find_log(path)
@@ -66,7 +66,7 @@ def log_cat(
     Example:     penstock log cat shop.toml 3 --table public.orders
     Exit codes:  0 printed, 1 an error (a damaged segment is one), 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import as_object, find_log, format_lines, removed_note
+    from penstock.control.status.log_view import as_object, find_log, format_lines, removed_note
 
     diagnostics(verbose)
     place = find_log(path)
@@ -92,8 +92,8 @@ def log_check(path: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock log check shop.toml
     Exit codes:  0 whole, 1 damaged or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.log_view import examine_log, find_log
-    from penstock.control.show import show_log_findings
+    from penstock.control.status.log_view import examine_log, find_log
+    from penstock.control.status.show import show_log_findings
 
     diagnostics(verbose)
     findings = examine_log(find_log(path))

@@ -65,7 +65,7 @@ def ask(question: str, yes: bool, as_json: bool) -> None:
 
 def say_web(as_json: bool) -> Callable[[str, dict[str, str]], None]:
     """Return a function that prints the address of the web interface."""
-    from penstock.control.live import event
+    from penstock.control.status.live import event
     from penstock.host.clock import REAL_CLOCK
 
     return lambda text, fields: say(as_json, text, **event(REAL_CLOCK, "web interface", **fields))

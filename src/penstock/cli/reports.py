@@ -38,8 +38,8 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock status shop.toml --json
     Exit codes:  0 shown, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.show import show_status
-    from penstock.control.status import read_status
+    from penstock.control.status.show import show_status
+    from penstock.control.status.status import read_status
 
     config = any_config(file)
     diagnostics(verbose)
@@ -54,8 +54,8 @@ def status(file: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _stage_status(config: Config, *, as_json: bool) -> None:
-    from penstock.control.stage_show import show_stage_status
-    from penstock.control.stage_status import read_stage_status
+    from penstock.control.feeds.feed_show import show_stage_status
+    from penstock.control.feeds.feed_status import read_stage_status
 
     found = read_stage_status(config)
     if as_json:
@@ -85,8 +85,8 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock lag shop.toml
     Exit codes:  0 shown, 1 unknown or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.show import show_lag, show_no_lag
-    from penstock.control.status import read_status
+    from penstock.control.status.show import show_lag, show_no_lag
+    from penstock.control.status.status import read_status
 
     config = any_config(file)
     diagnostics(verbose)
@@ -105,8 +105,8 @@ def lag(file: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _stage_lag(config: Config, *, as_json: bool) -> None:
-    from penstock.control.stage_show import show_stage_lag
-    from penstock.control.stage_status import read_stage_status
+    from penstock.control.feeds.feed_show import show_stage_lag
+    from penstock.control.feeds.feed_status import read_stage_status
 
     found = read_stage_status(config)
     if as_json:
@@ -140,9 +140,9 @@ def verify(file: Path, repair: bool, as_json: bool, verbose: bool) -> None:
     Exit codes:       0 equal, or made so by --repair; 1 not equal (the differing keys are named)
                       or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.show import VerifyBar, show_verify
-    from penstock.control.stopping import StopRequest, stop_on_signals
-    from penstock.control.verify import verify as compare
+    from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+    from penstock.control.status.show import VerifyBar, show_verify
+    from penstock.control.verify.verify import verify as compare
 
     config = pipeline_config(file)
     diagnostics(verbose)
@@ -174,8 +174,8 @@ def doctor(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock doctor shop.toml
     Exit codes:  0 no error found, 1 at least one, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.doctor import examine
-    from penstock.control.show import show_report
+    from penstock.control.doctor.doctor import examine
+    from penstock.control.status.show import show_report
 
     config = any_config(file)
     diagnostics(verbose)
@@ -201,8 +201,8 @@ def plan(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock plan shop.toml
     Exit codes:  0 it may run, 1 something is refused or not chosen, or an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.plan import make_plan
-    from penstock.control.plan_text import plan_lines
+    from penstock.control.doctor.plan import make_plan
+    from penstock.control.doctor.plan_text import plan_lines
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)

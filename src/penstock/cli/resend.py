@@ -28,7 +28,7 @@ def resend(file: Path, tables: str, as_json: bool, verbose: bool) -> None:
     Example:     penstock resend shop.toml --tables public.item,public.sale
     Exit codes:  0 the rows are in the log, 1 refused or cancelled, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.resend import resend as ask
+    from penstock.control.run.resend import resend as ask
 
     config = pipeline_config(file)
     diagnostics(verbose)

@@ -11,7 +11,7 @@ from penstock.cli.arguments import any_config, common, diagnostics, pipeline_con
 from penstock.cli.output import ask, say, say_json, say_text
 
 if TYPE_CHECKING:
-    from penstock.control.reset import Reset
+    from penstock.control.run.reset import Reset
 
 
 @click.command()
@@ -40,8 +40,8 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
     Example:     penstock reset shop.toml --target
     Exit codes:  0 done, or nothing to do; 1 an error, or the answer was no; 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.reset import ResetUnsure, at_rest, carry_out, look
-    from penstock.control.running import check_not_running
+    from penstock.control.pipeline.running import check_not_running
+    from penstock.control.run.reset import ResetUnsure, at_rest, carry_out, look
 
     if as_json and not yes:
         raise click.UsageError("--json needs --yes: no question can be asked")
@@ -77,8 +77,8 @@ def reset(file: Path, with_tables: bool, yes: bool, as_json: bool, verbose: bool
 
 
 def _reset_stage(file: Path, *, with_tables: bool, yes: bool, as_json: bool) -> None:
-    from penstock.control.reset import at_rest
-    from penstock.control.stage_reset import carry_out, look
+    from penstock.control.feeds.feed_reset import carry_out, look
+    from penstock.control.run.reset import at_rest
 
     config = any_config(file)
     found = look(config, with_tables=with_tables)

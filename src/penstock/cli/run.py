@@ -50,9 +50,9 @@ def run(
                  1 an error, printed with its code and what to do
                  2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.live import make_view
-    from penstock.control.past_errors import errors_kept
-    from penstock.control.supervisor import run_pipeline
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.run.supervisor import run_pipeline
+    from penstock.control.status.live import make_view
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
@@ -83,8 +83,8 @@ def extract(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Example:          penstock extract shop.toml
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.extract_process import extract_changes
-    from penstock.control.past_errors import errors_kept
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.run.extract_process import extract_changes
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)
@@ -109,9 +109,9 @@ def merge(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Example:          penstock merge merged.toml
     Exit codes:       0 stopped as asked or idle, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.config import need_merge
-    from penstock.control.extract_process import extract_changes
-    from penstock.control.past_errors import errors_kept
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.pipeline.config import need_merge
+    from penstock.control.run.extract_process import extract_changes
 
     config = pipeline_config(file, takes_merge=True)
     need_merge(config)
@@ -137,8 +137,8 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     Example:          penstock load shop.toml
     Exit codes:       0 stopped as asked or done, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.config import need_target
-    from penstock.control.past_errors import errors_kept
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.pipeline.config import need_target
 
     config = pipeline_config(file, takes_merge=True)
     if not config.has_base:
@@ -147,7 +147,7 @@ def load(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
             "there is nowhere to load",
             instead="Extract changes with `penstock extract FILE`",
         )
-    from penstock.control.load_process import load_changes  # which needs Spark to be installed
+    from penstock.control.run.load_process import load_changes  # which needs Spark to be installed
 
     diagnostics(verbose)
     with errors_kept(config, "load"):
@@ -180,8 +180,8 @@ def demo(seconds: float, as_json: bool, verbose: bool) -> None:
     Exit codes:       0 source and target are equal, 1 they differ or an error, 2 wrong usage,
                       130 ended by Ctrl-C
     """  # noqa: D301 - click wants the character
-    from penstock.control.demo import closing_lines, run_demo
-    from penstock.control.live import event, make_view
+    from penstock.control.run.demo import closing_lines, run_demo
+    from penstock.control.status.live import event, make_view
     from penstock.host.clock import REAL_CLOCK
     from penstock.ports.demo import WorkloadOptions
 

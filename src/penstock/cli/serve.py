@@ -35,9 +35,9 @@ def serve(file: Path, as_json: bool, verbose: bool, checked: bool) -> None:
     """  # noqa: D301 - click wants the character
     from contextlib import ExitStack
 
-    from penstock.control.diagnostics import diagnostics_to
-    from penstock.control.past_errors import errors_kept
-    from penstock.control.serve_process import serve as serve_log
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.pipeline.diagnostics import diagnostics_to
+    from penstock.control.run.serve_process import serve as serve_log
 
     config = pipeline_config(file, takes_merge=True)
     diagnostics(verbose)

@@ -50,23 +50,23 @@ def stage(
                       penstock stage cockroach.toml --rewind 1700000000000000000.0000000000
     Exit codes:       0 stopped by Ctrl-C or SIGTERM, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.config import load_config
-    from penstock.control.diagnostics import diagnostics_to
-    from penstock.control.past_errors import errors_kept
-    from penstock.control.stage_process import stage as receive
-    from penstock.control.stage_show import BackfillView, backfills_shown
+    from penstock.control.doctor.past_errors import errors_kept
+    from penstock.control.feeds.feed_process import stage as receive
+    from penstock.control.feeds.feed_show import BackfillView, backfills_shown
+    from penstock.control.pipeline.config import load_config
+    from penstock.control.pipeline.diagnostics import diagnostics_to
 
     config = load_config(file)
     if half is not None:
         # This is one of the processes that this command starts for a target schema.
         diagnostics(verbose)
-        from penstock.control.stage_halves import run_half
+        from penstock.control.feeds.feed_halves import run_half
 
         run_half(config, half, group)
         return
     if rewind:
         diagnostics(verbose)
-        from penstock.control.stage_rewind import rewind as rewind_schema
+        from penstock.control.feeds.feed_rewind import rewind as rewind_schema
         from penstock.model.hlc import ZERO, Hlc
 
         time = ZERO if rewind == "0" else Hlc.parse(rewind)

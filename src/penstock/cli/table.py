@@ -56,8 +56,8 @@ def table_ls(file: Path, as_json: bool, verbose: bool) -> None:
     Example:     penstock table ls shop.toml --json
     Exit codes:  0 listed, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.show import show_tables
-    from penstock.control.table_list import table_lines
+    from penstock.control.status.show import show_tables
+    from penstock.control.tables.table_list import table_lines
 
     config = pipeline_config(file)
     diagnostics(verbose)
@@ -83,7 +83,7 @@ def table_add(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool) 
     Example:     penstock table add shop.toml public.coupon
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_commands import add
+    from penstock.control.tables.table_commands import add
 
     _request(file, names, as_json, verbose, add, "is being added")
 
@@ -99,7 +99,7 @@ def table_remove(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table remove shop.toml public.audit
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_commands import remove
+    from penstock.control.tables.table_commands import remove
 
     _request(file, names, as_json, verbose, remove, "is being removed")
 
@@ -115,7 +115,7 @@ def table_pause(file: Path, names: tuple[str, ...], as_json: bool, verbose: bool
     Example:     penstock table pause shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_commands import pause
+    from penstock.control.tables.table_commands import pause
 
     _request(file, names, as_json, verbose, pause, "is being paused")
 
@@ -129,7 +129,7 @@ def table_resume(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resume shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_commands import resume
+    from penstock.control.tables.table_commands import resume
 
     _request(file, names, as_json, verbose, resume, "goes on")
 
@@ -146,7 +146,7 @@ def table_resync(file: Path, names: tuple[str, ...], as_json: bool, verbose: boo
     Example:     penstock table resync shop.toml public.item
     Exit codes:  0 asked for, 1 an error, 2 wrong usage
     """  # noqa: D301 - click wants the character
-    from penstock.control.table_commands import resync
+    from penstock.control.tables.table_commands import resync
 
     _request(file, names, as_json, verbose, resync, "is being copied again")
 
@@ -160,7 +160,7 @@ def _request(
     said: str,
 ) -> None:
     """Send the same request for each table, and say when it will be carried out."""
-    from penstock.control.running import processes
+    from penstock.control.pipeline.running import processes
 
     config = pipeline_config(file)
     diagnostics(verbose)

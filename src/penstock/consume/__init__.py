@@ -26,5 +26,5 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "run":  # uses the configuration, a package above this one, so it is loaded on demand
-        return import_module("penstock.control.consumer_process").run
+        return import_module("penstock.control.consumers.consumer_process").run
     raise AttributeError(f"module 'penstock.consume' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from penstock.consume.events import CdcEvent as CdcEvent
 from penstock.consume.events import EventIterator as EventIterator
 from penstock.consume.events import events_of as events_of
 from penstock.consume.pieces import Piece as Piece
-from penstock.control.consumer_process import run as run
+from penstock.control.consumers.consumer_process import run as run
 
 __all__ = [
     "BatchIterator",

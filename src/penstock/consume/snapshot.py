@@ -3,7 +3,7 @@
 They are a small log of their own in the folder `snapshot` of the consumer's directory: inserts of
 the rows as they were before one position of the source. READY.json says where the pipeline's log
 continues after them. The consumer's saved position belongs to that small log until it is past it;
-then the folder is removed. Not here: reading the rows (`penstock.control.consumer_snapshot`).
+then the folder is removed. Not here: reading the rows (`penstock.control.run.consumer_snapshot`).
 """
 
 from __future__ import annotations

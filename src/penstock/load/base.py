@@ -3,7 +3,7 @@
 One job reads all chunks of the tables that are missing; one job per step of compaction adds some
 closed segments: tasks are groups of a table's files, and the rows that changes bring. The manifest
 is replaced when all tasks have ended, and only then are old files and links removed. Not here:
-when (`control/base_keeper.py`), and how one task does it (`base_job.py`).
+when (`control/run/base_keeper.py`), and how one task does it (`base_job.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a cluster must have before rows go through it: looked at by a task on every executor.
 
 Each one tells its versions, reads a file of the pipeline's directory, and connects to both servers.
-Not here: who asks (`control/cluster.py`).
+Not here: who asks (`control/doctor/cluster.py`).
 """
 
 from __future__ import annotations

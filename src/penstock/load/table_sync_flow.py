@@ -3,7 +3,8 @@
 The loader calls it between two of its batches. It reads the requests, says which tables the common
 batches leave out, has rows copied by the `Copier`, and stages batches of one table that catches up,
 on a thread of its own while the others flow on. The loader applies them, one batch after the other.
-Not here: which state follows which (`ports/table_sync.py`), copying rows (`control.table_copy`).
+Not here: which state follows which (`ports/table_sync.py`), copying rows
+(`control.run.table_copy`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Object of a pipeline on a server, and the SQL by which `penstock reset` removes it.
 
 Not here: what a server holds of a pipeline (`ports.reset`, `ports.leftovers`), and the order of
-removal (`control.reset`).
+removal (`control.run.reset`).
 """
 
 from __future__ import annotations

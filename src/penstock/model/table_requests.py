@@ -4,7 +4,7 @@ Two files below state/ are each replaced as a whole by one side alone: `wishes.j
 commands `penstock table ...`, `captured.json` by the extractor, which answers the requests that
 concern it. The loader's answer is in the target (`ports.table_sync`). A request says how a table
 shall be, not what to do: it may be carried out twice, and an open request is found at the next
-start. Not here: making requests (`control.table_requests`).
+start. Not here: making requests (`control.pipeline.table_requests`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A check is one small function that looks at one side and yields findings; it has the code that
 `docs/doctor.md` lists, and is in a list with the others that look at the same: one list for
 each engine and side, one for this machine, one for the load. Not here: the checks (the engines'
-`checks`, `penstock.control.doctor_*`), and running them all (`penstock.control.doctor`).
+`checks`, `penstock.control.doctor`), and running them all (`penstock.control.doctor.doctor`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pipeline's configuration: the sections of its file, as every package reads them.
 
 Names and defaults are those of document 000 where it has them. Not here: reading and checking the
-file (`penstock.control.config`).
+file (`penstock.control.pipeline.config`).
 """
 
 from __future__ import annotations

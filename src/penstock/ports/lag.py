@@ -1,6 +1,6 @@
 """Questions that a source is asked repeatedly: its position, what we lack, and what it keeps.
 
-Not here: the conclusions (`penstock.control.lag`).
+Not here: the conclusions (`penstock.control.status.lag`).
 """
 
 from __future__ import annotations

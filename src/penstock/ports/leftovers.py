@@ -1,6 +1,6 @@
 """Leftovers of a pipeline at its target: schema `wirekite`, and on request its tables.
 
-Not here: the decision to remove them (`penstock.control.reset`).
+Not here: the decision to remove them (`penstock.control.run.reset`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions of a plan to the two servers. Not here: the plan (`penstock.control.plan`)."""
+"""Questions of a plan to the two servers. Not here: the plan (`penstock.control.doctor.plan`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Things that a pipeline has made at its source, and their removal.
 
-Not here: the decision to remove them (`penstock.control.reset`).
+Not here: the decision to remove them (`penstock.control.run.reset`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """[serve] of a pipeline file: the log served over a database's own protocol.
 
 Keys are spelled as in that database's configuration. Not here: reading and checking them
-(`control.config_serve`).
+(`control.pipeline.config_serve`).
 """
 
 from __future__ import annotations

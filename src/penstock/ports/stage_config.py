@@ -1,4 +1,7 @@
-"""[staging] and [stage] of a pipeline file. Not here: reading and checking (`control.config`)."""
+"""[staging] and [stage] of a pipeline file.
+
+Not here: reading and checking (`control.pipeline.config`).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It has a directory below that of its pipeline, a log there, and a URL by which the staging database
 is its source. `log_id_of` names the row that all instances of a pipeline share: how far the target
-is. Not here: the choice of the instance (`penstock.control.stage_groups`).
+is. Not here: the choice of the instance (`penstock.control.feeds.feed_groups`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The port for comparing and repairing tables: readers at one point, and their SQL.
 
-`verifier_of` finds an engine by its URL. Not here: comparing (`control.compare`).
+`verifier_of` finds an engine by its URL. Not here: comparing (`control.verify.compare`).
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class Hasher(StrEnum):
         FAST: The server's own 64-bit hash of text; the same on servers of one byte order and one
             encoding, which is probed.
         SHA256: The same on all servers of an engine, at about twice the time.
-        SHARED: The same on every engine, for images of `control.shared_image`; one sum per bucket
-            in place of two, because some servers would compute the image again for the second one.
+        SHARED: The same on every engine, for images of `control.verify.shared_image`; one sum per
+            bucket in place of two, because some servers would compute the image again for the
+            second one.
     """
 
     FAST = "fast"

@@ -3,7 +3,7 @@
 Each change has a time of its own, in the order of the log: the commit's nanoseconds, never fewer
 than those of the change before, and a number that counts the changes of equal nanoseconds. So the
 same changes get the same times whenever they are read again from a known place. Pure. Not here: the
-consumer that reads the log, and applied mutations (`penstock.control.staging_consumer`).
+consumer that reads the log, and applied mutations (`penstock.control.feeds.staging_consumer`).
 """
 
 from __future__ import annotations

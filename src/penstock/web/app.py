@@ -24,8 +24,9 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from penstock.control import consumer_commands, table_commands
-from penstock.control.actions import give_action
+from penstock.control.consumers import consumer_commands
+from penstock.control.pipeline.actions import give_action
+from penstock.control.tables import table_commands
 from penstock.model import PenstockError, TableName
 from penstock.web.access import Access, Hosts, same_origin
 from penstock.web.events import stream

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from penstock import __version__
-from penstock.control.status import Status
+from penstock.control.status.status import Status
 from penstock.web.consumer_metrics import consumer_metrics
 from penstock.web.merge_metrics import merge_metrics
 from penstock.web.reading import Reading, latencies

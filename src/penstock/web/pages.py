@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from penstock import __version__
-from penstock.control.display import human_bytes, human_count, human_seconds
+from penstock.control.pipeline.display import human_bytes, human_count, human_seconds
 from penstock.host.errors import mask
 from penstock.load.bulk_progress import share_of
 from penstock.model.words import count_words

@@ -14,20 +14,20 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.change_counts import KINDS, ChangeCounter, ChangeCounts
-from penstock.control.consumer_list import (
+from penstock.control.doctor.past_errors import PastError, past_errors
+from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.log_facts import read_log_end
+from penstock.control.pipeline.running import ProcessState, processes
+from penstock.control.status.consumer_list import (
     ConsumerLine,
     ConsumerReport,
     consumer_lines,
     read_report,
 )
-from penstock.control.followed import followed_tables
-from penstock.control.log_facts import read_log_end
-from penstock.control.past_errors import PastError, past_errors
-from penstock.control.run_events import is_loading, starting
-from penstock.control.running import ProcessState, processes
-from penstock.control.status import Status, StatusReader
-from penstock.control.table_states import TableFacts, table_facts
+from penstock.control.status.run_events import is_loading, starting
+from penstock.control.status.status import Status, StatusReader
+from penstock.control.status.table_states import TableFacts, table_facts
+from penstock.control.tables.change_counts import KINDS, ChangeCounter, ChangeCounts
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.load.bulk_progress import BulkProgress, Rates
 from penstock.load.job_figures import SparkReport, read_spark_report

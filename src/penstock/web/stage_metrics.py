@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from penstock.control.stage_status import SchemaStatus
+from penstock.control.feeds.feed_status import SchemaStatus
 from penstock.ports.staging import StagedRows
 from penstock.web.stage_reading import StageReading
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.control.stage_show import lease_words, letters_words
-from penstock.control.stage_status import SchemaStatus
+from penstock.control.feeds.feed_show import lease_words, letters_words
+from penstock.control.feeds.feed_status import SchemaStatus
 from penstock.host.errors import mask
 from penstock.web.plot import SPANS_S, make_plot
 from penstock.web.stage_reading import StageReading, StageSample, StageWatch, rates_of, state_of

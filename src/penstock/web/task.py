@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from penstock.control.compare import CompareProgress
-from penstock.control.config import load_config
-from penstock.control.diagnostics import configure_diagnostics
-from penstock.control.doctor import examine
-from penstock.control.stopping import HURRIED_EXIT_CODE, StopRequest
-from penstock.control.verify import verify
+from penstock.control.doctor.doctor import examine
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.diagnostics import configure_diagnostics
+from penstock.control.pipeline.stopping import HURRIED_EXIT_CODE, StopRequest
+from penstock.control.verify.compare import CompareProgress
+from penstock.control.verify.verify import verify
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.process import end_with_parent
 from penstock.model import PenstockError

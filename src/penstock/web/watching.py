@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from penstock.control.outages import Outage
+from penstock.control.pipeline.outages import Outage
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from harness.feeds.interleaved import LOG, LockingTarget
 from harness.feeds.row_target import GROUP
 from harness.feeds.staging import FakeStaging
-from penstock.control import stage_rewind
+from penstock.control.feeds import feed_rewind
 from penstock.model.hlc import Hlc
 from penstock.ports.stage_config import StageMode
 from penstock.ports.staging import (
@@ -94,4 +94,4 @@ class Place:
             "row_target_at": lambda _url: site.target,
         }
         for name, found in replaced.items():
-            monkeypatch.setattr(stage_rewind, name, found)
+            monkeypatch.setattr(feed_rewind, name, found)

@@ -7,9 +7,9 @@ from pathlib import Path
 import psycopg
 
 from penstock.codec.postgres.lsn import Lsn
-from penstock.control.bulk_load import bulk_load
-from penstock.control.compare import TablePair, compare_tables
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
+from penstock.control.run.bulk_load import bulk_load
+from penstock.control.verify.compare import TablePair, compare_tables
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.planner import PostgresPlanner
 from penstock.engines.postgres.source.bulk_reader import snapshot_text

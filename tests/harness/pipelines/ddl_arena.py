@@ -30,9 +30,9 @@ from harness.pipelines.ddl_servers import AnyServers
 from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differences
 from harness.pipelines.ddl_types import POSTGRES
 from harness.pipelines.pipeline import write_pipeline
-from penstock.control.config import load_config
-from penstock.control.table_commands import resync
-from penstock.control.table_requests import put_request
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.table_requests import put_request
+from penstock.control.tables.table_commands import resync
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
 from penstock.model.table_requests import Capture

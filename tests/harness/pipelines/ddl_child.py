@@ -23,7 +23,7 @@ from typing import Any
 import penstock.engines.mysql
 import penstock.engines.postgres
 from penstock.cli import main
-from penstock.control import load_process
+from penstock.control.run import load_process
 
 for package in (penstock.engines.mysql, penstock.engines.postgres):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -11,8 +11,8 @@ import psycopg
 
 from harness.pipelines.loader import LocalSession
 from penstock.codec.lines import LineDialect
-from penstock.control.bulk_load import bulk_load
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
+from penstock.control.run.bulk_load import bulk_load
 from penstock.engines.mysql.source.bulk_reader import RowsOfChunk
 from penstock.engines.mysql.source.chunks import KeyChunk
 from penstock.engines.mysql.source.proxied_session import ProxiedSession, open_proxied

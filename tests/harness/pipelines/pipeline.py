@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.control.config import load_config
+from penstock.control.pipeline.config import load_config
 from penstock.ports.config import Config
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from harness.pipelines.pipeline import pipeline
-from penstock.control.change_counts import ChangeCounts, KindCounts
-from penstock.control.lag import Lag
-from penstock.control.outages import Outage
-from penstock.control.past_errors import PastError
-from penstock.control.running import ProcessState
-from penstock.control.status import Status
-from penstock.control.table_states import table_facts
-from penstock.control.target_state import TargetState
+from penstock.control.doctor.past_errors import PastError
+from penstock.control.pipeline.outages import Outage
+from penstock.control.pipeline.running import ProcessState
+from penstock.control.pipeline.target_state import TargetState
+from penstock.control.status.lag import Lag
+from penstock.control.status.status import Status
+from penstock.control.status.table_states import table_facts
+from penstock.control.tables.change_counts import ChangeCounts, KindCounts
 from penstock.engines.postgres.positions import LsnPositions
 from penstock.load.bulk_progress import BulkProgress, TableProgress
 from penstock.load.job_figures import SparkReport, TaskFigures, figures_of

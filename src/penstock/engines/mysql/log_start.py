@@ -99,7 +99,8 @@ def resume_point(config: Config) -> ResumePoint | None:
 def _taken_at_once(config: Config) -> Callable[[TableName], bool]:
     """Which new tables are captured from their CREATE on.
 
-    With a target none is: they are asked for, and their rows copied (`control/new_tables.py`).
+    With a target none is: they are asked for, and their rows copied
+    (`control/pipeline/new_tables.py`).
     Nobody copies them to consumers, who would miss the rows from before the request.
     """
     if config.has_target or config.source.new_tables is not NewTables.ADD:

@@ -5,7 +5,7 @@ change log. If rows can be copied, a cache that is created later is captured onc
 requested, as its table has to be created first. Its earlier changes are skipped, and are in the
 rows that are copied at a later point. Without a target, or an address, only the patterns decide,
 and a cache is captured from its first change on. Not here: requests
-(`control/new_table_watch.py`), the copy (`planner.py`).
+(`control/tables/new_table_watch.py`), the copy (`planner.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The binlog holds the rows of all tables: penstock decides which of them go into 
 that decodes takes a table in between two transactions, and then the request is answered: whoever
 copies its rows at a later point finds every change behind that point in the log. Capture begins
 where the binlog ended when it was asked for: earlier rows are in the copy, and may have been
-written when the table had another shape. Not here: the rows it has already (`control.table_copy`),
-the notes on tables (`schema_history.py`).
+written when the table had another shape. Not here: the rows it has already
+(`control.run.table_copy`), the notes on tables (`schema_history.py`).
 """
 
 from __future__ import annotations

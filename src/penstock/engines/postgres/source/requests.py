@@ -5,7 +5,7 @@ in another. A table is added to the publication first; then the thread that deco
 two transactions, and only then the request is answered. So a process that copies its rows at a
 later point finds every change after that point in the log. A table that cannot be captured is
 answered with the reason, and the others are not affected. Not here: the rows it has already
-(`control.table_copy`).
+(`control.run.table_copy`).
 
 Two things are waited for, neither by the stream. The table joins the publication under a lock that
 keeps its writers off for that moment, because servers before 15.13, 16.9 and 17.5 would never send

@@ -1,0 +1,1 @@
+"""`penstock consume`, `consumers` and `flexcdc`: changes for Python classes."""

@@ -1,0 +1,244 @@
+"""`penstock consume`: one consumer as a process of its own, and `penstock.consume.run` inside one.
+
+Wires the configuration and the class to the application.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from penstock.consume.api import CdcConsumer
+from penstock.consume.application import Application, ApplicationOptions
+from penstock.consume.classes import check_consumer, make_consumer
+from penstock.consume.direct import DirectApplication, DirectOptions
+from penstock.consume.lock import LOCK_FILE
+from penstock.consume.report import DirectReport, Report
+from penstock.control.pipeline.config import load_config
+from penstock.control.pipeline.consumers import (
+    log_place,
+    register_configured,
+    section_of,
+    select_log,
+)
+from penstock.control.pipeline.diagnostics import diagnostics_to
+from penstock.control.pipeline.direct import is_direct
+from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
+from penstock.control.pipeline.table_requests import removed_tables
+from penstock.control.run.consumer_snapshot import ensure_snapshot
+from penstock.host.files import REAL_FILES
+from penstock.host.process import holder_of
+from penstock.log import links
+from penstock.model import PenstockError, TableName
+from penstock.model.patterns import Selection
+from penstock.ports.config import Config
+from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.direct import DirectLog
+from penstock.ports.registry import part
+
+logger = structlog.get_logger()
+
+
+class NothingToConsume(PenstockError):
+    """A consumer of a pipeline of mode data, which has no changes."""
+
+    code = "CN13"
+    retry = "never"
+
+
+def consume(config: Config, name: str, *, standby: bool = False, checked: bool = False) -> None:
+    """Run one consumer of the file until a signal arrives, or it is no longer alive.
+
+    standby: wait until no other process runs it. checked: `penstock run` gathers the messages.
+    Raises ConsumerUnknown, NothingToConsume, and all errors that end a consumer.
+    """
+    stop = StopRequest()
+    with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(stop))
+        section = section_of(config, name)
+        REAL_FILES.make_directory(config.layout.run)
+        if checked:
+            sys.stdout = sys.stderr  # the class's prints are sent where its messages are
+        else:
+            path = config.layout.run / f"consume-{name}.log"
+            stack.enter_context(diagnostics_to(path, verbose=True))
+        _run(config, name, section, None, stop, standby=standby)
+
+
+def run(
+    file: str | Path,
+    name: str,
+    consumer: CdcConsumer | None = None,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    standby: bool = False,
+    group: str = "",
+) -> None:
+    """Run one consumer of a pipeline inside this program; return when stop() returns true.
+
+    Raises PenstockError.
+
+    Args:
+        file: The pipeline file.
+        name: The name of its section [consumers.NAME].
+        consumer: Used in place of the class that the section names.
+        stop: Called repeatedly, from this thread; no signal handler is set.
+        standby: Wait until no other process runs it.
+        group: For a file with [stage]: the target schema, if there are several.
+    """
+    config = select_log(load_config(Path(file)), group)
+    REAL_FILES.make_directory(config.layout.run)
+    _run(config, name, section_of(config, name), consumer, stop, standby=standby)
+
+
+def _run(
+    config: Config,
+    name: str,
+    section: ConsumerSection,
+    consumer: CdcConsumer | None,
+    stop: Callable[[], bool],
+    *,
+    standby: bool,
+) -> None:
+    if not config.pipeline.mode.has_change:
+        raise NothingToConsume(
+            "this pipeline is of mode data: there are no changes to consume",
+            hint='Set mode = "data+change" or "change" in the pipeline file.',
+        )
+    if is_direct(config, section):
+        _run_direct(config, name, section, consumer, stop, standby=standby)
+        return
+    directory = config.layout.consumers / name
+    report = Report(name, config.layout.run, directory=directory)
+    try:
+        if consumer is None:
+            consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
+        else:
+            check_consumer(consumer)
+        register_configured(config)
+        options = options_of(config, name, section, standby=standby)
+        ensure_snapshot(
+            config,
+            log_place(config),
+            name,
+            options.takes,
+            stop=stop,
+            lock_timeout_s=None if standby else options.lock_timeout_ms / 1000,
+        )
+    except PenstockError as error:
+        _with_name(error, name)
+        if not holder_of(directory / LOCK_FILE):  # else another process reports about itself
+            report.note_refused(_as_shown(error, config.path))
+        raise
+    application = Application(
+        consumer,
+        directory=directory,
+        log_directory=config.layout.log,
+        report=report,
+        options=options,
+        stop=stop,
+    )
+    try:
+        application.run()
+    except BaseException as error:
+        if isinstance(error, PenstockError):
+            _with_name(error, name)
+        report.note_end(_as_shown(error, config.path))
+        raise
+    report.note_end()
+
+
+def _run_direct(
+    config: Config,
+    name: str,
+    section: ConsumerSection,
+    consumer: CdcConsumer | None,
+    stop: Callable[[], bool],
+    *,
+    standby: bool,
+) -> None:
+    """Run a consumer on the directory of the source's node."""
+    report: DirectReport | None = None
+    try:
+        if consumer is None:
+            consumer = make_consumer(section.class_, section.options, beside=config.path.parent)
+        else:
+            check_consumer(consumer)
+        log: DirectLog = part(config.source.url, "direct")(config.source.url)
+        report = DirectReport(name, config.layout.run, directory=log.directory)
+        patterns = (config.source.tables, section.tables or config.source.tables)
+        selections = [Selection.parse(one) for one in patterns]
+        log.know_tables([name for one in selections for name in one.names()])
+        if not section.keep_binary:
+            log.give_plain()
+        DirectApplication(
+            consumer,
+            log,
+            report=report,
+            options=DirectOptions(
+                takes=lambda table: all(one.takes(TableName("", table)) for one in selections),
+                takes_all=all("*.*" in one and not _excludes(one) for one in patterns),
+                lock_timeout_ms=section.lock_timeout,
+                check_frequency_ms=section.check_frequency,
+                standby=standby,
+            ),
+            stop=stop,
+        ).run()
+    except BaseException as error:
+        if isinstance(error, PenstockError):
+            _with_name(error, name)
+        if report is not None:
+            report.note_end(_as_shown(error, config.path))
+        raise
+    report.note_end()
+
+
+def _excludes(patterns: tuple[str, ...]) -> bool:
+    return any(pattern.startswith("!") for pattern in patterns)
+
+
+def options_of(
+    config: Config, name: str, section: ConsumerSection, *, standby: bool = False
+) -> ApplicationOptions:
+    """Return the application's options from the configuration."""
+    directory = config.layout.consumers / name
+    selection = Selection.parse(section.tables) if section.tables else None
+
+    def takes(table: TableName) -> bool:
+        return selection is None or selection.takes(table)
+
+    def is_held() -> bool:
+        known = links.load_consumer(directory)
+        return known is not None and known.paused
+
+    return ApplicationOptions(
+        takes=takes,
+        lock_timeout_ms=section.lock_timeout,
+        check_frequency_ms=section.check_frequency,
+        keep_binary=section.keep_binary,
+        standby=standby,
+        reads_open=config.change_loader.read_open_segment,
+        exit_when_done=config.change_extractor.exit_when_idle,
+        extension=config.change_loader.change_file_extension,
+        is_held=is_held,
+        gone=lambda: frozenset(".".join(table) for table in removed_tables(config)),
+    )
+
+
+def _with_name(error: PenstockError, name: str) -> PenstockError:
+    """Return the error, with its hint for this consumer."""
+    error.hint = error.hint.replace("FILE NAME", f"FILE {name}")
+    return error
+
+
+def _as_shown(error: BaseException, path: Path) -> dict[str, Any]:
+    """Return an error for the status file: its reader has another command line than ours."""
+    if isinstance(error, PenstockError):
+        return {**error.as_dict(), "hint": re.sub(r"\bFILE\b", lambda _: str(path), error.hint)}
+    return {"code": "PS99", "error": f"unexpected {type(error).__name__}: {error}", "hint": ""}

@@ -1,0 +1,1 @@
+"""`penstock doctor` and `penstock plan`: what would go wrong, found before anything runs."""

@@ -1,0 +1,127 @@
+"""Doctor's checks for refusals of the load process, at a target of any engine (PK15...).
+
+They check what the load itself checks before its first row: the same ledger, progress and plan. Not
+here: checks of one engine alone (its `checks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from penstock.control.doctor.plan import is_planned, make_plan
+from penstock.control.pipeline.servers import server_pair
+from penstock.control.pipeline.table_requests import read_requests
+from penstock.load.ledger import Step, next_step, read_ledger, refused
+from penstock.log.state import load_state
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.bulk import NamesCollide, check_names, open_bulk_target
+from penstock.ports.checks import Checks, Finding, Severity, Side, checks_of, fix_of
+from penstock.ports.config import Config
+from penstock.ports.target import target_name
+from penstock.ports.target_state import open_target_reader
+
+APPLICATION_NAME = "penstock doctor"
+LOAD_CHECKS = Checks(Side.TARGET)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSubject:
+    """Work of the load process. tables: the captured ones, as the source has them."""
+
+    config: Config
+    tables: tuple[TableDefinition, ...]
+
+
+def _report(code: str, what: str, why: str, command: str = "") -> Finding:
+    return Finding(
+        code=code, severity=Severity.ERROR, side=Side.TARGET, what=what, why=why, command=command
+    )
+
+
+@LOAD_CHECKS.check("PK15", "rows already in the target")
+def rows_there(loading: LoadSubject) -> Iterator[Finding]:
+    """The bulk load fills empty tables, or continues those that it began; others are reported."""
+    config = loading.config
+    if not config.pipeline.mode.has_data:
+        return
+    try:
+        check_names(loading.tables, config.target.map)
+    except NamesCollide as error:
+        yield _report("PK15", error.message, "rows of both would be mixed", fix_of(error))
+        return
+    copied = read_requests(config).list_copied()
+    targets = {
+        table.name: target_name(table.name, config.target.map)
+        for table in loading.tables
+        if table.name not in copied
+    }
+    opened = open_bulk_target(
+        config.target.url,
+        config.target.map,
+        application_name=APPLICATION_NAME,
+        servers=server_pair(config),
+    )
+    with closing(opened) as target:
+        found = target.look(targets.values())
+    ledger = read_ledger(config.layout.state)
+    for name, there in targets.items():
+        if there not in found.empty:
+            continue
+        step = next_step(ledger.plan_of(name), found.marks.get(name), empty=found.empty[there])
+        why: PenstockError | None = refused(there, found.truncates[there])
+        if step is not Step.REFUSE:
+            why = found.refusals.get(there) if step is not Step.DONE else None
+        if why is not None:
+            yield _report("PK15", why.message, "the bulk load refuses to begin", fix_of(why))
+
+
+@LOAD_CHECKS.check("PK16", "change log that the target follows", change_only=True)
+def bound_log(loading: LoadSubject) -> Iterator[Finding]:
+    """A target follows one change log: positions of two logs cannot be compared."""
+    config = loading.config
+    with closing(
+        open_target_reader(config.target.url, application_name=APPLICATION_NAME)
+    ) as target:
+        if not target.present()[0]:
+            return
+        theirs = target.log_id()
+    state = load_state(config.layout.log)
+    ours = state.log_id if state is not None else None
+    if theirs in ("", ours):
+        return
+    drop = checks_of(config.target.url).DROP_PROGRESS
+    yield _report(
+        "PK16",
+        f"the target follows the change log {theirs} of another pipeline or directory"
+        + (f", not {ours}" if ours else "; this pipeline has none yet"),
+        "changes of two logs cannot be distinguished there: the loader refuses them",
+        f"{drop}  -- if nothing else loads this target; or name another one in target.url",
+    )
+
+
+@LOAD_CHECKS.check("PK17", "columns that the target can hold")
+def plan_choices(loading: LoadSubject) -> Iterator[Finding]:
+    """Between engines, each loss needs a choice, and each column a form in the target."""
+    config = loading.config
+    if not is_planned(config):
+        return
+    plan = make_plan(config)
+    why = "`penstock run` refuses to begin"
+    for reason in (*plan.problems, *plan.refusals):
+        yield _report("PK17", reason, why, "penstock plan FILE  # shows every column")
+    for name, loss in plan.missing.items():
+        places = [
+            f"{table.source}.{column.name}"
+            for table, column in plan.each()
+            if any(one.name == name for one in column.mapping.missing)
+        ]
+        more = f" and {len(places) - 1} more columns" if places[1:] else ""
+        choices = " or ".join(f'"{name}" = "{choice}"' for choice in loss.choices)
+        yield _report(
+            "PK17",
+            f"no choice is made about {name} in {places[0]}{more}",
+            why,
+            f"below [target.types]: {choices}",
+        )

@@ -1,0 +1,1 @@
+"""`penstock stage`: changefeeds that are received, staged and applied."""

@@ -1,0 +1,100 @@
+"""RUN, PAUSE and STOP: the word in `wirekite.wirekite_action`, obeyed by both processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+
+from penstock.control.pipeline.stopping import StopRequest
+from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.errors import ConnectFailed, ConnectionLost, StatementInterrupted
+from penstock.ports.config import Config
+from penstock.ports.progress import Progress, open_progress
+
+logger = structlog.get_logger()
+CHECK_INTERVAL_S = 5.0  # document 000: PAUSE sleeps 5 s between checks
+
+
+def give_action(config: Config, word: str) -> None:
+    """Write RUN, PAUSE or STOP into the target: both processes obey within CHECK_INTERVAL_S.
+
+    Raises ActionUnknown, the errors of the target's connection, and StatementFailed if the
+    pipeline has not created its tables yet.
+    """
+    with closing(open_progress(config.target.url, application_name="penstock action")) as target:
+        target.set_action(word)
+
+
+class ActionWatch:
+    """Reader of the action, on a connection of its own, at most every `interval_s`.
+
+    If the target cannot be reached, the last known word holds: an unreadable word must not
+    stop an extraction. Used by one thread.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        interval_s: float = CHECK_INTERVAL_S,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        """Name the target; nothing is connected before the first look."""
+        self._url = url
+        self._name = name
+        self._interval_s = interval_s
+        self._clock = clock
+        self._connection: Progress | None = None
+        self._looked_at_s: float | None = None
+        self._word = "RUN"
+
+    def word(self, *, at_once: bool = False) -> str:
+        """Return the action: RUN, PAUSE or STOP. at_once: look even if the last look was just now.
+
+        Raises ActionUnknown for any other word in the table.
+        """
+        now = self._clock.monotonic_s()
+        fresh = self._looked_at_s is not None and now - self._looked_at_s < self._interval_s
+        if at_once or not fresh:
+            self._looked_at_s = now
+            self._look()
+        return self._word
+
+    def _look(self) -> None:
+        try:
+            if self._connection is None or self._connection.is_closed:
+                self.close()
+                self._connection = open_progress(self._url, application_name=self._name)
+            word = self._connection.read_action()
+        except (ConnectFailed, ConnectionLost, StatementInterrupted) as error:
+            logger.warning("action not readable", error=str(error), last_known=self._word)
+            self.close()
+            return
+        if word != self._word:
+            logger.info("action changed", before=self._word, now=word)
+        self._word = word
+
+    def obey(self, stop: StopRequest, *, on_pause: Callable[[], None] | None = None) -> bool:
+        """Sleep while the word is PAUSE; return True if work should end (STOP, or `stop` was
+        asked).
+
+        on_pause: called once per check while paused, to report it or keep a connection alive.
+        """
+        while True:
+            word = self.word(at_once=self._word == "PAUSE")
+            if word == "STOP":
+                stop.ask()
+            if stop() or word == "RUN":
+                return stop()
+            if on_pause is not None:
+                on_pause()
+            stop.wait(CHECK_INTERVAL_S)
+
+    def close(self) -> None:
+        """Close the connection; the next look opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,1 @@
+"""`penstock run`, `extract`, `load`, `serve`: the processes of a pipeline and their supervisor."""

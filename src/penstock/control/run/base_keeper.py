@@ -1,0 +1,215 @@
+"""The keeper of a pipeline's base: it reads missing tables from the source, then updates the base.
+
+It is a thread of the load process, with its Spark session. Tables are read at a consistent point of
+their own after the log's beginning: the log's later changes are added afterwards, so after any
+crash the next start reads those tables again that no manifest has. Not here: the jobs
+(`penstock.load.base`), and reading the base (`penstock.base`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from penstock.base.manifest import Manifest, load_manifest, remove_others, save_manifest
+from penstock.control.pipeline.base_place import base_place
+from penstock.control.pipeline.followed import followed_tables
+from penstock.control.pipeline.servers import source_tables
+from penstock.control.run.base_merged import add_tables, hole_in_merged
+from penstock.control.run.consumer_snapshot import reading_of
+from penstock.host.clock import REAL_CLOCK
+from penstock.host.files import REAL_FILES
+from penstock.host.retry import Backoff, Patience
+from penstock.host.supervised import SupervisedThread
+from penstock.load.base import BaseHole, Compaction, read_tables, table_of
+from penstock.load.base_job import ReadTask
+from penstock.load.session import Session, SessionKeeper, SparkLost
+from penstock.log import links
+from penstock.log.state import LogState, load_state
+from penstock.model import PenstockError, TableDefinition
+from penstock.ports.config import Config
+from penstock.ports.planner import Planner, PointUnfit, open_planner
+from penstock.ports.tables import tables_at
+
+logger = structlog.get_logger(__name__)
+POLL_S = 0.5
+TABLES_S = 5.0  # between two questions to the source about new tables
+ATTEMPTS_MAX = 5
+RETRIES = Backoff(first_s=0.5, longest_s=30.0, attempts=10_000)
+
+
+class BaseUnread(PenstockError):
+    """Tables of the base were rewritten again and again while they were read."""
+
+    code = "BA03"
+    retry = "backoff"
+
+
+class BaseKeeper:
+    """Context manager: its thread works while the block is open."""
+
+    def __init__(self, config: Config, sessions: SessionKeeper, *, owns_session: bool) -> None:
+        """Prepare the thread. owns_session: only this keeper renews the session when it is lost."""
+        self._config, self._sessions, self._owns = config, sessions, owns_session
+        self._place = base_place(config)
+        self._compaction = Compaction(self._place)
+        self._ended = threading.Event()
+        self._thread = SupervisedThread("base", self._run, wait=self._ended.wait)
+        self._tables_s = -TABLES_S
+        self._seen: set[int] = set()
+
+    def __enter__(self) -> BaseKeeper:
+        """Begin."""
+        REAL_FILES.make_directory(self._place.directory)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End: a running job is given up, and the next start removes what it wrote."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        patience = Patience(RETRIES)
+        remove_others(self._place.directory, load_manifest(self._place.directory))
+        while not self._ended.is_set():
+            try:
+                worked = self._step()
+            except PenstockError as error:
+                if self._ended.is_set():
+                    return
+                logger.warning("base not moved on", error=error.message)
+                if isinstance(error, SparkLost) and self._owns:
+                    self._sessions.renew()
+                self._ended.wait(patience.wait_s(error) or RETRIES.longest_s)
+            else:
+                patience.note_progress()
+                if not worked:
+                    self._ended.wait(POLL_S)
+
+    def _step(self) -> bool:
+        """Do what is due; return whether there was anything."""
+        log = load_state(self._config.layout.log)
+        if log is None or not log.end.position or not self._sessions.wait(self._ended.is_set):
+            return False
+        manifest = load_manifest(self._place.directory)
+        if manifest is not None and manifest.log_id != log.log_id:
+            manifest = None
+        if manifest is None:
+            manifest = self._make_begin(log)
+        session = self._sessions.get().named("base")
+        if self._config.merge is not None:
+            found = add_tables(self._config, manifest, log, self._seen)
+            if found is not manifest:
+                save_manifest(self._place.directory, found)
+                return True
+        elif self._looks(manifest):
+            followed = self._read_followed()
+            kept = tuple(t for t in manifest.tables if t.table in {one.name for one in followed})
+            if kept != manifest.tables:  # a table captured again would lack the changes in between
+                manifest = replace(manifest, number=manifest.number + 1, tables=kept)
+                save_manifest(self._place.directory, manifest)
+            missing = [one for one in followed if manifest.of(one.name) is None]
+            if missing:
+                self._read(session, manifest, missing)
+                return True
+        try:
+            due = self._compaction.due(manifest) if manifest.tables else []
+        except BaseHole as error:
+            if self._config.merge is not None:
+                raise hole_in_merged(self._config, error) from error
+            logger.warning("base is read again", reason=error.message)
+            save_manifest(self._place.directory, self._make_begin(log))
+            return True
+        if due:
+            self._compaction.step(session, manifest, due)
+        return bool(due)
+
+    def _make_begin(self, log: LogState) -> Manifest:
+        """Return a base without tables: the links that it will need are made from here on."""
+        links.enable(self._place.links)
+        if self._config.merge is not None:
+            return Manifest(log_id=log.log_id, number=0, segment=0, gsn=0)
+        now = load_state(self._config.layout.log) or log
+        return Manifest(log_id=log.log_id, number=0, segment=now.number_next, gsn=0)
+
+    def _looks(self, manifest: Manifest) -> bool:
+        """Return whether to ask the source for its tables now."""
+        now_s = REAL_CLOCK.monotonic_s()
+        if manifest.tables and now_s - self._tables_s < TABLES_S:
+            return False
+        self._tables_s = now_s
+        return True
+
+    def _read_followed(self) -> list[TableDefinition]:
+        """Return the tables whose changes are in the log: read earlier, one would lack some."""
+        known = followed_tables(self._config)
+        if known is None:
+            return []
+        found = source_tables(self._config)
+        return [table for table in found if known.has(table.name, table.source_id)]
+
+    def _read(
+        self, session: Session, manifest: Manifest, tables: Sequence[TableDefinition]
+    ) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            with open_planner(self._config) as planner:
+                try:
+                    made = self._read_at(session, manifest, tables, planner)
+                except PointUnfit as error:
+                    logger.info("tables are read at a later point", reason=error.message)
+                    continue
+            save_manifest(self._place.directory, made)
+            remove_others(self._place.directory, made)
+            return
+        raise BaseUnread(
+            f"tables were rewritten {ATTEMPTS_MAX} times while they were read for the base",
+            hint="Nothing to do: they are read again later.",
+        )
+
+    def _read_at(
+        self,
+        session: Session,
+        manifest: Manifest,
+        tables: Sequence[TableDefinition],
+        planner: Planner,
+    ) -> Manifest:
+        """Read all rows of these tables at one point. Raises PointUnfit."""
+        at = planner.fresh_point()
+        tasks: list[ReadTask] = []
+        relations = {}
+        for definition in tables:
+            reading = reading_of(self._config, planner, at, definition)
+            relations[definition.name] = reading.relation
+            tasks += [
+                ReadTask(
+                    chunk=task,
+                    relation=reading.relation,
+                    dialect=reading.dialect,
+                    directory=self._place.directory,
+                )
+                for task in reading.tasks
+            ]
+        written, gone = read_tables(session, tasks)
+        if gone:
+            raise PointUnfit(f"{min(gone)} cannot be read at {at.position} any more")
+        end = planner.release()
+        shift = tables_at(self._config.source.url).shift(self._config)
+        ordinal = at.position.ordinal + shift
+        settled = max(
+            [ordinal, *(one.ordinal + shift for one in (at.settled, end) if one is not None)]
+        )
+        made = [
+            table_of(relation, written.get(name, ()), ordinal=ordinal, settled=settled)
+            for name, relation in relations.items()
+        ]
+        logger.info(
+            "base read",
+            position=str(at.position),
+            tables=len(made),
+            row_count=sum(table.row_count for table in made),
+        )
+        return replace(manifest, number=manifest.number + 1, tables=(*manifest.tables, *made))

@@ -1,0 +1,1 @@
+"""`penstock status`, `lag` and `log`: the state of a pipeline, and its output."""

@@ -1,0 +1,229 @@
+"""The change log for `penstock log ls`, `cat` and `check`, by its files alone.
+
+Not here: the format (`penstock.codec.ckt`), lines of text (`penstock.log.text`), printing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.host.files import FileMissing
+from penstock.log import check, list_segments, open_segment
+from penstock.log.changes import TableNotInLog, tables_of
+from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, SegmentMissing
+from penstock.log.reader import LogFinding
+from penstock.log.segment import Segment, list_begun_segments
+from penstock.log.state import load_state
+from penstock.log.text import NULL, lines
+from penstock.model import PenstockError, TableName
+from penstock.ports.positions import kind_in_log
+from penstock.ports.stage_groups import DIRECTORY, FEEDS
+
+if TYPE_CHECKING:
+    from penstock.ports.config import Config
+
+_UNESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\"}
+
+
+class LogNotFound(PenstockError):
+    """There is no change log at the named place."""
+
+    code = "CT50"
+    retry = "operator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """Place of a change log."""
+
+    directory: Path
+    extension: str = EXTENSION_DEFAULT
+
+
+def find_log(path: Path) -> LogPlace:
+    """Return the log that a path means: of a pipeline file, or a directory that holds segments.
+
+    Raises LogNotFound, and the CF errors for a file that is not a pipeline file.
+    """
+    if not path.is_dir():
+        from penstock.control.pipeline.config import (
+            load_config,  # with all drivers: not for a directory
+        )
+
+        config = load_config(path)
+        if config.stage is not None:
+            raise _log_of_feeds(config)
+        place = LogPlace(
+            directory=config.layout.log, extension=config.change_loader.change_file_extension
+        )
+    else:
+        inner = path / "log"
+        place = LogPlace(directory=inner if inner.is_dir() else path)
+    if not place.directory.is_dir():
+        raise LogNotFound(
+            f"there is no change log in {place.directory} yet",
+            hint="Begin one with `penstock run`, or name another pipeline file or directory.",
+        )
+    return place
+
+
+def _log_of_feeds(config: Config) -> LogNotFound:
+    """Error: a pipeline with [stage] has a log for each target schema."""
+    folders = [config.directory / name for name in (FEEDS, DIRECTORY)]
+    found = sorted(log.parent for folder in folders for log in folder.glob("*/log"))
+    hint = "Start `penstock stage FILE`: each target schema gets a log when its feed begins."
+    if found:
+        hint = f"Name one of them: {', '.join(map(str, found))}"
+    return LogNotFound(
+        f"{config.path.name} has [stage]: there is a change log for each target schema", hint=hint
+    )
+
+
+def segments_of(place: LogPlace, numbers: Sequence[int] = ()) -> list[SegmentFile]:
+    """Return the segments with these numbers, closed or open; all if none is named, in order.
+
+    Raises SegmentMissing for a number that does not exist.
+    """
+    closed = list_segments(place.directory, place.extension)
+    found = [*closed, *list_begun_segments(place.directory, place.extension)]
+    if not numbers:
+        return found
+    by_number = {file.number: file for file in found}
+    for number in numbers:
+        if number not in by_number:
+            raise SegmentMissing(
+                f"there is no segment {number} in {place.directory}",
+                hint="List those that there are: penstock log ls",
+            )
+    return [by_number[number] for number in numbers]
+
+
+def describe(place: LogPlace) -> Iterator[dict[str, Any]]:
+    """Yield one dict per segment, in order: the output of `penstock log ls`.
+
+    A segment that is closed or removed meanwhile is described as it was, or left out.
+    """
+    for file in segments_of(place):
+        with suppress(FileMissing), open_segment(file.path, extension=place.extension) as segment:
+            facts = segment.facts()
+            yield {
+                "segment": file.path.name,
+                "closed": segment.is_closed,
+                "rows": facts.row_count,
+                "markers": facts.marker_count,
+                "gsn_first": facts.gsn_first,
+                "gsn_last": facts.gsn_last,
+                "trx_last": facts.end.trx,
+                "position": position_text(segment, facts.end.position),
+                "commit_time_us": facts.end.commit_time_us,
+                "size_bytes": facts.size_bytes,
+                "tables": sorted({_table_name(t) for t in facts.tables}),
+            }
+
+
+def removed_note(place: LogPlace) -> str:
+    """Return a sentence on the changes whose segments have been removed; empty if there are none.
+
+    A command that lists the remaining ones prints it: no segment does not mean that there was no
+    change.
+    """
+    first = next(iter(segments_of(place)), None)
+    if first is None:
+        state = load_state(place.directory)
+        gsn = 0 if state is None else state.end.gsn
+    else:
+        try:
+            with open_segment(first.path, extension=place.extension) as segment:
+                gsn = segment.start.gsn
+        except FileMissing:
+            return ""  # closed or removed meanwhile
+    if not gsn:
+        return ""
+    return (
+        f"the segments of changes 1 to {gsn} have been removed from {place.directory} "
+        "(keepAppliedHours, removeFiles)"
+    )
+
+
+def position_text(segment: Segment, position: int) -> str:
+    """Return a position as the segment's engine prints it. Raises PositionInvalid."""
+    return str(kind_in_log(segment.header.source.get("engine", ""))(position))
+
+
+def _table_name(totals: Any) -> str:
+    return f"{totals.schema}.{totals.name}"
+
+
+def format_lines(
+    place: LogPlace, numbers: Sequence[int] = (), *, table: TableName | None = None
+) -> Iterator[str]:
+    """Yield the lines of these segments (all if none is named), see `penstock.log.text`.
+
+    table: only lines of this one. Raises SegmentMissing, SegmentCorrupt, and, at the end,
+    TableNotInLog if none of the segments has a change of the table.
+    """
+    tables: set[TableName] = set()
+    for file in segments_of(place, numbers):
+        try:
+            segment = open_segment(file.path, extension=place.extension)
+        except FileMissing:
+            if numbers:
+                raise
+            continue  # loaded and removed, or renamed, while earlier ones were printed
+        with segment:
+            tables.update(tables_of(segment))
+            for line in lines(segment, partial(position_text, segment)):
+                if table is None or _is_of(line, table):
+                    yield line
+    if table is not None and table not in tables:
+        names = sorted(map(".".join, tables))
+        close = difflib.get_close_matches(".".join(table), names, n=1) or names
+        raise TableNotInLog(
+            f"no change of {'.'.join(table)} is in {'these segments' if numbers else 'the log'} "
+            f"in {place.directory}",
+            hint=f"Changes there are of {', '.join(close) or 'no table'}. Rows of a bulk load are "
+            "not in the log.",
+            table=".".join(table),
+        )
+
+
+def _is_of(line: str, table: TableName) -> bool:
+    fields = line.split("\t", 4)
+    return (_plain(fields[2]), _plain(fields[3])) == tuple(table)
+
+
+def as_object(line: str) -> dict[str, Any]:
+    """Return a line of `format_lines` for JSON: NULL is null, ABSENT is left as its sign."""
+    sequence, letter, schema, name, *values = line.split("\t")
+    return {
+        "sequence": int(sequence),
+        "letter": letter,
+        "schema": _plain(schema),
+        "table": _plain(name),
+        "values": [_plain(value) for value in values],
+    }
+
+
+def _plain(text: str) -> str | None:
+    """Return a field without its escapes; the signs for ABSENT and BEFORE stay as they are."""
+    if text == NULL:
+        return None
+    head, *rest = text.split("\\")
+    parts, pending = [head], iter(rest)
+    for piece in pending:
+        if piece:
+            parts.append(_UNESCAPED.get(piece[0], "\\" + piece[0]) + piece[1:])
+        else:  # two backslashes: one of the value
+            parts.append("\\" + next(pending, ""))
+    return "".join(parts)
+
+
+def examine_log(place: LogPlace) -> list[LogFinding]:
+    """Check every byte of the log; see `penstock.log.check`."""
+    return check(place.directory, extension=place.extension)

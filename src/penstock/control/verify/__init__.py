@@ -1,0 +1,1 @@
+"""`penstock verify`: comparing the rows of source and target, and repairing them."""
