@@ -42,9 +42,9 @@ def test_commits_wait_for_the_disk(
     table = TableName("public", "t")
     with psycopg.connect(target_url, autocommit=True) as connection:
         connection.execute("create table public.t (id int)")
-    target = apply.open_target(target_url, {})
-    look(target.connection)
-    target.connection.close()
+    connection, _ = apply.connect_to_apply(target_url)
+    look(connection)
+    connection.close()
     bulk = PostgresBulk(target_url, {}, application_name="test", servers=None)
     look(bulk._connection)
     bulk.close()

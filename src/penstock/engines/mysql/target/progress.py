@@ -515,7 +515,7 @@ def merge_name(table: TableName, taken: Mapping[str, TableName]) -> str:
 
 class Records:
     """What `wirekite_table` says, as one connection has read it; see
-    `engines/postgres/target/records.py`.
+    `engines/postgres/target/progress.py`.
     """
 
     def __init__(self, connection: Connection) -> None:

@@ -73,7 +73,7 @@ class TargetSession:
         self.tables.clear()
         self.records.forget()
 
-    def need(self, names: Iterable[TableName]) -> None:
+    def ensure_known(self, names: Iterable[TableName]) -> None:
         """Have the catalogue of these tables. Raises TargetTableMissing, TriggersWouldFire."""
         missing = [name for name in names if name not in self.tables]
         if missing:
@@ -97,14 +97,11 @@ class TargetSession:
         )
 
 
-def open_target(
-    url: str,
-    namespaces: Mapping[str, str],
-    *,
-    allow_triggers: bool = False,
-    policies: Policies = EVOLVE_ALL,
-) -> TargetSession:
-    """Connect for applying: exact text, a lock timeout, replica role where allowed."""
+def connect_to_apply(url: str) -> tuple[psycopg.Connection, bool]:
+    """Connect for applying: exact text, a lock timeout, replica role where allowed.
+
+    Returns the connection, and whether it has the replica role.
+    """
     settings = {
         **EXACT_TEXT_SETTINGS,
         "lock_timeout": str(LOCK_TIMEOUT_MS),
@@ -113,20 +110,12 @@ def open_target(
     }
     connection = connect(url, application_name=APPLICATION_NAME, options=settings)
     commit_durably(connection)  # files may go once their batch is committed
-    replica = True
     try:
         connection.execute("set session_replication_role = replica")
     except psycopg.errors.InsufficientPrivilege:
-        replica = False
         logger.info("session_replication_role may not be set", user=connection.info.user)
-    return TargetSession(
-        connection=connection,
-        namespaces=namespaces,
-        replica=replica,
-        records=Records(connection),
-        allow_triggers=allow_triggers,
-        policies=policies,
-    )
+        return connection, False
+    return connection, True
 
 
 def apply_phases(target: TargetSession, phases: Sequence[PhaseSpec]) -> None:
@@ -163,7 +152,7 @@ class _PhaseApply:
         specs = self.phase.merges
         names = {spec.table for spec in specs} | {*self.phase.truncated, *self.phase.reloaded}
         names |= {self._target_name(relation) for relation in self.phase.relations}
-        self.target.need(names)
+        self.target.ensure_known(names)
         replaced = self._find_replaced()
         self._empty(replaced)
         self._alter(replaced)
@@ -271,7 +260,7 @@ class _PhaseApply:
             record = with_copied_ids(record, relation, self.phase.starts)
             if name in changed or (changed and self.target.tables[name].in_tree):
                 del self.target.tables[name]  # altered just now, alone or with its tree
-                self.target.need({name})
+                self.target.ensure_known({name})
             new = reshaping.run(
                 record,
                 relation,
@@ -286,7 +275,7 @@ class _PhaseApply:
             stale = [n for n, table in self.target.tables.items() if n in changed or table.in_tree]
             for name in stale:
                 del self.target.tables[name]
-            self.target.need(stale)
+            self.target.ensure_known(stale)
 
     def _inherits(self, relation: Relation) -> bool:
         """Return whether other tables should be altered first: children inherit their parent's

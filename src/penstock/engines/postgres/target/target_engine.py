@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -79,10 +80,16 @@ class PostgresTargetEngine:
         policies: Policies = EVOLVE_ALL,
     ) -> PostgresTarget:
         """See `TargetEngine`."""
-        target = apply.open_target(
-            url, namespaces, allow_triggers=allow_triggers, policies=policies
+        connection, is_replica = apply.connect_to_apply(url)
+        return PostgresTarget(
+            connection=connection,
+            namespaces=namespaces,
+            replica=is_replica,
+            records=Records(connection),
+            allow_triggers=allow_triggers,
+            policies=policies,
+            choices=choices,
         )
-        return PostgresTarget(target, choices)
 
 
 class PostgresStaging:
@@ -142,44 +149,28 @@ class PostgresStaging:
         self._connection.close()
 
 
-class PostgresTarget:
-    """The applying side; see `SqlTarget`."""
+@dataclass(kw_only=True)
+class PostgresTarget(apply.TargetSession):
+    """The applying side; see `SqlTarget`. choices: of [target.types]."""
 
-    def __init__(self, target: apply.TargetSession, choices: Choices = NO_CHOICES) -> None:
-        """target: freshly opened. choices: of [target.types]."""
-        self._target = target
-        self._choices = choices
-
-    @property
-    def connection(self) -> psycopg.Connection:
-        """The connection that applies."""
-        return self._target.connection
+    choices: Choices = NO_CHOICES
 
     @property
     def is_closed(self) -> bool:
         """See `SqlTarget`."""
         return self.connection.closed
 
-    @property
-    def replica(self) -> bool:
-        """True if session_replication_role is set."""
-        return self._target.replica
-
     def bind(self, log_id: str) -> Applied:
         """See `SqlTarget`."""
         with server_errors("reading the applied position"):
             progress.ensure_tables(self.connection)
-            self._target.log_id = log_id
+            self.log_id = log_id
             return progress.bind_log(self.connection, log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
         """See `SqlTarget`."""
         with server_errors("reading the target's tables"):
-            self._target.need(names)
-
-    def forget(self) -> None:
-        """See `SqlTarget`."""
-        self._target.forget()
+            self.ensure_known(names)
 
     def reshape(
         self,
@@ -190,13 +181,13 @@ class PostgresTarget:
     ) -> None:
         """Prepare types: tables are altered in the batch's transaction."""
         version = self.connection.info.server_version // 10_000
-        self._target.foreign = Foreign(
+        self.foreign = Foreign(
             engine=source_engine,
             target=Server(engine=Engine.POSTGRESQL, version=(version,)),
-            choices=self._choices,
+            choices=self.choices,
         )
         with server_errors("preparing types"):
-            apply.prepare_shapes(self._target, phases)
+            apply.prepare_shapes(self, phases)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -214,7 +205,7 @@ class PostgresTarget:
 
     def apply_phases(self, phases: Sequence[PhaseSpec]) -> None:
         """See `SqlTarget`."""
-        apply.apply_phases(self._target, phases)
+        apply.apply_phases(self, phases)
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """See `SqlTarget`."""
@@ -242,8 +233,8 @@ class PostgresTarget:
 
     def take_notes(self) -> list[ShapeNote]:
         """See `SqlTarget`."""
-        taken = list(self._target.noted)
-        self._target.noted.clear()
+        taken = list(self.noted)
+        self.noted.clear()
         return taken
 
     def drop_merge_tables(self, names: Iterable[str]) -> None:
