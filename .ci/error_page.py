@@ -57,6 +57,7 @@ MORE = {
     "BinlogBroken": DEFECT,
     "ConfigUrlInvalid": "Write it like postgresql://user:${PASSWORD}@host:5432/database.",
     "ConfigPatternInvalid": 'Write schema.table, with * and ? for any text: "public.*".',
+    "CheckpointCorrupt": "Put the file that the message names back from a copy.",
     "CopyConnectionLost": "Do nothing: the chunk is copied again once the server answers.",
     "FaultInjected": "Unset PENSTOCK_FAULT, which is for tests.",
     "FileExists": "Run `penstock log check`; move the file that does not belong there.",
@@ -164,7 +165,7 @@ def hints_of(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
         for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
-            raised = called(node)
+            raised = {"StateFile": "CheckpointCorrupt"}.get(called(node), called(node))
             for keyword in node.keywords:
                 if keyword.arg == "error" and isinstance(keyword.value, ast.Name):
                     raised = keyword.value.id  # a check that raises the class of its argument

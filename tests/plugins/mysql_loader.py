@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.pipelines.loader import Applying, LogMaker
-from penstock.engines.mysql.target.progress import read_applied
+from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.ports.target import Applied
 from plugins.mysql import MySQLServer, database_of
 
@@ -56,7 +56,7 @@ class MyApplying(Applying):
 
     def read_applied(self) -> Applied:
         """How far the target says that it is."""
-        return read_applied(self.target.connection)
+        return MySQLProgress(self.target.connection).read_applied()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What another session sees."""

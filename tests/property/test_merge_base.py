@@ -28,7 +28,8 @@ from penstock.base.held import BaseNotReady, Holder
 from penstock.base.manifest import BaseTable, Manifest, save_manifest
 from penstock.extract import extractor
 from penstock.extract.extractor import Extractor
-from penstock.host import checkpoint, faults
+from penstock.host import faults
+from penstock.host.state_file import StateFile
 from penstock.log import links
 from penstock.log.reader import check
 from penstock.log.state import load_state
@@ -163,7 +164,7 @@ def test_rows_are_those_of_all_logs(
     wanted = {name: table for name, table in expected(logs).items() if table}
     names = sorted({relations[index].name for index in range(len(logs))})
     assert merged(tmp_path / "all", names) == wanted
-    entries = checkpoint.load(tmp_path / "all" / "state" / STATE_FILE, list[MergeState])
+    entries = StateFile(tmp_path / "all" / "state" / STATE_FILE, list[MergeState]).load()
     assert entries is not None
     assert entries[-1].has_base
     assert not entries[-1].settles_us or entries[-1].watermark_us < entries[-1].settles_us
@@ -218,7 +219,7 @@ def test_it_is_settled_behind_all_states_of_the_beginning(tmp_path: Path) -> Non
     for _ in range(3):
         left = iter([False] * 30)
         merge(logs, tmp_path / "all", stop=lambda left=left: next(left, True)).run()
-        entries = checkpoint.load(tmp_path / "all" / "state" / STATE_FILE, list[MergeState])
+        entries = StateFile(tmp_path / "all" / "state" / STATE_FILE, list[MergeState]).load()
         assert entries is not None
         settles.append(entries[-1].settles_us - BASE_US if entries[-1].settles_us else 0)
         for log in logs:

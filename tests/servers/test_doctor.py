@@ -30,10 +30,10 @@ from penstock.engines.postgres.handover import prepare
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres
 from penstock.engines.postgres.source.client import open_replication
 from penstock.engines.postgres.source.source_engine import STREAM_FILE
-from penstock.engines.postgres.source.source_identity import identify
+from penstock.engines.postgres.source.source_identity import ServerIdentity, identify
 from penstock.engines.postgres.standby import PublicationOnPrimary
-from penstock.host import checkpoint
 from penstock.host.errors import ConnectionLost
+from penstock.host.state_file import StateFile
 from penstock.log import Writer
 from penstock.model import FlushPoint, Run, TableDefinition
 from penstock.ports.checks import Severity, Side
@@ -241,9 +241,10 @@ def test_pg07_promoted_server(config: Config) -> None:
     with open_replication(config.source.url, application_name="test") as replication:
         now = identify(replication)
     log_up_to(config, 1)
-    checkpoint.save(config.layout.state / STREAM_FILE, now)
+    stream = StateFile(config.layout.state / STREAM_FILE, ServerIdentity)
+    stream.save(now)
     assert found(config, "PG07") == []
-    checkpoint.save(config.layout.state / STREAM_FILE, replace(now, timeline=99))
+    stream.save(replace(now, timeline=99))
     one(config, "PG07", Severity.ERROR, "timeline 99")
 
 
@@ -252,7 +253,8 @@ def test_pg07_server_put_back_from_an_older_copy(config: Config) -> None:
     with connect(config.source.url, application_name="test") as connection:
         keep_identity(config, read_identity(connection, config))
     with open_replication(config.source.url, application_name="test") as replication:
-        checkpoint.save(config.layout.state / STREAM_FILE, identify(replication))
+        stream = StateFile(config.layout.state / STREAM_FILE, ServerIdentity)
+        stream.save(identify(replication))
     log_up_to(config, 2**62)
     one(config, "PG07", Severity.ERROR, "was put back from an older copy", "penstock reset")
 

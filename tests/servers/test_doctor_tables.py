@@ -12,7 +12,7 @@ import pytest
 from harness.pipelines.pipeline import pipeline
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.catalog import Exclusion
-from penstock.engines.postgres.target.bulk_marks import ensure_marks
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.schema import create_tables
 from penstock.ports.checks import Severity
 from penstock.ports.config import Config
@@ -343,7 +343,7 @@ def test_pk08_and_pk12_tables_of_penstock_that_belong_to_another_role(
     run_in_target(f"create table a (id int primary key); alter table a owner to {role}")
     with connect(config.target.url, application_name="test") as connection:
         create_tables(connection, [], {})
-        ensure_marks(connection)
+        PostgresProgress(connection).ensure_marks()
     run_in_target(f"grant all on schema wirekite to {role}")
     least = as_role(config, postgres, role, "target")
     finding = one(least, "PK08", Severity.ERROR, "belongs to")

@@ -9,8 +9,7 @@ import pytest
 
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.target.bulk_marks import begin_afresh
-from penstock.engines.postgres.target.bulk_marks import ensure_marks as ensure_bulk_marks
-from penstock.engines.postgres.target.progress import ensure_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.ports.bulk import TablePlan, TargetFires
 
@@ -40,8 +39,8 @@ PLAN = TablePlan(
 def target(target_url: str) -> Iterator[psycopg.Connection]:
     """Both tables, and a role named as the database that may not switch triggers off."""
     with connect(target_url, application_name="test") as connection:
-        ensure_tables(connection)
-        ensure_bulk_marks(connection)
+        PostgresProgress(connection).ensure_tables()
+        PostgresProgress(connection).ensure_marks()
         role = connection.info.dbname
         connection.execute(SETUP.format(role=role).encode())
         try:

@@ -16,8 +16,7 @@ from penstock.engines.postgres.source.catalog import captured_tables, open_catal
 from penstock.engines.postgres.source.slot import ensure_publication
 from penstock.engines.postgres.source.snapshot import lock_tables
 from penstock.engines.postgres.target.bulk_marks import begin_afresh, is_empty
-from penstock.engines.postgres.target.bulk_marks import ensure_marks as ensure_bulk_marks
-from penstock.engines.postgres.target.progress import ensure_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.engines.postgres.verify.reader import read_parts
 from penstock.host.errors import StatementInterrupted
@@ -154,8 +153,8 @@ def plan(name: str) -> TablePlan:
 def test_loading_a_parent_afresh_leaves_its_children(target_url: str, hung: bool) -> None:
     """And a parent without rows of its own is empty, whatever its children have."""
     with connect(target_url, application_name="test") as connection:
-        ensure_tables(connection)
-        ensure_bulk_marks(connection)
+        PostgresProgress(connection).ensure_tables()
+        PostgresProgress(connection).ensure_marks()
         connection.execute(tree("keyed").encode())
         if hung:
             connection.execute("create table public.hung (t int references public.top)")

@@ -25,8 +25,9 @@ from harness.pipelines.loading import (
     run_killed,
     until,
 )
-from penstock.host import checkpoint, faults
+from penstock.host import faults
 from penstock.host.files import DirectoryLock
+from penstock.host.state_file import StateFile
 from penstock.load import loader as loading
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
 from penstock.load.prefetch import StagePrefetch
@@ -443,7 +444,7 @@ def test_a_request_that_comes_while_a_batch_is_staged_is_obeyed_first(
     def fetch_and_request(self: StagePrefetch, timeout_s: float) -> Batch | None:
         staged = fetch(self, timeout_s)
         if staged is not None and not path.exists():
-            checkpoint.save(path, TableRequests(serial=1, tables=(paused,)))
+            StateFile(path, TableRequests).save(TableRequests(serial=1, tables=(paused,)))
         return staged
 
     monkeypatch.setattr(StagePrefetch, "fetch", fetch_and_request)

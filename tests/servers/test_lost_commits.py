@@ -11,6 +11,7 @@ from harness.pipelines.loader import LogMaker
 from harness.pipelines.loading import TABLES, Running, add, check, until
 from penstock.engines.postgres.target import apply, bulk_keys, deferred_keys
 from penstock.engines.postgres.target.bulk import PostgresBulk
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.repair import PostgresRepair
 from penstock.host.files import DirectoryLock
 from penstock.load.hold import HOLD_LOCK, Hold, clear_hold, read_held, write_hold
@@ -52,7 +53,7 @@ def test_commits_wait_for_the_disk(
     look(repair._connection)
     repair.close()
     monkeypatch.setattr(bulk_keys, "add_keys", look)
-    monkeypatch.setattr(bulk_keys, "made_tables", lambda _: {table})
+    monkeypatch.setattr(PostgresProgress, "made_tables", lambda _: {table})
     definition = TableDefinition(name=table, source_id=1, columns=())
     bulk_keys.add_all_keys(target_url, [definition], {}, threads=1, stop=lambda: False)
     monkeypatch.setattr(deferred_keys.schema, "add_deferred_keys", look)

@@ -28,8 +28,8 @@ from penstock.control.status.status import read_status
 from penstock.engines.mysql.connect import connect
 from penstock.engines.mysql.source.dump_errors import LogPurged
 from penstock.engines.mysql.source.heartbeat import Heartbeats
-from penstock.engines.mysql.target import progress as mysql_progress
-from penstock.engines.postgres.target import progress as postgres_progress
+from penstock.engines.mysql.target.progress import MySQLProgress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.ports.config import Config
 from penstock.ports.lag import open_source
 from penstock.ports.positions import positions_of
@@ -215,14 +215,13 @@ def kept(mysql: MySQLServer, mysql_url: str) -> Iterator[str]:
     mysql.execute("drop database if exists wirekite")
     connection = connect(mysql_url, application_name="test")
     try:
-        mysql_progress.ensure_tables(connection)
-        mysql_progress.begin_segment(connection, slot="slot", file="0.ckt", mark="0/10")
-        mysql_progress.end_segment(connection, slot="slot", file="0.ckt", mark="0/20")
-        mysql_progress.begin_files(connection, ["0.ckt"])
-        with mysql_progress.transaction(connection):
-            mysql_progress.end_files(
-                connection, [FileProgress(file="0.ckt", mark=17, finished=True)]
-            )
+        progress = MySQLProgress(connection)
+        progress.ensure_tables()
+        progress.begin_segment(slot="slot", file="0.ckt", mark="0/10")
+        progress.end_segment(slot="slot", file="0.ckt", mark="0/20")
+        progress.begin_files(["0.ckt"])
+        with progress.transaction():
+            progress.end_files([FileProgress(file="0.ckt", mark=17, finished=True)])
     finally:
         connection.close()
     yield mysql_url
@@ -244,13 +243,12 @@ def test_the_published_queries_as_they_stand(mysql: MySQLServer, kept: str) -> N
 def test_the_published_progress_queries_on_postgresql(target_url: str) -> None:
     """The two that are not in MySQL's dialect, as they stand."""
     with psycopg.connect(target_url, autocommit=True) as connection:
-        postgres_progress.ensure_tables(connection)
-        postgres_progress.begin_segment(connection, slot="slot", file="0.ckt", mark="0/10")
-        postgres_progress.end_segment(connection, slot="slot", file="0.ckt", mark="0/20")
-        postgres_progress.begin_files(connection, ["0.ckt"])
-        postgres_progress.end_files(
-            connection, [FileProgress(file="0.ckt", mark=17, finished=True)]
-        )
+        progress = PostgresProgress(connection)
+        progress.ensure_tables()
+        progress.begin_segment(slot="slot", file="0.ckt", mark="0/10")
+        progress.end_segment(slot="slot", file="0.ckt", mark="0/20")
+        progress.begin_files(["0.ckt"])
+        progress.end_files([FileProgress(file="0.ckt", mark=17, finished=True)])
         assert [row[:2] for row in connection.execute(CE_QUERY)] == [("slot", "0/20")]
         assert [row[:2] for row in connection.execute(CL_QUERY)] == [("0.ckt", "17")]
 

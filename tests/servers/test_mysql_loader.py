@@ -20,13 +20,7 @@ from harness.pipelines.merge import delete, insert, update
 from harness.servers.published import CE_QUERY, CL_QUERY, LAG_QUERY
 from penstock.control.pipeline.actions import ActionWatch
 from penstock.engines.mysql.connect import connect
-from penstock.engines.mysql.target.progress import (
-    begin_segment,
-    end_segment,
-    finished_segments,
-    read_action,
-    set_action,
-)
+from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.load.isolation import read_isolations
 from penstock.load.session import PendingSession, SessionKeeper, SessionOptions
 from penstock.model import Identity, MarkerKind, TableName
@@ -383,9 +377,13 @@ def test_the_published_queries(my_start: MyStart, log: LogMaker) -> None:
     log.close_segment()
     target.batch()
     with connect(target.url, application_name="test") as connection:
-        begin_segment(connection, slot="binlog.000001", file="0.ckt", mark="binlog.000001:4")
-        end_segment(connection, slot="binlog.000001", file="0.ckt", mark="binlog.000001:999")
-        assert finished_segments(connection, "binlog.000001") == {"0.ckt"}
+        MySQLProgress(connection).begin_segment(
+            slot="binlog.000001", file="0.ckt", mark="binlog.000001:4"
+        )
+        MySQLProgress(connection).end_segment(
+            slot="binlog.000001", file="0.ckt", mark="binlog.000001:999"
+        )
+        assert MySQLProgress(connection).finished_segments("binlog.000001") == {"0.ckt"}
     for zone in ("+00:00", "-11:00", "+05:30"):
         with target.place.server.connect() as reader, reader.cursor() as cursor:
             cursor.execute("set time_zone = %s", (zone,))
@@ -427,18 +425,18 @@ def test_the_action(my_start: MyStart) -> None:
     target = my_start(COUNTED)
     assert target.rows("select * from wirekite.wirekite_action") == [("RUN",)]
     with connect(target.url, application_name="test") as connection:
-        assert read_action(connection) == "RUN"
-        set_action(connection, "PAUSE")
-        assert read_action(connection) == "PAUSE"
+        assert MySQLProgress(connection).read_action() == "RUN"
+        MySQLProgress(connection).set_action("PAUSE")
+        assert MySQLProgress(connection).read_action() == "PAUSE"
         target.execute("update wirekite.wirekite_action set action = 'DANCE'")
         with pytest.raises(ActionUnknown):
-            read_action(connection)
+            MySQLProgress(connection).read_action()
         target.execute("delete from wirekite.wirekite_action")
-        assert read_action(connection) == "RUN"
-        set_action(connection, "STOP")
+        assert MySQLProgress(connection).read_action() == "RUN"
+        MySQLProgress(connection).set_action("STOP")
         assert target.rows("select * from wirekite.wirekite_action") == [("STOP",)]
         target.execute("drop database wirekite")
-        assert read_action(connection) == "RUN"
+        assert MySQLProgress(connection).read_action() == "RUN"
 
 
 def test_the_door_for_other_processes(my_start: MyStart, log: LogMaker) -> None:

@@ -21,10 +21,11 @@ import pytest
 from harness.pipelines.chunks import chunk_task
 from harness.pipelines.merge import ITEM
 from penstock.engines.postgres.connect import connect, server_errors
-from penstock.engines.postgres.target import bulk_marks, claims, progress, send
+from penstock.engines.postgres.target import bulk_marks, claims, send
 from penstock.engines.postgres.target.chunk import TARGET_SETTINGS, PostgresWriter
 from penstock.engines.postgres.target.claims import WORKER_NAME, claim_chunk, end_workers
 from penstock.engines.postgres.target.merge_rows import MergeLayout
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea
 from penstock.host.errors import ConnectionLost, StatementInterrupted
@@ -176,12 +177,12 @@ def test_a_table_does_not_wait_for_who_hangs_at_a_chunk(target_url: str, ending:
     with session(target_url) as driver, session(target_url) as hung, session(target_url) as other:
         driver.autocommit = True
         driver.execute("create table t (id int)")
-        progress.ensure_tables(driver)
-        bulk_marks.ensure_marks(driver)
+        PostgresProgress(driver).ensure_tables()
+        PostgresProgress(driver).ensure_marks()
         bulk_marks.begin_afresh(driver, [plan_of("one")])
         claim_chunk(other, chunk_task(table=TABLE, plan="of another pipeline"))
         claim_chunk(hung, chunk_task(table=TABLE, plan="one"))
-        assert bulk_marks.holds_plan(hung, TABLE, "one")
+        assert PostgresProgress(hung).holds_plan(TABLE, "one")
         run(hung, "insert into t values (1)")
         if ending == "finished":
             assert bulk_marks.finish_table(driver, plan_of("one")) == 0
@@ -223,8 +224,8 @@ def test_a_chunk_is_copied_beside_a_worker_that_hangs(target_url: str) -> None:
     with ExitStack() as stack:
         driver = stack.enter_context(connect(target_url, application_name="driver"))
         driver.execute("create table t (id int)")
-        progress.ensure_tables(driver)
-        bulk_marks.ensure_marks(driver)
+        PostgresProgress(driver).ensure_tables()
+        PostgresProgress(driver).ensure_marks()
         bulk_marks.begin_afresh(driver, [plan_of("one")])
 
         def write(task: ChunkTask, reader: Any) -> tuple[ChunkStatus, int]:
@@ -323,7 +324,7 @@ def test_a_batch_is_staged_beside_a_worker_that_hangs(
         connect(target_url, application_name="stager", options=options) as driver,
         ThreadPoolExecutor(1) as worker,
     ):
-        progress.ensure_tables(driver)
+        PostgresProgress(driver).ensure_tables()
         [(name, stamp)] = StagingArea(driver).prepare({"t_wkm": layout}).items()
         late = PostgresStagingWriter(
             url=target_url, table=TABLE, staging=name, stamp=stamp, relation=ITEM

@@ -27,7 +27,7 @@ from penstock.control.status.status import read_status
 from penstock.engines.postgres.extraction import ensure_slot
 from penstock.engines.postgres.lag import read_source_state
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.target.progress import set_action
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import ServerUnreachable
 from penstock.log import Writer, WriterOptions
 from penstock.model import Column, FlushPoint, Op, Relation, Rows, Run
@@ -240,13 +240,13 @@ def test_a_target_that_is_away_keeps_the_last_word(own_postgres: Server) -> None
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("create schema wirekite")
             connection.execute("create table wirekite.wirekite_action (action varchar(8))")
-            set_action(connection, "PAUSE")
+            PostgresProgress(connection).set_action("PAUSE")
         assert watch.word() == "PAUSE"
         own_postgres.stop()
         assert watch.word() == "PAUSE"
         own_postgres.start()
         with psycopg.connect(url, autocommit=True) as connection:
-            set_action(connection, "STOP")
+            PostgresProgress(connection).set_action("STOP")
         assert watch.word() == "STOP"
         stop = StopRequest()
         assert watch.obey(stop)

@@ -11,7 +11,7 @@ from harness.pipelines.pipeline import penstock, write_pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.verify import compare
 from penstock.control.verify.verify import verify
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host import faults
 from penstock.host.files import REAL_FILES
 from penstock.load.ledger import Ledger, write_ledger
@@ -177,8 +177,9 @@ def test_a_target_that_was_written_meanwhile_is_refused(config: Config) -> None:
     """The applied position is locked and must be the one that was compared."""
     run(config.target.url, "update public.parent set name = 'x' where id = 1")
     with psycopg.connect(config.target.url, autocommit=True) as connection:
-        progress.ensure_tables(connection)
-        progress.bind_log(connection, "the log")
+        progress = PostgresProgress(connection)
+        progress.ensure_tables()
+        progress.bind_log("the log")
     moved = {"done": False}
 
     def move(_text: str) -> None:

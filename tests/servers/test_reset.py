@@ -18,14 +18,14 @@ from harness.pipelines.pipeline import Ran, penstock, pipeline, write_pipeline
 from penstock.control.pipeline.config import load_config
 from penstock.control.run.reset import at_rest, carry_out, look
 from penstock.engines.mysql.connect import connect as mysql_connect
-from penstock.engines.mysql.target import progress as mysql_progress
+from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.engines.postgres.source.slot_owner import (
     SlotOfAnother,
     SlotOwner,
     claim_slot,
     disclaim_slot,
 )
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.log import load_state
 from penstock.model import TableName
 from penstock.ports.config import Config
@@ -79,15 +79,16 @@ def made(source_url: str, target_url: str, tmp_path: Path) -> Iterator[Config]:
         target.execute("insert into orders values (1)")
         target.execute("insert into child values (7)")
         target.execute("insert into items values (1, 1)")
-        progress.ensure_tables(target)
-        progress.bind_log(target, "log-1")
+        progress = PostgresProgress(target)
+        progress.ensure_tables()
+        progress.bind_log("log-1")
         records = [
             TableRecord(
                 source=name, target=name, merge_name=f"{name.name}_wkm", made=made, columns=()
             )
             for name, made in ((ORDERS, False), (ITEMS, True))
         ]
-        progress.write_tables(target, records)
+        progress.write_tables(records)
     fill_directory(config)
     write_state(config, "log-1")
     return config
@@ -239,7 +240,8 @@ def test_a_reset_of_mysql_on_both_sides(
     config = load_config(path)
     fill_directory(config)
     with mysql_connect(target, application_name="test") as connection:
-        mysql_progress.ensure_tables(connection)
+        progress = MySQLProgress(connection)
+        progress.ensure_tables()
         records = [
             TableRecord(
                 source=TableName(here, name),
@@ -250,7 +252,7 @@ def test_a_reset_of_mysql_on_both_sides(
             )
             for name, made in (("orders", True), ("items", False))
         ]
-        mysql_progress.write_tables(connection, records)
+        progress.write_tables(records)
     options = ["--target"] if with_tables else []
     ran = penstock("reset", path, "--yes", *options)
     assert ran.code == 0, ran.err

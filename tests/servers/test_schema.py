@@ -8,8 +8,9 @@ import psycopg
 import pytest
 
 from penstock.engines.postgres.connect import EXACT_TEXT_SETTINGS, connect
-from penstock.engines.postgres.target import progress, schema
+from penstock.engines.postgres.target import schema
 from penstock.engines.postgres.target.alter import Alterer
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.reshape import TYPES
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
@@ -111,7 +112,7 @@ def test_tables_are_made_in_the_mapped_schema(target: psycopg.Connection) -> Non
     """Types, identity, generated columns, defaults, sequences, keys and foreign keys."""
     created = schema.create_tables(target, [CUSTOMER, ORDER], SHOP)
     assert created.notes == []
-    assert schema.made_tables(target) == set(created.made)
+    assert PostgresProgress(target).made_tables() == set(created.made)
     for table in (CUSTOMER, ORDER):
         schema.add_keys(target, table, SHOP)
         assert schema.add_keys(target, table, SHOP) == []
@@ -151,7 +152,7 @@ def test_same_shape_is_accepted_and_recorded(target: psycopg.Connection) -> None
     target.execute('create table public."Order" (id uuid primary key, customer bigint, own text)')
     created = schema.create_tables(target, [ORDER], {})
     assert created.found == [TableName("public", "Order")]
-    record = progress.read_tables(target)[TableName("public", "Order")]
+    record = PostgresProgress(target).read_tables()[TableName("public", "Order")]
     assert not record.made
     assert record.columns == (("id", "uuid"), ("customer", "bigint"))
 
@@ -162,7 +163,7 @@ def test_unknown_type_is_refused_by_name(target: psycopg.Connection) -> None:
     with pytest.raises(TargetTypeMissing) as caught:
         schema.create_tables(target, [ORDER, table], {})
     assert "public.geometry(Point,4326)" in caught.value.message
-    assert schema.made_tables(target) == set()
+    assert PostgresProgress(target).made_tables() == set()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from harness.feeds.staging_database import at, batch, change
 from harness.pipelines.pipeline import Ran, penstock
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.ports.staging import StagedTable, staging_at
 from penstock.ports.target import TableRecord
@@ -99,11 +99,12 @@ def test_tables_of_another_pipeline_stay(feeds: Feeds) -> None:
     """One that loads into the same target has made a table, and remembers it there."""
     others = TableName("public", "others")
     with psycopg.connect(feeds.target, autocommit=True) as sql:
-        progress.ensure_tables(sql)
+        progress = PostgresProgress(sql)
+        progress.ensure_tables()
         made = TableRecord(
             source=others, target=others, merge_name="others", made=True, columns=None
         )
-        progress.write_tables(sql, [made])
+        progress.write_tables([made])
     done = feeds.reset("--target")
     assert done.code == 0, done.err
     assert (feeds.rows("orders"), feeds.rows("others")) == (0, 1)

@@ -28,7 +28,7 @@ from penstock.control.verify.verify import (
 )
 from penstock.engines.postgres.connect import connect
 from penstock.engines.postgres.source.source_engine import PostgresEngine
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.extract.extractor import ExtractOptions, Extractor
 from penstock.host.files import REAL_FILES, DirectoryLock
 from penstock.load.hold import HOLD_FILE, Hold, HoldAnswer, read_hold, write_held, write_hold
@@ -153,8 +153,9 @@ def test_changes_in_the_log_that_are_not_applied_are_not_called_differences(
     with pytest.raises(ChangesUnapplied, match="the log has 1 change that the target lacks"):
         verify(config)
     with connect(config.target.url, application_name="test") as connection:
-        progress.ensure_tables(connection)
-        progress.bind_log(connection, "the log")
+        progress = PostgresProgress(connection)
+        progress.ensure_tables()
+        progress.bind_log("the log")
         connection.execute("update wirekite.wirekite_log set applied_gsn = 1")
     assert verify(config).tables[0].missing == 1
     run(config.target.url, "insert into t values (0, 'zero')")

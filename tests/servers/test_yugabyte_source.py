@@ -26,7 +26,7 @@ from penstock.control.pipeline.config import load_config
 from penstock.engines.yugabyte.reset import SlotReadLately, find_removals
 from penstock.engines.yugabyte.slots import SlotPlace
 from penstock.engines.yugabyte.stream import QUIET_S
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.log.layout import DONE_NAME
 from plugins.postgres import Server
 from plugins.shared import SharedServers
@@ -210,15 +210,16 @@ def test_a_second_consumer_and_a_new_slot_are_refused(
     fill(served.place, 400, 5)
     extractor.stop()
     # Dropped and made again under the same name: the stream id says so.
-    kept = checkpoint.load(state, SlotPlace)
+    places = StateFile(state, SlotPlace)
+    kept = places.load()
     assert kept is not None
-    checkpoint.save(state, replace(kept, stream_id="of-before"))
+    places.save(replace(kept, stream_id="of-before"))
     again = second.start("extract")
     assert again.ended() != 0
     assert again.error["code"] == "YB20", again.error  # of doctor, before a start
     assert again.error["hint"]
     # The next command that such errors name: slot and publication are taken back.
-    checkpoint.save(state, kept)
+    places.save(kept)
     reset = second.start("reset", "--yes")
     assert reset.ended() == 0, reset.err
     assert served.asked("select slot_name from pg_replication_slots") == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.host import checkpoint, faults
+from penstock.host import faults
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import (
     REAL_FILES,
@@ -26,6 +26,7 @@ from penstock.host.files import (
     FileMissing,
     replace,
 )
+from penstock.host.state_file import CheckpointCorrupt, StateFile
 
 faults.declare("test.here", "test.there")
 
@@ -263,19 +264,20 @@ class Small:
 def test_a_checkpoint_comes_back_or_is_refused(tmp_path: Path) -> None:
     """Missing is None; any other byte than those written is an error."""
     path = tmp_path / "state.json"
-    assert checkpoint.load(path, Small) is None
-    checkpoint.save(path, Small(name="ä", number=2**63))
-    assert checkpoint.load(path, Small) == Small(name="ä", number=2**63)
+    file = StateFile(path, Small)
+    assert file.load() is None
+    file.save(Small(name="ä", number=2**63))
+    assert file.load() == Small(name="ä", number=2**63)
     content = path.read_bytes()
     damaged = 0
     for index in range(len(content) - 1):
         path.write_bytes(content[:index] + bytes([content[index] ^ 4]) + content[index + 1 :])
         try:
-            assert checkpoint.load(path, Small) == Small(name="ä", number=2**63)
-        except checkpoint.CheckpointCorrupt:
+            assert file.load() == Small(name="ä", number=2**63)
+        except CheckpointCorrupt:
             damaged += 1
     assert damaged > len(content) - 3
     for other in (b"", b"{}", b"[1]", content[:-5], b"\xff"):
         path.write_bytes(other)
-        with pytest.raises(checkpoint.CheckpointCorrupt, match="damaged"):
-            checkpoint.load(path, Small)
+        with pytest.raises(CheckpointCorrupt, match="damaged"):
+            file.load()

@@ -13,8 +13,8 @@ from harness.pipelines.log import FLUSH_FRAME_BYTES, SOURCE, end_point, inserts,
 from penstock.codec import ckt
 from penstock.codec.ckt import HEADER_REGION_SIZE, FrameKind
 from penstock.host import faults
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import FileFailed
+from penstock.host.state_file import CheckpointCorrupt
 from penstock.log import (
     LogForeign,
     SegmentCorrupt,

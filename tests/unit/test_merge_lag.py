@@ -12,8 +12,8 @@ import pytest
 from harness.pipelines.log import ITEM, Change
 from harness.pipelines.merged import BASE_US, LogOf
 from penstock.control.pipeline.config import load_config
-from penstock.host import checkpoint
 from penstock.host.files import FileMissing
+from penstock.host.state_file import StateFile
 from penstock.log import list_segments
 from penstock.merge.inputs import MergeInput
 from penstock.merge.lag import MergeLagReader
@@ -65,7 +65,8 @@ def since(config: Config) -> int | None:
 
 def merged(config: Config, *found: InputState) -> None:
     """The merge is here in its logs."""
-    checkpoint.save(config.layout.state / STATE_FILE, [MergeState(trx=1, inputs=found)])
+    file = StateFile(config.layout.state / STATE_FILE, list[MergeState])
+    file.save([MergeState(trx=1, inputs=found)])
 
 
 def test_the_lag_is_that_of_the_log_that_is_furthest_behind(tmp_path: Path, config: Config) -> None:

@@ -16,8 +16,8 @@ from harness.servers.catalog_compare import FixedState
 from harness.servers.serve import Running, opened, saved_slots, settings_of, write_base, write_log
 from harness.servers.serve_client import START, Raw, wait_until
 from penstock.codec.postgres.pgwire_server import Refused
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import DiskFull
+from penstock.host.state_file import CheckpointCorrupt
 from penstock.log import links
 from penstock.serve.catalog.answers import Session
 from penstock.serve.catalog.catalog import Catalog

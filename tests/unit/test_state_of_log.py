@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.host.checkpoint import CheckpointCorrupt
+from penstock.host.state_file import CheckpointCorrupt, StateFile
 from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
 
 
@@ -25,11 +25,14 @@ class OtherCode(StateOfOtherLog):
     code = "XX01"
 
 
+def file_in(folder: Path) -> StateFile[Saved]:
+    """A file in a folder."""
+    return StateFile(folder / "state.json", Saved, name="state of the slots", hint="Run this.")
+
+
 def state_in(folder: Path) -> StateOfLog[Saved]:
     """A state file in a folder."""
-    return StateOfLog(
-        path=folder / "state.json", kind=Saved, name="state of the slots", hint="Run this."
-    )
+    return StateOfLog(file_in(folder), hint="Run this.")
 
 
 def test_a_saved_state_is_loaded_for_its_own_log(tmp_path: Path) -> None:
@@ -46,15 +49,15 @@ def test_a_state_of_another_log_is_refused_with_place_cause_and_next_command(
     """The file stays as it is."""
     state = state_in(tmp_path)
     state.save(Saved(log_id="a", count=3))
-    before = state.path.read_bytes()
+    before = state.file.path.read_bytes()
     with pytest.raises(StateOfOtherLog) as caught:
         state.load("b")
     assert caught.value.message == (
-        f"the state of the slots in {state.path} belongs to change log a, and this one is b"
+        f"the state of the slots in {state.file.path} belongs to change log a, and this one is b"
     )
     assert caught.value.hint == "Run this."
     assert (caught.value.fields["expected"], caught.value.fields["actual"]) == ("a", "b")
-    assert state.path.read_bytes() == before
+    assert state.file.path.read_bytes() == before
 
 
 def test_a_state_from_before_there_was_a_log_belongs_to_every_log(tmp_path: Path) -> None:
@@ -66,9 +69,7 @@ def test_a_state_from_before_there_was_a_log_belongs_to_every_log(tmp_path: Path
 
 def test_a_room_can_raise_an_error_of_its_own(tmp_path: Path) -> None:
     """Its code differs, the check does not."""
-    state = StateOfLog(
-        path=tmp_path / "state.json", kind=Saved, name="state", hint="Run this.", error=OtherCode
-    )
+    state = StateOfLog(file_in(tmp_path), hint="Run this.", error=OtherCode)
     state.save(Saved(log_id="a", count=3))
     with pytest.raises(OtherCode):
         state.load("b")
@@ -79,11 +80,7 @@ def test_a_disposable_state_of_another_log_is_forgotten_and_one_of_this_log_is_n
 ) -> None:
     """The room says which state may be forgotten."""
     state = StateOfLog(
-        path=tmp_path / "state.json",
-        kind=Saved,
-        name="state",
-        hint="Run this.",
-        is_disposable=lambda saved: saved.count == 0,
+        file_in(tmp_path), hint="Run this.", is_disposable=lambda saved: saved.count == 0
     )
     state.save(Saved(log_id="a", count=0))
     assert state.load("b") is None
@@ -97,7 +94,7 @@ def test_a_damaged_file_names_itself_and_what_to_do(tmp_path: Path) -> None:
     """The checksum shows the damage."""
     state = state_in(tmp_path)
     state.save(Saved(log_id="a", count=3))
-    state.path.write_bytes(state.path.read_bytes().replace(b"3", b"4"))
+    state.file.path.write_bytes(state.file.path.read_bytes().replace(b"3", b"4"))
     with pytest.raises(CheckpointCorrupt) as caught:
         state.load("a")
-    assert caught.value.hint == f"Put {state.path} back from a copy. Without one: Run this."
+    assert caught.value.hint == f"Put {state.file.path} back from a copy. Without one: Run this."

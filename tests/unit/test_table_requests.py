@@ -20,8 +20,8 @@ from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.source_engine import WATCH_FILE
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.load.ledger import Ledger, write_ledger
 from penstock.model import TableName
 from penstock.model.patterns import Selection
@@ -143,12 +143,13 @@ def test_a_table_of_a_binlog_is_followed_as_soon_as_it_is_taken_in(tmp_path: Pat
     config = pipeline(tmp_path, "mysql://u@h/s", URLS[1], tables=["s.item"])
     late = TableName("s", "late")
     REAL_FILES.make_directory(config.layout.state)
-    checkpoint.save(config.layout.state / NOTES_FILE, AllNotes())
+    StateFile(config.layout.state / NOTES_FILE, AllNotes).save(AllNotes())
     request = TableRequest(table=late, capture=Capture.ADDED, capture_id=1, copy_id=1)
-    checkpoint.save(config.layout.state / REQUESTS_FILE, TableRequests().with_request(request))
+    requests = StateFile(config.layout.state / REQUESTS_FILE, TableRequests)
+    requests.save(TableRequests().with_request(request))
     assert not is_followed(config, late)
     done = CaptureAnswers().with_answer(CaptureAnswer(table=late, capture_id=1))
-    checkpoint.save(config.layout.state / CAPTURED_FILE, done)
+    StateFile(config.layout.state / CAPTURED_FILE, CaptureAnswers).save(done)
     assert is_followed(config, late)
     row = TableSync(table=late, state=SyncState.FOLLOWING, copy_id=1)
     assert [line.table for line in lines_from(config, {late: row}, applied_gsn=0)] == [late]
@@ -187,7 +188,7 @@ def test_every_captured_table_is_listed(tmp_path: Path) -> None:
     follows(loading, ITEM)
     assert states_of(loading) == {"public.item": "following"}
     watch = WatchState(shapes=(), gone=(ITEM,))
-    checkpoint.save(loading.layout.state / WATCH_FILE, watch)
+    StateFile(loading.layout.state / WATCH_FILE, WatchState).save(watch)
     assert states_of(loading) == {"public.item": "dropped"}
 
 

@@ -20,9 +20,9 @@ import google_crc32c
 import pyarrow as pa
 
 from penstock.codec.columns import after_type
-from penstock.host import checkpoint
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError, Relation, TableName
 
 NAME = "base"
@@ -137,15 +137,19 @@ class Manifest:
         return max((max(int(t.ordinal), int(t.settled)) for t in self.tables), default=0)
 
 
+def _manifest_file(directory: Path, files: Files) -> StateFile[Manifest]:
+    return StateFile(directory / FILE_NAME, Manifest, files=files)
+
+
 def load_manifest(directory: Path, files: Files = REAL_FILES) -> Manifest | None:
     """Return the base in a directory; None if there is none yet. Raises CheckpointCorrupt."""
-    return checkpoint.load(directory / FILE_NAME, Manifest, files)
+    return _manifest_file(directory, files).load()
 
 
 def save_manifest(directory: Path, manifest: Manifest, files: Files = REAL_FILES) -> None:
     """Make a new base the valid one; its files are durable. Raises DiskFull, FileFailed."""
     point("base.manifest.before")
-    checkpoint.save(directory / FILE_NAME, manifest, files)
+    _manifest_file(directory, files).save(manifest)
     point("base.manifest.after")
 
 

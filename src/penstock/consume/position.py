@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.host import checkpoint
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.faults import declare, point
-from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.host.state_of_log import StateOfOtherLog
 from penstock.log.listing import ReaderErrors, SavedSegment
 from penstock.model import PenstockError
@@ -126,45 +125,37 @@ class ConsumerState:
 
     def load(self) -> Position | None:
         """Return the saved position; None if nothing was saved. Raises ConsumerStateCorrupt."""
-        return self._load(POSITION_FILE, Position)
+        return self._file(POSITION_FILE, Position).load()
 
     def save(self, position: Position) -> None:
         """Replace the saved position, durably."""
         point("consume.state.before")
-        self._save(POSITION_FILE, position)
+        self._files.make_directory(self.directory)
+        self._file(POSITION_FILE, Position).save(position)
         point("consume.state.after")
 
     def drop(self) -> bool:
         """Forget the saved position; return whether there was one."""
-        path = self.directory / POSITION_FILE
-        try:
-            self._files.unlink(path)
-        except FileMissing:
-            return False
-        self._files.fsync_directory(self.directory)
-        return True
+        return self._file(POSITION_FILE, Position).remove()
 
     def load_known(self, name: str) -> Known:
         """Return the content of a metadata file. Raises ConsumerStateCorrupt."""
-        return self._load(name, Known) or Known()
+        return self._file(name, Known).load() or Known()
 
     def save_known(self, name: str, known: Known) -> None:
         """Replace a metadata file, durably."""
-        self._save(name, known)
-
-    def _load(self, name: str, kind: type[_Kind]) -> _Kind | None:
-        path = self.directory / name
-        try:
-            return checkpoint.load(path, kind, self._files)
-        except CheckpointCorrupt as error:
-            raise ConsumerStateCorrupt(
-                f"the consumer's state file {path} is damaged: {error.message}",
-                hint="Put the file back from a copy; or let the consumer begin again: "
-                f"penstock consumers remove FILE {path.parent.parent.name} --yes, then "
-                "penstock consumers add FILE with its name.",
-                path=str(path),
-            ) from error
-
-    def _save(self, name: str, state: Any) -> None:
         self._files.make_directory(self.directory)
-        checkpoint.save(self.directory / name, state, self._files)
+        self._file(name, Known).save(known)
+
+    def _file(self, name: str, kind: type[_Kind]) -> StateFile[_Kind]:
+        consumer = self.directory.parent.name
+        return StateFile(
+            self.directory / name,
+            kind,
+            name="the consumer's state file",
+            hint="Let the consumer begin again: "
+            f"penstock consumers remove FILE {consumer} --yes, then penstock consumers add FILE "
+            "with its name.",
+            error=ConsumerStateCorrupt,
+            files=self._files,
+        )

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from penstock.consume.pieces import TOLD
 from penstock.consume.position import ConsumerState, Position
-from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.log.durable import read_durable
 from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
 from penstock.log.segment import Segment
@@ -74,7 +74,7 @@ class Snapshot:
     def want(self) -> None:
         """Request a snapshot."""
         self._files.make_directory(self.folder)
-        checkpoint.save(self.folder / WANTED_FILE, {}, self._files)
+        StateFile(self.folder / WANTED_FILE, dict, files=self._files).save({})
 
     def clear(self) -> None:
         """Remove the left-overs of an incomplete snapshot."""
@@ -85,13 +85,16 @@ class Snapshot:
             if name != kept:
                 self._files.unlink(self.folder / name)
 
+    def _file(self, name: str) -> StateFile[Made]:
+        return StateFile(self.folder / name, Made, files=self._files)
+
     def load_made(self) -> Made | None:
         """Return the facts about its rows; None unless all rows are there."""
-        return checkpoint.load(self.folder / MADE_FILE, Made, self._files)
+        return self._file(MADE_FILE).load()
 
     def save_made(self, made: Made) -> None:
         """Record, durably, that all rows are there."""
-        checkpoint.save(self.folder / MADE_FILE, made, self._files)
+        self._file(MADE_FILE).save(made)
         point("consume.snapshot.made")
 
     def begin(self, made: Made) -> None:
@@ -100,12 +103,12 @@ class Snapshot:
         start = Position(segment=0, gsn=0, log_id=made.log_id)
         ConsumerState(self._directory, self._files).save(start)
         point("consume.snapshot.ready")
-        checkpoint.save(self.folder / READY_FILE, made, self._files)
+        self._file(READY_FILE).save(made)
         self._files.unlink(self.folder / WANTED_FILE)
 
     def pending(self, saved: Position | None) -> Made | None:
         """Return the snapshot that a saved position is in; remove one that it is past."""
-        made = checkpoint.load(self.folder / READY_FILE, Made, self._files)
+        made = self._file(READY_FILE).load()
         if made is None:
             return None
         if saved is not None and saved.log_id == made.log_id:

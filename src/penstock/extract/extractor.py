@@ -19,10 +19,10 @@ import structlog
 
 from penstock.extract.bookkeeping import BackgroundTasks, Poll
 from penstock.extract.report import facts_of
-from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.host.status_file import StatusFile
 from penstock.log import ClosedSegment, Writer, WriterOptions
 from penstock.model import FlushPoint, Marker, MarkerKind, PenstockError, Run
@@ -105,13 +105,13 @@ class _StateFiles:
         self._files = files
 
     def load(self, name: str, kind: type[State]) -> State | None:
-        return checkpoint.load(self._directory / name, kind, self._files)
+        return StateFile(self._directory / name, kind, files=self._files).load()
 
     def save(self, name: str, state: Any) -> None:
         if name == RELATIONS_FILE:
             point("extract.relations.before")
         self._files.make_directory(self._directory)
-        checkpoint.save(self._directory / name, state, self._files)
+        StateFile(self._directory / name, type(state), files=self._files).save(state)
 
 
 class Extractor:

@@ -8,13 +8,10 @@ or skips anything because of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import KW_ONLY, dataclass
 from typing import Generic, Protocol, TypeVar
 
-from penstock.host import checkpoint
-from penstock.host.checkpoint import CheckpointCorrupt
-from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError
 
 
@@ -67,27 +64,23 @@ def check_log_id(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StateOfLog(Generic[_State]):
-    """JSON state file of one log, replaced whole and durably.
+    """State file of one log.
 
     Attributes:
-        path: The file.
-        kind: Type of the state, a dataclass or Struct with an attribute `log_id`.
-        name: The state in one word or two, for messages: "state of the slots".
-        hint: How to continue if the state cannot be used; a sentence with the next command.
+        file: The file; its state has an attribute `log_id`.
+        hint: How to continue with another log; a sentence with the next command.
         error: Class to raise for a state of another log.
         is_disposable: Returns whether a state of another log may be forgotten, because no client
             needs it. By default none may.
     """
 
-    path: Path
-    kind: type[_State]
-    name: str
+    file: StateFile[_State]
+    _: KW_ONLY
     hint: str
     error: type[StateOfOtherLog] = StateOfOtherLog
     is_disposable: Callable[[_State], bool] = lambda _: False
-    files: Files = REAL_FILES
 
     def load(self, log_id: str) -> _State | None:
         """Return the saved state of this log, or None if nothing was saved.
@@ -96,20 +89,13 @@ class StateOfLog(Generic[_State]):
             StateOfOtherLog: it was saved for another log.
             CheckpointCorrupt: the file is damaged.
         """
-        try:
-            state = checkpoint.load(self.path, self.kind, self.files)
-        except CheckpointCorrupt as error:
-            raise CheckpointCorrupt(
-                error.message,
-                hint=f"Put {self.path} back from a copy. Without one: {self.hint}",
-                path=str(self.path),
-            ) from error
+        state = self.file.load()
         if state is None or (state.log_id != log_id and self.is_disposable(state)):
             return None
         check_log_id(
             state.log_id,
             log_id,
-            place=f"the {self.name} in {self.path}",
+            place=f"the {self.file.name} in {self.file.path}",
             hint=self.hint,
             error=self.error,
         )
@@ -117,4 +103,4 @@ class StateOfLog(Generic[_State]):
 
     def save(self, state: _State) -> None:
         """Replace the file, durably. Raises DiskFull, FileFailed."""
-        checkpoint.save(self.path, state, self.files)
+        self.file.save(state)

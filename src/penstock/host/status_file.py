@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile, report_file
 
 
 class StatusFile:
@@ -25,9 +24,8 @@ class StatusFile:
     ) -> None:
         """Create the directory; the first `write` creates the file."""
         files.make_directory(path.parent)
-        self._path = path
+        self._file: StateFile[Any] = report_file(path, dict, files)
         self._every_s = every_s
-        self._files = files
         self._clock = clock
         self._written_s: float | None = None
 
@@ -39,7 +37,4 @@ class StatusFile:
     def write(self, facts: Mapping[str, Any]) -> None:
         """Replace the file."""
         self._written_s = self._clock.monotonic_s()
-        temporary = self._path.with_name(self._path.name + ".new")
-        # No fsync: the file is for display, and after a crash the old content is of no use.
-        temporary.write_bytes(msgspec.json.encode(facts) + b"\n")
-        self._files.rename(temporary, self._path)
+        self._file.save(facts)

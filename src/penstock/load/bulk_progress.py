@@ -16,8 +16,9 @@ from typing import Self
 import msgspec
 import structlog
 
-from penstock.host import files
 from penstock.host.clock import REAL_CLOCK, Clock
+from penstock.host.files import REAL_FILES
+from penstock.host.state_file import report_file
 from penstock.host.supervised import SupervisedThread
 from penstock.model import PenstockError, TableName
 from penstock.ports.bulk import BulkTarget, ChunkCounts, TablePlan
@@ -172,7 +173,7 @@ class Teller:
         *,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        self._path = run_directory / RUN_FILE
+        self._file = report_file(run_directory / RUN_FILE, BulkProgress)
         self._plans = plans
         self._on_progress = on_progress
         self._clock = clock
@@ -187,8 +188,8 @@ class Teller:
         reading = msgspec.structs.replace(reading, elapsed_s=now_s - self._begun_s)
         if phase != "copying" or now_s - self._written_s >= WRITE_INTERVAL_S:
             self._written_s = now_s
-            files.REAL_FILES.make_directory(self._path.parent)
-            files.replace(self._path, msgspec.json.encode(reading) + b"\n")
+            REAL_FILES.make_directory(self._file.path.parent)
+            self._file.save(reading)
         if self._on_progress is not None:
             self._on_progress(reading)
 
@@ -268,7 +269,4 @@ def read_progress(target: ChunkCounts, plans: Sequence[TablePlan], phase: str) -
 
 def stored_progress(run_directory: Path) -> BulkProgress | None:
     """The last reading that was written; None when no bulk load was begun here."""
-    try:
-        return msgspec.json.decode((run_directory / RUN_FILE).read_bytes(), type=BulkProgress)
-    except FileNotFoundError:
-        return None
+    return report_file(run_directory / RUN_FILE, BulkProgress).load()

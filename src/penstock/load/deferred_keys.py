@@ -18,9 +18,9 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from penstock.host import checkpoint, faults
-from penstock.host.checkpoint import Follower
+from penstock.host import faults
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import Follower, StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.position import PositionKind
 from penstock.ports import deferred_keys
@@ -92,7 +92,7 @@ def read_deferred_keys(
     state_directory: Path, files: Files = REAL_FILES
 ) -> tuple[DeferredTable, ...]:
     """The tables whose keys wait. Raises CheckpointCorrupt."""
-    found = checkpoint.load(state_directory / DEFERRED_KEYS_FILE, DeferredKeys, files)
+    found = StateFile(state_directory / DEFERRED_KEYS_FILE, DeferredKeys, files=files).load()
     return () if found is None else found.tables
 
 
@@ -108,7 +108,8 @@ def put_deferred_keys(
         after = (*(one for one in before if one.source not in instead_of), *tables)
         if after != before:
             REAL_FILES.make_directory(state_directory)
-            checkpoint.save(state_directory / DEFERRED_KEYS_FILE, DeferredKeys(tables=after))
+            file = StateFile(state_directory / DEFERRED_KEYS_FILE, DeferredKeys)
+            file.save(DeferredKeys(tables=after))
 
 
 def deferred_tables(

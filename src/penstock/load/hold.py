@@ -18,12 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.host import files
 from penstock.host.process import holder_of
+from penstock.host.state_file import StateFile
 
 HOLD_FILE = "hold.json"
 HELD_FILE = "held.json"
 HOLD_LOCK = "HOLD.LOCK"
+_HINT = "Stop penstock verify and remove the file: the next penstock verify writes it again."
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,35 +46,37 @@ class HoldAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reached: int | None = None
 
 
+def _hold_file(state_directory: Path) -> StateFile[Hold]:
+    return StateFile(state_directory / HOLD_FILE, Hold, hint=_HINT, has_checksum=False)
+
+
+def _held_file(state_directory: Path) -> StateFile[HoldAnswer]:
+    return StateFile(state_directory / HELD_FILE, HoldAnswer, hint=_HINT, has_checksum=False)
+
+
 def read_hold(state_directory: Path) -> Hold | None:
     """In the loader: the hold that counts now, or None. Cheap enough to ask before each batch."""
-    try:
-        hold = msgspec.json.decode((state_directory / HOLD_FILE).read_bytes(), type=Hold)
-    except FileNotFoundError:
-        return None
-    return hold if holder_of(state_directory / HOLD_LOCK) else None
+    hold = _hold_file(state_directory).load()
+    return hold if hold is not None and holder_of(state_directory / HOLD_LOCK) else None
 
 
 def write_hold(state_directory: Path, hold: Hold) -> None:
     """In verify, with HOLD_LOCK held: ask for a hold, or take it further."""
-    files.replace(state_directory / HOLD_FILE, msgspec.json.encode(hold) + b"\n")
+    _hold_file(state_directory).save(hold)
 
 
 def clear_hold(state_directory: Path) -> None:
     """In verify: let the loader go on. Does nothing when there is no hold."""
-    (state_directory / HOLD_FILE).unlink(missing_ok=True)
-    (state_directory / HELD_FILE).unlink(missing_ok=True)
+    _hold_file(state_directory).remove()
+    _held_file(state_directory).remove()
 
 
 def read_held(state_directory: Path, nonce: str) -> HoldAnswer | None:
     """In verify: the loader's answer to the hold of this nonce; None when it has not come yet."""
-    try:
-        held = msgspec.json.decode((state_directory / HELD_FILE).read_bytes(), type=HoldAnswer)
-    except FileNotFoundError:
-        return None
-    return held if held.nonce == nonce else None
+    held = _held_file(state_directory).load()
+    return held if held is not None and held.nonce == nonce else None
 
 
 def write_held(state_directory: Path, held: HoldAnswer) -> None:
     """In the loader: answer."""
-    files.replace(state_directory / HELD_FILE, msgspec.json.encode(held) + b"\n")
+    _held_file(state_directory).save(held)

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import structlog
 
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.log.layout import SegmentFile
 from penstock.log.segment import open_segment
 from penstock.model import PenstockError, TableDefinition, TableName
@@ -43,9 +43,13 @@ class Isolations:
     tables: tuple[Isolation, ...] = ()
 
 
+def _state_file(state_directory: Path, files: Files) -> StateFile[Isolations]:
+    return StateFile(state_directory / ISOLATED_FILE, Isolations, files=files)
+
+
 def read_isolations(state_directory: Path, files: Files = REAL_FILES) -> dict[TableName, Isolation]:
     """By source table. Raises CheckpointCorrupt."""
-    found = checkpoint.load(state_directory / ISOLATED_FILE, Isolations, files) or Isolations()
+    found = _state_file(state_directory, files).load() or Isolations()
     return {one.table: one for one in found.tables}
 
 
@@ -142,8 +146,8 @@ class BrokenTables:
         for table, error in self.errors.items():
             code = str(error.as_dict()["code"])
             known[table] = Isolation(table=table, code=code, error=error.message, hint=error.hint)
-        path = self._options.state_directory / ISOLATED_FILE
-        checkpoint.save(path, Isolations(tables=tuple(known.values())), self._files)
+        file = _state_file(self._options.state_directory, self._files)
+        file.save(Isolations(tables=tuple(known.values())))
 
     def take(self) -> list[PenstockError]:
         """The errors, once the tables are left behind."""

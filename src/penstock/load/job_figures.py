@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import report_file
 from penstock.load.plan import NAMES_SHOWN_MAX
 
 REPORT_NAME = "spark.json"
@@ -129,12 +130,9 @@ class Reporter:
     def _write(self) -> None:
         self._written_s = self._clock.monotonic_s()
         self._files.make_directory(self._directory)
-        self._files.replace(self._directory / REPORT_NAME, msgspec.json.encode(self._report))
+        report_file(self._directory / REPORT_NAME, SparkReport, self._files).save(self._report)
 
 
 def read_spark_report(directory: Path, files: Files = REAL_FILES) -> SparkReport | None:
     """What the load last wrote, or None."""
-    path = directory / REPORT_NAME
-    if not files.exists(path):
-        return None
-    return msgspec.json.decode(files.read_whole(path), type=SparkReport)
+    return report_file(directory / REPORT_NAME, SparkReport, files).load()

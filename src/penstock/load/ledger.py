@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.host import files
-from penstock.model import LOAD_AGAIN, PenstockError, TableName
+from penstock.host.state_file import StateFile
+from penstock.model import LOAD_AFRESH, PenstockError, TableName
 from penstock.model.position import Position, PositionKind
 from penstock.ports.bulk import Mark, TablePlan
 
@@ -82,21 +83,27 @@ class Ledger(msgspec.Struct, kw_only=True):
         self.plans = kept + list(new.values())
 
 
+def _ledger_file(state_directory: Path) -> StateFile[Ledger]:
+    return StateFile(
+        state_directory / STATE_FILE,
+        Ledger,
+        name="the bulk load's plan",
+        hint=LOAD_AFRESH,
+        error=LedgerUnreadable,
+        has_checksum=False,
+        is_indented=True,
+    )
+
+
 def read_ledger(state_directory: Path) -> Ledger:
     """Read bulk.json; an empty ledger when there is none. Raises LedgerUnreadable."""
-    path = state_directory / STATE_FILE
-    try:
-        ledger = msgspec.json.decode(path.read_bytes(), type=Ledger)
-    except FileNotFoundError:
+    file = _ledger_file(state_directory)
+    ledger = file.load()
+    if ledger is None:
         return Ledger()
-    except (OSError, msgspec.MsgspecError) as error:
-        raise LedgerUnreadable(
-            f"{path} cannot be read: {error}",
-            hint=f"Put the file back from a copy, or {LOAD_AGAIN}",
-        ) from error
     if ledger.version != FORMAT_VERSION:
         raise LedgerUnreadable(
-            f"{path} has format {ledger.version}, this penstock reads {FORMAT_VERSION}",
+            f"{file.path} has format {ledger.version}, this penstock reads {FORMAT_VERSION}",
             hint="Go on with the version of penstock that began this load.",
         )
     return ledger
@@ -105,8 +112,7 @@ def read_ledger(state_directory: Path) -> Ledger:
 def write_ledger(state_directory: Path, ledger: Ledger) -> None:
     """Replace bulk.json whole, durably."""
     files.REAL_FILES.make_directory(state_directory)
-    data = msgspec.json.format(msgspec.json.encode(ledger), indent=1)
-    files.replace(state_directory / STATE_FILE, data + b"\n")
+    _ledger_file(state_directory).save(ledger)
 
 
 def start_positions(state_directory: Path, kind: PositionKind) -> dict[TableName, int]:

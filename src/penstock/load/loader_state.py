@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import report_file
 
 if TYPE_CHECKING:  # who shows the state need not wait for Arrow
     from penstock.ports.loading import Batch
@@ -146,13 +147,9 @@ class LoaderState(msgspec.Struct, kw_only=True):
 def write_loader_state(run_directory: Path, state: LoaderState, files: Files = REAL_FILES) -> None:
     """Replace the file. After a crash of the machine nobody wants the old one back."""
     files.make_directory(run_directory)
-    files.replace(run_directory / STATE_NAME, msgspec.json.encode(state), durable=False)
+    report_file(run_directory / STATE_NAME, LoaderState, files).save(state)
 
 
 def read_loader_state(run_directory: Path, files: Files = REAL_FILES) -> LoaderState | None:
     """What the loader last wrote, or None."""
-    path = run_directory / STATE_NAME
-    if not files.exists(path):
-        return None
-    state: Any = msgspec.json.decode(files.read_whole(path), type=LoaderState)
-    return state if isinstance(state, LoaderState) else None
+    return report_file(run_directory / STATE_NAME, LoaderState, files).load()

@@ -16,9 +16,9 @@ from typing import Protocol
 
 import structlog
 
-from penstock.host.checkpoint import Follower
 from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import Follower
 from penstock.load.prefetch import StagePrefetch, Wanted
 from penstock.log.layout import SegmentFile
 from penstock.model import TableName

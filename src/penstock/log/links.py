@@ -18,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, FileExists, FileMissing, Files
+from penstock.host.state_file import StateFile
 from penstock.host.state_of_log import StateOfOtherLog, check_log_id
 from penstock.log.frames import FrameReader
 from penstock.log.layout import EXTENSION_DEFAULT, SegmentFile, list_segments
@@ -65,15 +65,21 @@ def disable(directory: Path, files: Files = REAL_FILES) -> None:
         save_consumer(directory, changed(consumer, enabled=False), files)
 
 
+def _settings_file(directory: Path, files: Files) -> StateFile[Consumer]:
+    name = directory.name
+    hint = f"Register it again: penstock consumers remove FILE {name} --yes, then penstock run FILE"
+    return StateFile(directory / CONSUMER_FILE, Consumer, hint=hint, files=files)
+
+
 def save_consumer(directory: Path, consumer: Consumer, files: Files = REAL_FILES) -> None:
     """Replace a consumer's settings, durably; create its directory."""
     files.make_directory(directory)
-    checkpoint.save(directory / CONSUMER_FILE, consumer, files)
+    _settings_file(directory, files).save(consumer)
 
 
 def load_consumer(directory: Path, files: Files = REAL_FILES) -> Consumer | None:
     """Return a consumer's settings; None if the directory is not a consumer's."""
-    return checkpoint.load(directory / CONSUMER_FILE, Consumer, files)
+    return _settings_file(directory, files).load()
 
 
 def registered_consumers(consumers: Path, files: Files = REAL_FILES) -> list[str]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.codec import ckt
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import REAL_FILES, TEMPORARY_SUFFIX, FileMissing, Files
+from penstock.host.state_file import CheckpointCorrupt
 from penstock.log import layout
 from penstock.log.cut import CutPlace, parse_cut_name, read_cut
 from penstock.log.durable import DURABLE_NAME

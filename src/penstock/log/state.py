@@ -14,12 +14,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.codec.ckt import FORMAT_VERSION, format_unknown, place, plain
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.log.layout import DONE_NAME, STATE_NAME
 from penstock.model import FlushPoint
 
 _POINT = "end"  # key of the position in both files
+_HINT = (
+    "Run penstock log check; with whole segments beside it, move the file away and start again: "
+    "the state is then read from the segments."
+)
 
 
 _State = TypeVar("_State")
@@ -52,7 +56,7 @@ def load_state(directory: Path, files: Files = REAL_FILES) -> LogState | None:
 
 def save_state(directory: Path, state: LogState, files: Files = REAL_FILES) -> None:
     """Replace the state, durably."""
-    checkpoint.save(directory / STATE_NAME, plain(state, _POINT), files)
+    _file(directory / STATE_NAME, files).save(plain(state, _POINT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,17 @@ def load_done(directory: Path, files: Files = REAL_FILES) -> Done | None:
 
 def save_done(directory: Path, done: Done, files: Files = REAL_FILES) -> None:
     """Record, durably, that the log is finished."""
-    checkpoint.save(directory / DONE_NAME, plain(done, _POINT), files)
+    _file(directory / DONE_NAME, files).save(plain(done, _POINT))
+
+
+def _file(path: Path, files: Files) -> StateFile[dict[str, Any]]:
+    return StateFile(path, dict[str, Any], hint=_HINT, files=files)
 
 
 def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
     """Return what `save` wrote. Raises CheckpointCorrupt, FormatUnknown."""
-    found: dict[str, Any] | None = checkpoint.load(path, dict[str, Any], files)
+    file = _file(path, files)
+    found = file.load()
     if found is None:
         return None
     version = found.get("format", FORMAT_VERSION)
@@ -84,4 +93,4 @@ def _load(path: Path, kind: type[_State], files: Files) -> _State | None:
     try:
         return place(found, kind, _POINT)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise checkpoint.corrupt(path, str(error)) from error
+        raise file.damaged(str(error)) from error

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.host import checkpoint
 from penstock.host.clock import REAL_CLOCK
 from penstock.host.files import REAL_FILES, FileMissing
+from penstock.host.state_file import StateFile
 from penstock.log.layout import SegmentMissing
 from penstock.merge.extraction import place_of
 from penstock.merge.inputs import MergeInput
@@ -63,7 +63,7 @@ class MergeLagReader:
 
     def _state(self, name: str) -> InputState:
         path = self._config.layout.state / STATE_FILE
-        states = checkpoint.load(path, list[MergeState]) or [MergeState()]
+        states = StateFile(path, list[MergeState]).load() or [MergeState()]
         known = (one for one in states[-1].inputs if one.name == name)
         return next(known, InputState(name=name, number=0))
 

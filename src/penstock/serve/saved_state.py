@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
 
 FILE_NAME = "server.json"
@@ -59,13 +59,12 @@ class SavedState:
     ) -> None:
         """Read the file. Raises ServedOtherLog, CheckpointCorrupt."""
         self._file = StateOfLog(
-            path=directory / FILE_NAME,
-            kind=_Saved,
-            name="state of the server",
+            StateFile(
+                directory / FILE_NAME, _Saved, name="state of the server", hint=_HINT, files=files
+            ),
             hint=_HINT,
             error=ServedOtherLog,
             is_disposable=_is_disposable,
-            files=files,
         )
         saved = self._file.load(log_id)
         self._log_id = log_id
@@ -75,7 +74,7 @@ class SavedState:
     @property
     def path(self) -> Path:
         """Path of the file."""
-        return self._file.path
+        return self._file.file.path
 
     def load(self, name: str, kind: type[Part]) -> Part | None:
         """Return a part, None if it was never saved. Raises CheckpointCorrupt."""
@@ -86,7 +85,7 @@ class SavedState:
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError as error:
-            raise checkpoint.corrupt(self.path, f"{name}: {error}") from error
+            raise self._file.file.damaged(f"{name}: {error}") from error
 
     def save(self, name: str, part: object) -> None:
         """Replace a part, durably; a failure changes nothing. Raises DiskFull, FileFailed."""

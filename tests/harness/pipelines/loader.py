@@ -11,7 +11,7 @@ from typing import Any
 from harness.pipelines.changes import Change, batch
 from penstock.codec.columns import transactions_batch
 from penstock.codec.types import NO_CHOICES
-from penstock.engines.postgres.target.progress import read_applied
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.load.job import run_tasks
 from penstock.load.sql_target import apply_batch
 from penstock.load.stage import StagedBatch, Stager, open_stager
@@ -208,7 +208,7 @@ class Applying:
 
     def read_applied(self) -> Applied:
         """How far the target says that it is."""
-        return read_applied(self.target.connection)
+        return PostgresProgress(self.target.connection).read_applied()
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """What the target has."""

@@ -9,7 +9,7 @@ from typing import Any
 from harness.pipelines.extract import segments_of
 from penstock.codec.exact_text import exact_texts
 from penstock.consume import events_of
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.log import Segment
 from penstock.model import MarkerKind, Op, TableName
 from penstock.model.table_requests import (
@@ -110,10 +110,10 @@ def ask(directory: Path, *names: str, number: int = 1) -> None:
         ),
     )
     (directory / "state").mkdir(exist_ok=True)
-    checkpoint.save(directory / "state" / REQUESTS_FILE, requests)
+    StateFile(directory / "state" / REQUESTS_FILE, TableRequests).save(requests)
 
 
 def answers(directory: Path) -> dict[str, ResendAnswer]:
     """What the extractor answered, by table."""
-    found = checkpoint.load(directory / "state" / CAPTURED_FILE, CaptureAnswers)
+    found = StateFile(directory / "state" / CAPTURED_FILE, CaptureAnswers).load()
     return {str(answer.table): answer for answer in (found or CaptureAnswers()).resent}

@@ -26,7 +26,7 @@ from penstock.base.manifest import (
 )
 from penstock.codec.postgres.pgwire_server import Refused
 from penstock.codec.postgres.scram_server import Verifier
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.log import Writer, WriterOptions
 from penstock.model import Relation, TableName
 from penstock.serve.blocks import Blocks, Place, find_place
@@ -305,7 +305,7 @@ class Running:
 
 def saved_slots(directory: Path) -> SavedSlots | None:
     """The slots in a server's state file; None where there is none."""
-    saved = checkpoint.load(directory / FILE_NAME, dict[str, Any])
+    saved = StateFile(directory / FILE_NAME, dict[str, Any]).load()
     if saved is None:
         return None
     return SavedState(directory, log_id=saved["log_id"]).load(SLOTS, SavedSlots)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.host import checkpoint
-from penstock.host.checkpoint import CheckpointCorrupt
 from penstock.host.files import REAL_FILES, FileMissing, Files
+from penstock.host.state_file import StateFile
 from penstock.host.state_of_log import StateOfLog, StateOfOtherLog
 from penstock.model import LOAD_AGAIN, PenstockError
 from penstock.ports.direct import LogPlace
@@ -65,13 +64,15 @@ class CdcState:
         self._directory = directory / STATE
         self._files = files
         self._reader = StateOfLog(
-            path=self._directory / READER_FILE,
-            kind=Reader,
-            name="reader of a node",
+            StateFile(
+                self._directory / READER_FILE,
+                Reader,
+                name="reader of a node",
+                files=files,
+            ),
             hint="Another pipeline has read the node since, and removed segments: let one pipeline "
             f"read it, and {LOAD_AGAIN}",
             error=DirectoryOfOtherLog,
-            files=files,
         )
 
     def make(self) -> None:
@@ -104,7 +105,7 @@ class CdcState:
 
     def _reader_log(self) -> str:
         """Return the id of the log that was noted last; empty if none was."""
-        found = checkpoint.load(self._reader.path, Reader, self._files)
+        found = self._reader.file.load()
         return "" if found is None else found.log_id
 
     def is_claimed(self, log_id: str) -> bool:
@@ -173,19 +174,21 @@ class CdcState:
 
     def load_told(self, name: str) -> dict[str, Any]:
         """See DirectLog. Raises CdcStateBroken."""
-        path = self._directory / f"penstock-{name}.json"
-        try:
-            return checkpoint.load(path, dict[str, Any], self._files) or {}
-        except CheckpointCorrupt as error:
-            raise CdcStateBroken(
-                f"{path} is damaged: {error.message}",
-                hint=f"Remove it: rm {path}. The consumer is told of everything once more.",
-                path=str(path),
-            ) from error
+        return self._told_file(name).load() or {}
 
     def save_told(self, name: str, told: dict[str, Any]) -> None:
         """See DirectLog."""
-        checkpoint.save(self._directory / f"penstock-{name}.json", told, self._files)
+        self._told_file(name).save(told)
+
+    def _told_file(self, name: str) -> StateFile[dict[str, Any]]:
+        path = self._directory / f"penstock-{name}.json"
+        return StateFile(
+            path,
+            dict[str, Any],
+            hint=f"Remove it: rm {path}. The consumer is told of everything once more.",
+            error=CdcStateBroken,
+            files=self._files,
+        )
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -14,7 +14,7 @@ from penstock.engines.ignite.source.captures import (
 )
 from penstock.engines.ignite.source.scanned import known_relations, taken_caches
 from penstock.engines.ignite.source.shapes import table_of
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model import Column, ColumnDefinition, Relation, TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
@@ -93,7 +93,7 @@ def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | N
     """See Tables. Returns None also if only the patterns decide; see `source/captures.py`."""
     if not is_asked_for(config):
         return None
-    kept = checkpoint.load(config.layout.state / FOLLOWED_FILE, FollowedCaches)
+    kept = StateFile(config.layout.state / FOLLOWED_FILE, FollowedCaches).load()
     if kept is None:
         return None
     return Followed(names=frozenset([*map(table_of, kept.names), *added]))

@@ -13,7 +13,7 @@ from penstock.engines.mysql.source.login import server_id_for
 from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, physical
 from penstock.engines.mysql.source.source_engine import MySQLEngine
 from penstock.engines.mysql.source.status import ResumePoint
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model import TableName
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config, NewTables
@@ -46,7 +46,7 @@ def asked_position(config: Config) -> BinlogPosition | None:
 
 def stored_resume_state(config: Config) -> ResumeState | None:
     """The pipeline's resume state in the binlog; None before it began. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / RESUME_STATE_FILE, ResumeState)
+    return StateFile(config.layout.state / RESUME_STATE_FILE, ResumeState).load()
 
 
 def has_begun(pipeline: Pipeline) -> bool:

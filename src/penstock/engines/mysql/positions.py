@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.codec.mysql.binlog_position import BinlogPosition
 from penstock.engines.mysql.source.resume_state import RESUME_STATE_FILE, ResumeState, position_text
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
 
@@ -14,11 +14,11 @@ class BinlogPositions:
 
     def __init__(self, layout: PipelineLayout) -> None:
         """layout: of the pipeline."""
-        self._path = layout.state / RESUME_STATE_FILE
+        self._file = StateFile(layout.state / RESUME_STATE_FILE, ResumeState)
 
     def text(self, position: int) -> str:
         """`binlog.000003:154`."""
-        resume_state = checkpoint.load(self._path, ResumeState)
+        resume_state = self._file.load()
         return position_text(resume_state.epochs if resume_state is not None else (), position)
 
     def origin(self, position: int) -> str:

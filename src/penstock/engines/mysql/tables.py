@@ -12,7 +12,7 @@ from penstock.engines.mysql.source.schema_history import ghost_of
 from penstock.engines.mysql.source.source_engine import NOTES_FILE
 from penstock.engines.mysql.source.table_notes import AllNotes
 from penstock.engines.mysql.url import MySQLUrl
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 from penstock.ports.config import Config
@@ -39,7 +39,7 @@ def read_captured(
 
 def read_followed(config: Config, *, added: Iterable[TableName]) -> Followed | None:
     """See Tables. A table that was added is noted with the next transaction that comes."""
-    notes = checkpoint.load(config.layout.state / NOTES_FILE, AllNotes)
+    notes = StateFile(config.layout.state / NOTES_FILE, AllNotes).load()
     if notes is None:
         return None
     captured = [one for one in notes.tables if one.is_captured]

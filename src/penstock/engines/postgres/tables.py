@@ -8,8 +8,8 @@ from penstock.codec.types import Engine, Server
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog, taken_names
 from penstock.engines.postgres.source.ddl_watch import WatchState
 from penstock.engines.postgres.source.source_engine import WATCH_FILE
-from penstock.host import checkpoint
 from penstock.host.files import REAL_FILES, Files
+from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.model.layout import PipelineLayout
 from penstock.ports.config import Config
@@ -34,7 +34,7 @@ def load_watch(layout: PipelineLayout, files: Files = REAL_FILES) -> WatchState 
 
     Raises CheckpointCorrupt.
     """
-    return checkpoint.load(layout.state / WATCH_FILE, WatchState, files)
+    return StateFile(layout.state / WATCH_FILE, WatchState, files=files).load()
 
 
 def read_followed(

@@ -12,10 +12,12 @@ import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote, unquote
 
+from penstock.host.clock import REAL_CLOCK
 from penstock.host.errors import ConnectFailed, StatementFailed, StatementInterrupted
 from penstock.host.files import REAL_FILES
 from penstock.model import PenstockError, Retry
@@ -91,10 +93,17 @@ def open_file(path: Path) -> sqlite3.Connection:
         with typed_errors(path, "opening it"):
             connection.execute("attach ? as wirekite", (f"file:{quote(str(path))}?mode=rw",))
             connection.execute("pragma wirekite.synchronous = full")
+            connection.create_function("utc_now", 0, _utc_now)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _utc_now() -> str:
+    """Return the present time as the tables hold it."""
+    now = datetime.fromtimestamp(REAL_CLOCK.now_us() / 1e6, UTC).replace(tzinfo=None)
+    return now.isoformat(sep=" ", timespec="microseconds")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from penstock.codec.types import Engine, Server
 from penstock.engines.yugabyte.catalog import connect_catalog, tables_of
 from penstock.engines.yugabyte.slots import STATE_FILE, SlotPlace
-from penstock.host import checkpoint
+from penstock.host.state_file import StateFile
 from penstock.model import TableDefinition, TableName
 from penstock.ports.config import Config
 from penstock.ports.tables import Followed, Present
@@ -31,7 +31,7 @@ def read_captured(config: Config, *, dropped: Collection[TableName]) -> list[Tab
 
 def stored_place(config: Config) -> SlotPlace:
     """Load the stored facts about the log's slot. Raises CheckpointCorrupt."""
-    return checkpoint.load(config.layout.state / STATE_FILE, SlotPlace) or SlotPlace()
+    return StateFile(config.layout.state / STATE_FILE, SlotPlace).load() or SlotPlace()
 
 
 def read_followed(

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from penstock.host import checkpoint, faults
+from penstock.host import faults
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.log.state import LogState, load_state, save_state
 from penstock.model import FlushPoint
 from penstock.model.layout import PipelineLayout
@@ -49,17 +50,16 @@ def begin_log(
     source: the identity that the log's extractor names. Raises the errors of the disk and the
     target.
     """
-    path = layout.root / HOLDER_FILE
+    holders = StateFile(layout.root / HOLDER_FILE, Holder)
     state = load_state(layout.log)
-    holder = checkpoint.load(path, Holder)
+    holder = holders.load()
     is_ours = state is not None and holder is not None and state.log_id == log_id
     if is_ours and holder is not None and progress.holder(log_id) == holder.token:
         return
     token = str(uuid.uuid4())
     applied = progress.take_over(log_id, token)
     faults.point("stage.begin.taken_over")
-    if path.exists():
-        path.unlink()
+    holders.remove()
     for directory in (layout.log, layout.state, layout.spill):
         _empty(directory)
     faults.point("stage.begin.emptied")
@@ -75,7 +75,7 @@ def begin_log(
         layout.log,
         LogState(log_id=log_id, source=dict(source), number_next=number, end=begin),
     )
-    checkpoint.save(path, Holder(token=token))
+    holders.save(Holder(token=token))
     faults.point("stage.begin.after")
     logger.info("log begins where the target is", log=log_id, gsn=applied.gsn, segment=number)
 

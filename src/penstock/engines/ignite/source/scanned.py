@@ -20,9 +20,9 @@ from penstock.engines.ignite.source.shapes import (
 )
 from penstock.engines.ignite.thin import open_thin
 from penstock.engines.ignite.url import thin_url
-from penstock.host import checkpoint
 from penstock.host.errors import ConnectFailed, ConnectionLost
 from penstock.host.files import REAL_FILES
+from penstock.host.state_file import StateFile
 from penstock.model import PenstockError, Relation
 from penstock.model.patterns import Selection
 from penstock.ports.config import Config, Mode
@@ -49,12 +49,12 @@ class StateDirectory:
 
     def load(self, name: str, kind: Any) -> Any:
         """See StateFiles. Raises CheckpointCorrupt."""
-        return checkpoint.load(self._directory / name, kind)
+        return StateFile(self._directory / name, kind).load()
 
     def save(self, name: str, state: Any) -> None:
         """See StateFiles."""
         REAL_FILES.make_directory(self._directory)
-        checkpoint.save(self._directory / name, state)
+        StateFile(self._directory / name, type(state)).save(state)
 
 
 class Read(StateDirectory):

@@ -26,13 +26,11 @@ from penstock.engines.mysql.connect import (
     server_errors,
     value,
 )
-from penstock.engines.mysql.target import progress
-from penstock.engines.mysql.target import sync_rows as sync_rows
 from penstock.engines.mysql.target.alter import Alterer
 from penstock.engines.mysql.target.direct import altered, direct_load
 from penstock.engines.mysql.target.layout import as_defined, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
-from penstock.engines.mysql.target.progress import Records, read_applied, transaction
+from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.refusals import HARMLESS, RowsUnexpected, apply_error, refused
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replay, replays
 from penstock.engines.mysql.target.reshape import Changes, Reshaping, may_keep, types_of
@@ -67,6 +65,7 @@ from penstock.sql.shape_changes import (
     replaced_columns,
     with_copied_ids,
 )
+from penstock.sql.state_store import Records, applied_by_another
 
 logger = structlog.get_logger(__name__)
 
@@ -118,7 +117,8 @@ class MySQLTarget:
             local_infile=True,
         )
         self._server = target_server(self.connection.server)
-        self._records = Records(self.connection)
+        self._progress = MySQLProgress(self.connection)
+        self._records = Records(self._progress)
         self._tables: dict[TableName, TargetTable] = {}
         try:
             self._choose_isolation()
@@ -147,9 +147,9 @@ class MySQLTarget:
 
     def bind(self, log_id: str) -> Applied:
         """See `SqlTarget`."""
-        progress.ensure_tables(self.connection)
+        self._progress.ensure_tables()
         self._log_id = log_id
-        return progress.bind_log(self.connection, log_id)
+        return self._progress.bind_log(log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
         """See `SqlTarget`."""
@@ -195,7 +195,7 @@ class MySQLTarget:
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
         """See `SqlTarget`."""
-        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+        self._progress.advance(log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
         """See `SqlTarget`."""
@@ -203,15 +203,15 @@ class MySQLTarget:
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """See `SqlTarget`."""
-        progress.end_files(self.connection, files)
+        self._progress.end_files(files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `SqlTarget`."""
-        return sync_rows.read_table_syncs(self.connection)
+        return self._progress.read_table_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:
         """See `SqlTarget`."""
-        sync_rows.write_table_sync(self.connection, row)
+        self._progress.write_table_sync(row)
 
     def resolve_refusal(
         self,
@@ -293,13 +293,8 @@ class MySQLTarget:
         )
         try:
             with server_errors("altering target tables"), transaction(guard):
-                found = read_applied(guard, self._log_id, for_update=True)
-                if (found.segment, found.gsn, found.position) != (
-                    before.segment,
-                    before.gsn,
-                    before.position,
-                ):
-                    raise progress.refused(before)
+                if not MySQLProgress(guard).read_applied(self._log_id, lock="update").is_at(before):
+                    raise applied_by_another(before)
                 yield
         finally:
             guard.close()

@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import structlog
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
-from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.deferred_keys import run_unless_there
-from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.shapes import (
     check_shape,
     create_sql,
@@ -32,43 +31,11 @@ from penstock.model import ForeignKey, PenstockError, TableDefinition, TableName
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires, chunks_missing
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.server_pair import ServerPair
-from penstock.ports.target import SCHEMA, TableRecord, check_still_fits, copied_ids, target_name
+from penstock.ports.target import TableRecord, check_still_fits, copied_ids, target_name
 
 logger = structlog.get_logger(__name__)
 _NO_SUCH_COLUMN = 1072  # of a key
 
-MARKS = f"""
-    create table if not exists {SCHEMA}.bulk_table (
-        source_schema varchar(64) not null,
-        source_name   varchar(64) not null,
-        plan          varchar(64) not null,
-        position      varchar(256) not null,
-        row_count     bigint null,
-        start_time    datetime not null,
-        finish_time   datetime null,
-        primary key (source_schema, source_name)
-    ) engine = InnoDB row_format = dynamic default character set utf8mb4 collate utf8mb4_bin
-"""
-READ_MARKS = f"""
-    select source_schema, source_name, plan, position, row_count,
-           finish_time is not null as finished
-      from {SCHEMA}.bulk_table
-"""
-WRITE_MARK = f"""
-    insert into {SCHEMA}.bulk_table (source_schema, source_name, plan, position, start_time)
-    values (%s, %s, %s, %s, utc_timestamp())
-        on duplicate key update
-           plan = values(plan),
-           position = values(position),
-           row_count = null,
-           start_time = values(start_time),
-           finish_time = null
-"""
-FINISH_MARK = f"""
-    update {SCHEMA}.bulk_table
-       set row_count = %s, finish_time = utc_timestamp()
-     where source_schema = %s and source_name = %s and plan = %s
-"""
 # Rows come in any order; the rows that they refer to may come later.
 SETTINGS = {"foreign_key_checks": "0", "innodb_lock_wait_timeout": "60"}
 
@@ -90,13 +57,14 @@ class MySQLBulk:
         self._connection: Connection = connect(
             url, application_name=application_name, options=SETTINGS
         )
+        self._progress = MySQLProgress(self._connection)
 
     def _named(self, definition: TableDefinition) -> TableName:
         return target_name(definition.name, self._namespaces)
 
     def read_action(self) -> str:
         """See BulkTarget."""
-        return progress.read_action(self._connection)
+        return self._progress.read_action()
 
     def look(self, targets: Collection[TableName]) -> Found:
         """See BulkTarget."""
@@ -106,20 +74,10 @@ class MySQLBulk:
         }
         return Found(
             empty={name: self._is_empty(name) for name in present},
-            marks=self.marks() if self._has_marks() else {},
+            marks=self.marks(),
             truncates={name: f"truncate table {table.sql_name}" for name, table in present.items()},
             refusals=refusals,
         )
-
-    def _has_marks(self) -> bool:
-        found = rows(
-            self._connection,
-            "select 1 as here from information_schema.tables"
-            " where table_schema = %s and table_name = 'bulk_table'",
-            (SCHEMA,),
-            doing="looking for our tables",
-        )
-        return bool(found)
 
     def _is_empty(self, table: TableName) -> bool:
         found = rows(
@@ -136,10 +94,10 @@ class MySQLBulk:
     def create(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. What is made before an error stays, because DDL commits."""
         connection = self._connection
-        progress.ensure_tables(connection)
-        run(connection, MARKS, doing="making our tables")
+        self._progress.ensure_tables()
+        self._progress.ensure_marks()
         present = read_target_tables(connection, [self._named(one) for one in definitions])
-        known = progress.read_tables(connection)
+        known = self._progress.read_tables()
         for definition in definitions:
             found = present.get(self._named(definition))
             if found is not None:
@@ -171,14 +129,14 @@ class MySQLBulk:
         return notes
 
     def _record(self, definition: TableDefinition, name: TableName, *, made: bool) -> None:
-        known = progress.read_tables(self._connection)
+        known = self._progress.read_tables()
         taken = {record.merge_name: record.target for record in known.values()}
         is_mysql = self._servers.source.engine.is_mysql
         copied = [column for column in definition.columns if not column.generated or is_mysql]
         record = TableRecord(
             source=definition.name,
             target=name,
-            merge_name=progress.merge_name(name, taken),
+            merge_name=self._progress.dialect.merge_name(name, taken),
             made=made,
             columns=tuple((column.name, column.type_text) for column in copied),
             ids=copied_ids(copied),
@@ -187,26 +145,15 @@ class MySQLBulk:
             key=definition.row_key,
             not_null=tuple(column.name for column in copied if column.not_null),
         )
-        progress.write_tables(self._connection, [record])
+        self._progress.write_tables([record])
 
     def marks(self) -> dict[TableName, Mark]:
         """See BulkTarget."""
-        found = rows(self._connection, READ_MARKS, doing="reading what is loaded")
-        marks, done = {}, progress.all_finished_chunks(self._connection)
-        for row in found:
-            table = TableName(row["source_schema"], row["source_name"])
-            marks[table] = Mark(
-                plan=row["plan"],
-                position=row["position"],
-                row_count=row["row_count"],
-                finished=bool(row["finished"]),
-                done=done.get(str(table), {}),
-            )
-        return marks
+        return self._progress.read_marks()
 
     def read_done(self) -> Mapping[str, Mapping[int, int]]:
         """See ChunkCounts."""
-        return progress.all_finished_chunks(self._connection)
+        return self._progress.read_done()
 
     def under_way(self) -> Mapping[TableName, int]:
         """See ChunkCounts. These servers do not show it."""
@@ -223,10 +170,9 @@ class MySQLBulk:
         connection, doing = self._connection, "emptying the target tables"
         with transaction(connection):
             for plan in plans:
-                values = (*plan.source, plan.name, plan.position)
-                run(connection, WRITE_MARK, values, doing=doing)
+                self._progress.begin_mark(plan.source, plan.name, plan.position)
             for plan in plans:
-                progress.forget_chunks(connection, plan.source)
+                self._progress.forget_chunks(plan.source)
         for plan in plans:
             if not self._is_empty(plan.target):
                 run(connection, f"truncate table {quoted(*plan.target)}", doing=doing)
@@ -235,27 +181,18 @@ class MySQLBulk:
         """See BulkTarget."""
         connection = self._connection
         with transaction(connection):
-            done = progress.finished_chunks(connection, plan.source)
+            done = self._progress.finished_chunks(plan.source)
             missing = [chunk.number for chunk in plan.chunks if chunk.number not in done]
             count = sum(done.values())
-            marked = run(
-                connection,
-                FINISH_MARK,
-                (count, *plan.source, plan.name),
-                doing=f"finishing {plan.target}",
-            )
-            if missing or marked != 1:
-                raise chunks_missing(plan, missing, is_marked=marked == 1)
+            is_marked = self._progress.finish_mark(plan.source, plan.name, count)
+            if missing or not is_marked:
+                raise chunks_missing(plan, missing, is_marked=is_marked)
         return count
 
     def drop_if_made(self, target: TableName) -> None:
         """See BulkTarget."""
-        if target in self._made():
+        if target in self._progress.made_tables():
             run(self._connection, f"drop table {quoted(*target)}", doing=f"dropping {target}")
-
-    def _made(self) -> set[TableName]:
-        known = progress.read_tables(self._connection)
-        return {record.target for record in known.values() if record.made}
 
     def add_keys(
         self,
@@ -265,7 +202,7 @@ class MySQLBulk:
         stop: Callable[[], bool],
     ) -> None:
         """See BulkTarget. One table after the other: the server itself uses several threads."""
-        made = self._made()
+        made = self._progress.made_tables()
         for definition in sorted(definitions, key=lambda one: -one.size_bytes):
             name = self._named(definition)
             if stop():
@@ -300,11 +237,15 @@ class MySQLBulk:
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
         name = self._named(definition)
-        return deferred_keys(definition, name, self._servers) if name in self._made() else ()
+        return (
+            deferred_keys(definition, name, self._servers)
+            if name in self._progress.made_tables()
+            else ()
+        )
 
     def add_foreign_keys(self, definitions: Sequence[TableDefinition]) -> list[str]:
         """See BulkTarget. Rows are not checked again: they are the source's."""
-        made = self._made()
+        made = self._progress.made_tables()
         parents = {
             target_name(key.target, self._namespaces)
             for definition in definitions

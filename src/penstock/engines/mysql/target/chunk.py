@@ -18,16 +18,14 @@ from penstock.engines.mysql.connect import (
     Connection,
     connect,
     quoted,
-    rows,
     server_errors,
     value,
 )
 from penstock.engines.mysql.source.bulk_reader import MySQLBulkReader
-from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.bulk import SETTINGS
 from penstock.engines.mysql.target.claims import claim
 from penstock.engines.mysql.target.inserts import insert_statements
-from penstock.engines.mysql.target.progress import transaction
+from penstock.engines.mysql.target.progress import MySQLProgress, transaction
 from penstock.engines.mysql.target.rows import FIELDS
 from penstock.engines.mysql.target.send import (
     COUNTING,
@@ -51,7 +49,6 @@ from penstock.ports.bulk import (
     Lines,
 )
 from penstock.ports.refusals import ValueRefused
-from penstock.ports.target import SCHEMA
 from penstock.sql.read_plan import AS_IS
 
 logger = structlog.get_logger()
@@ -62,20 +59,6 @@ VANISHED = {"net_read_timeout": "300", "wait_timeout": "300"}
 UNFIT = frozenset(
     (1048, 1062, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 3140, 3141, 3144, 4025)
 )
-# Held to the end of a chunk's transaction: whoever begins the table afresh waits for it.
-CHECK_PLAN = f"""
-    select 1 as here
-      from {SCHEMA}.bulk_table
-     where source_schema = %s and source_name = %s and plan = %s and finish_time is null
-      lock in share mode
-"""
-# A plain read would not see what was committed since this transaction's first one.
-FINISHED = f"""
-    select mark
-      from {SCHEMA}.wirekite_progress
-     where source = %s and target = 'DL' and finish_time is not null
-       for update
-"""
 
 
 class MySQLWriter:
@@ -90,6 +73,7 @@ class MySQLWriter:
             options={**SETTINGS, "sql_mode": COUNTING, **VANISHED},
             local_infile=True,
         )
+        self._progress = MySQLProgress(self._connection)
         self._said: tuple[int, str] | None = None  # the chunk's first warning
         self._other: tuple[int, str] | None = None  # the first not about the 0 of an ENUM
         doing = "looking at the target"
@@ -108,26 +92,26 @@ class MySQLWriter:
 
     def read_action(self) -> str:
         """The word in wirekite_action."""
-        return progress.read_action(self._connection)
+        return self._progress.read_action()
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """Copy the rows and write the DL row, in one transaction."""
-        connection, number = self._connection, task.chunk.number
+        connection, progress, number = self._connection, self._progress, task.chunk.number
         doing = task.doing
         try:
             with server_errors(doing):
                 claim(connection, task)
             with server_errors(doing), transaction(connection):
-                if not rows(connection, CHECK_PLAN, (*task.table, task.plan), doing=doing):
+                if not progress.holds_plan(task.table, task.plan):
                     return ChunkStatus.PLAN_GONE, 0
                 # Waits for a copy of the same chunk that another process has not committed yet.
-                progress.begin_chunk(connection, table=task.table, number=number)
-                before = rows(connection, FINISHED, (f"{task.table}.{number}",), doing=doing)
-                if before:
-                    return ChunkStatus.DONE_BEFORE, int(before[0]["mark"])
+                progress.begin_chunk(table=task.table, number=number)
+                before = progress.rows_of_chunk(task.table, number)
+                if before is not None:
+                    return ChunkStatus.DONE_BEFORE, before
                 count = self._load(task, reader)
                 faults.point("bulk.chunk.copied")
-                progress.end_chunk(connection, table=task.table, number=number, row_count=count)
+                progress.end_chunk(table=task.table, number=number, row_count=count)
         except pymysql.err.InterfaceError as error:
             raise ConnectionLost(f"{doing}: the connection was closed", hint=AGAIN) from error
         faults.point("bulk.chunk.committed")

@@ -27,7 +27,6 @@ from penstock.codec.types import Choices
 from penstock.engines.mysql.connect import Connection, quoted, value
 from penstock.engines.mysql.target.layout import MergeLayout, mapping_of, target_server
 from penstock.engines.mysql.target.merge import Merge, MergeSql, MergeStrategy, writes_of
-from penstock.engines.mysql.target.progress import Records
 from penstock.engines.mysql.target.replay import begin_replaying, event_table, replays
 from penstock.engines.mysql.target.row_events import EventTable
 from penstock.engines.mysql.target.rows import FIELDS, lines
@@ -46,6 +45,7 @@ from penstock.model import Column, Relation, TableName
 from penstock.ports.refusals import StagingChanged
 from penstock.ports.target import Counts, MergeTable
 from penstock.sql.shape_changes import is_applied
+from penstock.sql.state_store import Records
 
 logger = structlog.get_logger(__name__)
 

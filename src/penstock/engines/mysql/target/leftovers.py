@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import closing
 
-from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run, value
+from penstock.engines.mysql.connect import Connection, connect, quoted, rows, run
+from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
 from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
-from penstock.ports.target import SCHEMA
+from penstock.sql.state_leftovers import find_leftovers
 
 DOING = "looking at what the target holds of the pipeline"
-OURS = "select table_name from information_schema.tables where table_schema = %s"
 THERE = """
     select table_schema, table_name
       from information_schema.tables
@@ -29,49 +29,17 @@ THERE = """
 def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     """See `ports.leftovers`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
-        has_schema = value(
-            connection,
-            "select count(*) from information_schema.schemata where schema_name = %s",
-            (SCHEMA,),
-            doing=DOING,
-        )
-        ours = {row["table_name"] for row in rows(connection, OURS, (SCHEMA,), doing=DOING)}
-        log_id = ""
-        if "wirekite_log" in ours:
-            log = f"select log_id from {SCHEMA}.wirekite_log"
-            log_id = value(connection, log, doing=DOING) or ""
-        removals: list[Removal] = []
-        if tables is not None:
-            known = _known(connection) if "wirekite_table" in ours else {}
-            made = {table for table, was_made in known.items() if was_made}
-            removals += _emptied(connection, {*tables, *known}, made)
-    if has_schema:
-        removals.append(
-            Removal(
-                what=f"the pipeline's progress at the target: database {SCHEMA}",
-                statements=(f"drop database {quoted(SCHEMA)};",),
-            )
-        )
-    return Leftovers(log_id=log_id, removals=tuple(removals))
+        store = MySQLProgress(connection)
+        return find_leftovers(store, tables, lambda *names: _empty(connection, *names))
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:
     """See `ports.leftovers`."""
     with closing(connect(url, application_name=APPLICATION_NAME)) as connection:
-        return tuple(_emptied(connection, tables, ()))
+        return tuple(_empty(connection, tables, ()))
 
 
-def _known(connection: Connection) -> dict[TableName, bool]:
-    """The target's tables that it remembers, and whether penstock made them."""
-    found = rows(
-        connection,
-        f"select target_schema, target_name, made from {SCHEMA}.wirekite_table",
-        doing=DOING,
-    )
-    return {TableName(row["target_schema"], row["target_name"]): bool(row["made"]) for row in found}
-
-
-def _emptied(
+def _empty(
     connection: Connection, tables: Collection[TableName], made: Collection[TableName]
 ) -> Iterator[Removal]:
     schemas = sorted({table.schema for table in tables})

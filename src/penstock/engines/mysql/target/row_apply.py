@@ -17,7 +17,7 @@ from pymysql.cursors import Cursor
 
 from penstock.engines.mysql.connect import Connection, connect, quoted, run, server_errors, value
 from penstock.engines.mysql.source.catalog import captured_tables
-from penstock.engines.mysql.target import progress, shared_progress
+from penstock.engines.mysql.target.progress import MySQLProgress
 from penstock.engines.mysql.target.row_values import BYTES, GEOMETRIES, converter, data_type
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
@@ -66,6 +66,7 @@ class MySQLRowSession:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._progress = MySQLProgress(connection)
         self._scratch: dict[tuple[TableName, tuple[ColumnDefinition, ...]], str] = {}
 
     def tables(self, group: Group) -> Mapping[str, TableDefinition]:
@@ -120,18 +121,16 @@ class MySQLRowSession:
 
     def read_position(self, log_id: str) -> Applied:
         """See `RowSession`."""
-        shared_progress.ensure_shared(self._connection, log_id)
-        return progress.read_applied(self._connection, log_id)
+        self._progress.ensure_shared(log_id)
+        return self._progress.read_applied(log_id)
 
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
         """See `RowSession`."""
-        return progress.read_applied(
-            self._connection, log_id, for_update=not is_shared, for_share=is_shared
-        )
+        return self._progress.read_applied(log_id, lock="share" if is_shared else "update")
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """See `RowSession`."""
-        progress.advance(self._connection, log_id=log_id, before=before, after=after)
+        self._progress.advance(log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]

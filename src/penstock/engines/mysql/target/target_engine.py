@@ -9,10 +9,9 @@ import pymysql
 
 from penstock.codec.types import NO_CHOICES, Choices
 from penstock.engines.mysql.connect import Connection, connect, run, statement_error
-from penstock.engines.mysql.target import progress
 from penstock.engines.mysql.target.apply import LOCK_TIMEOUT_S, MySQLTarget, lock_timeouts
 from penstock.engines.mysql.target.direct import DirectTables
-from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, Records
+from penstock.engines.mysql.target.progress import NAME_LENGTH_MAX, MySQLProgress
 from penstock.engines.mysql.target.rows_files import RowsFiles
 from penstock.engines.mysql.target.send import NOT_ALLOWED, Destination, without_log
 from penstock.engines.mysql.target.staging import NO_STRICT, StagingArea
@@ -22,6 +21,7 @@ from penstock.model import PenstockError, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.target import MergeTable
+from penstock.sql.state_store import Records
 
 STAGER_NAME = "penstock stager"
 
@@ -94,7 +94,8 @@ class MySQLStaging:
         self._connection = connection
         self._url = url
         self._files = RowsFiles(directory)
-        self._records = Records(connection)
+        self._progress = MySQLProgress(connection)
+        self._records = Records(self._progress)
         try:
             self._silent = connect(
                 url, application_name=STAGER_NAME, options=lock_timeouts(LOCK_TIMEOUT_S)
@@ -156,7 +157,7 @@ class MySQLStaging:
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""
-        progress.begin_files(self._connection, files)
+        self._progress.begin_files(files)
 
     def close(self) -> None:
         """See `Staging`."""

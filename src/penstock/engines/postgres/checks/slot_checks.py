@@ -38,8 +38,8 @@ from penstock.engines.postgres.source.source_identity import (
     checked_server,
 )
 from penstock.engines.postgres.standby import PublicationOnPrimary, check_publication_there
-from penstock.host import checkpoint
 from penstock.host.errors import LoginRefused, PrivilegeMissing
+from penstock.host.state_file import StateFile
 from penstock.model import LOAD_AGAIN, PenstockError, TableName
 from penstock.model.words import count_words
 from penstock.ports.checks import Finding, Severity, fix_of
@@ -137,7 +137,7 @@ def same_source(probe: Probe) -> Iterator[Finding]:
 
 def _has_ours(probe: Probe, position: int) -> Iterator[Finding]:
     """Check, after a promotion or with an older copy, that the server has all that the log has."""
-    known = checkpoint.load(probe.config.layout.state / STREAM_FILE, ServerIdentity)
+    known = StateFile(probe.config.layout.state / STREAM_FILE, ServerIdentity).load()
     try:
         with open_replication(
             probe.config.source.url, application_name="penstock doctor"

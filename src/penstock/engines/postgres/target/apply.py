@@ -22,7 +22,7 @@ from penstock.engines.postgres.target.enums import prepare_types
 from penstock.engines.postgres.target.foreign import Foreign
 from penstock.engines.postgres.target.merge import Merge, MergeSql, MergeStrategy
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.progress import Records
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.refusals import apply_error, grant_replica, naming_objects
 from penstock.engines.postgres.target.reshape import Reshaping
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables, require
@@ -36,6 +36,7 @@ from penstock.ports.refusals import (
 )
 from penstock.ports.target import MergeSpec, PhaseSpec, ShapeNote, TableRecord, target_name
 from penstock.sql.shape_changes import is_applied, with_copied_ids
+from penstock.sql.state_store import Records
 
 logger = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class TargetSession:
     connection: psycopg.Connection
     namespaces: Mapping[str, str]
     replica: bool
+    progress: PostgresProgress
     records: Records
     allow_triggers: bool = False
     foreign: Foreign = field(default_factory=Foreign)

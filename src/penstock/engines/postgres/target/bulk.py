@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import psycopg
-
 from penstock.engines.postgres.connect import (
     EXACT_TEXT_SETTINGS,
     commit_durably,
@@ -14,13 +12,13 @@ from penstock.engines.postgres.connect import (
     quoted,
     server_errors,
 )
-from penstock.engines.postgres.target import bulk_keys, bulk_marks, progress
+from penstock.engines.postgres.target import bulk_keys, bulk_marks
 from penstock.engines.postgres.target.bulk_checks import check_quiet, goes_binary, may_be_replica
-from penstock.engines.postgres.target.schema import create_tables, deferred_keys, made_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
+from penstock.engines.postgres.target.schema import create_tables, deferred_keys
 from penstock.engines.postgres.target.shaped import postgres_definition, referable
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import PenstockError, TableDefinition, TableName
-from penstock.ports.bulk import APPLICATION_NAME as COPIER
 from penstock.ports.bulk import Found, Mark, TablePlan, TargetFires
 from penstock.ports.deferred_keys import DeferredKey
 from penstock.ports.refusals import TargetDdlFailed
@@ -28,38 +26,8 @@ from penstock.ports.server_pair import ServerPair
 from penstock.ports.target import target_name
 from penstock.sql.schema_translation import tables_by_name
 
-UNDER_WAY = """
-    select n.nspname, c.relname, sum(p.tuples_processed)::int8
-      from pg_stat_progress_copy as p
-      join pg_stat_activity as a on a.pid = p.pid
-      join pg_class as c on c.oid = p.relid
-      join pg_namespace as n on n.oid = c.relnamespace
-     where p.command = 'COPY FROM'
-       and a.application_name = %(name)s
-       and a.datname = current_database()
-     group by 1, 2
-"""
 
-
-class PostgresCounts:
-    """Progress of chunks, from a connection; see `ChunkCounts`."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self._connection = connection
-
-    def read_done(self) -> Mapping[str, Mapping[int, int]]:
-        """See ChunkCounts."""
-        with server_errors("reading the bulk load's progress"):
-            return progress.all_finished_chunks(self._connection)
-
-    def under_way(self) -> Mapping[TableName, int]:
-        """See ChunkCounts."""
-        with server_errors("reading the bulk load's progress"):
-            found = self._connection.execute(UNDER_WAY, {"name": COPIER}).fetchall()
-        return {TableName(schema, name): int(count) for schema, name, count in found}
-
-
-class PostgresBulk(PostgresCounts):
+class PostgresBulk:
     """The driver's connection; see `BulkTarget`."""
 
     def __init__(
@@ -73,9 +41,10 @@ class PostgresBulk(PostgresCounts):
         self._url = url
         self._namespaces = namespaces
         self._servers = servers
-        super().__init__(
-            connect(url, application_name=application_name, options=EXACT_TEXT_SETTINGS)
+        self._connection = connect(
+            url, application_name=application_name, options=EXACT_TEXT_SETTINGS
         )
+        self._progress = PostgresProgress(self._connection)
         with server_errors("preparing a session"):
             commit_durably(self._connection)
 
@@ -88,15 +57,21 @@ class PostgresBulk(PostgresCounts):
 
     def read_action(self) -> str:
         """See BulkTarget."""
-        with server_errors("reading the action"):
-            return progress.read_action(self._connection)
+        return self._progress.read_action()
+
+    def read_done(self) -> Mapping[str, Mapping[int, int]]:
+        """See ChunkCounts."""
+        return self._progress.read_done()
+
+    def under_way(self) -> Mapping[TableName, int]:
+        """See ChunkCounts."""
+        return self._progress.under_way()
 
     def look(self, targets: Collection[TableName]) -> Found:
         """See BulkTarget."""
         connection = self._connection
         with server_errors("looking at the target tables"):
             present = read_target_tables(connection, targets)
-            marks = bulk_marks.read_marks(connection) if self._has_marks() else {}
             empty = {table: bulk_marks.is_empty(connection, table) for table in present}
             is_replica = may_be_replica(connection)
         refusals: dict[TableName, PenstockError] = {}
@@ -107,13 +82,7 @@ class PostgresBulk(PostgresCounts):
             except TargetFires as error:
                 refusals[name] = error
         truncates = {name: f"truncate {table.own_rows}" for name, table in present.items()}
-        return Found(empty=empty, marks=marks, truncates=truncates, refusals=refusals)
-
-    def _has_marks(self) -> bool:
-        row = self._connection.execute(
-            "select to_regclass('wirekite.bulk_table') is not null"
-        ).fetchone()
-        return row is not None and bool(row[0])
+        return Found(empty=empty, marks=self.marks(), truncates=truncates, refusals=refusals)
 
     def is_replica(self) -> bool:
         """See BulkTarget."""
@@ -124,13 +93,12 @@ class PostgresBulk(PostgresCounts):
         """See BulkTarget. Raises the errors of `create_tables`."""
         shaped = self._as_postgres(definitions)
         notes = create_tables(self._connection, shaped, self._namespaces).notes
-        bulk_marks.ensure_marks(self._connection)
+        self._progress.ensure_marks()
         return notes
 
     def marks(self) -> dict[TableName, Mark]:
         """See BulkTarget."""
-        with server_errors("reading what is loaded"):
-            return bulk_marks.read_marks(self._connection)
+        return self._progress.read_marks()
 
     def takes_binary(self, definition: TableDefinition) -> bool:
         """See BulkTarget."""
@@ -149,7 +117,7 @@ class PostgresBulk(PostgresCounts):
     def drop_if_made(self, target: TableName) -> None:
         """See BulkTarget."""
         with server_errors(f"dropping {target}"):
-            if target in made_tables(self._connection):
+            if target in self._progress.made_tables():
                 self._connection.execute(f"drop table {quoted(*target)}")
 
     def add_keys(
@@ -165,7 +133,7 @@ class PostgresBulk(PostgresCounts):
 
     def deferred_keys(self, definition: TableDefinition) -> tuple[DeferredKey, ...]:
         """See BulkTarget."""
-        if target_name(definition.name, self._namespaces) not in made_tables(self._connection):
+        if target_name(definition.name, self._namespaces) not in self._progress.made_tables():
             return ()
         (shaped,) = self._as_postgres([definition])
         return deferred_keys(shaped, self._namespaces)

@@ -17,7 +17,8 @@ from penstock.engines.postgres.connect import (
     quoted,
     server_errors,
 )
-from penstock.engines.postgres.target.schema import add_foreign_keys, add_keys, made_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
+from penstock.engines.postgres.target.schema import add_foreign_keys, add_keys
 from penstock.engines.postgres.target.target import read_target_tables
 from penstock.model import TableDefinition, TableName
 from penstock.ports.target import target_name
@@ -65,7 +66,7 @@ def add_all_keys(
                 analyze(connection, definition, target)
 
     with connect(target_url, application_name=APPLICATION_NAME) as connection:
-        made = made_tables(connection)
+        made = PostgresProgress(connection).made_tables()
     ordered = sorted(definitions, key=lambda d: -d.size_bytes)
     with ThreadPoolExecutor(threads) as executor:
         for done in [executor.submit(finish, definition, made) for definition in ordered]:
@@ -99,6 +100,6 @@ def make_foreign_keys(
     namespaces: Mapping[str, str],
 ) -> list[str]:
     """Give the tables that penstock made their foreign keys; notes as `add_foreign_keys` has."""
-    made = made_tables(connection)
+    made = PostgresProgress(connection).made_tables()
     ours = [d for d in definitions if target_name(d.name, namespaces) in made]
     return add_foreign_keys(connection, ours, namespaces)

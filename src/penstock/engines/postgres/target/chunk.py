@@ -20,10 +20,9 @@ from penstock.engines.postgres.connect import (
     server_errors,
 )
 from penstock.engines.postgres.source.bulk_reader import PostgresBulkReader
-from penstock.engines.postgres.target import progress
-from penstock.engines.postgres.target.bulk_marks import holds_plan
 from penstock.engines.postgres.target.claims import claim_chunk
 from penstock.engines.postgres.target.pipe import copy_rows
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host import faults
 from penstock.ports.bulk import (
     APPLICATION_NAME,
@@ -40,13 +39,6 @@ TARGET_SETTINGS: Mapping[str, str] = {
     **TAKING_KEEPALIVE,
     "synchronous_commit": "off",
 }
-FINISHED = """
-    select mark
-      from wirekite.wirekite_progress
-     where source = %(source)s
-       and target = 'DL'
-       and finish_time is not null
-"""
 
 
 class PostgresWriter:
@@ -57,6 +49,7 @@ class PostgresWriter:
     ) -> None:
         """replica_role: keep triggers and foreign keys from acting on our rows."""
         self._connection = connect(url, application_name=APPLICATION_NAME, options=settings)
+        self._progress = PostgresProgress(self._connection)
         if replica_role:
             with server_errors("preparing a session"):
                 self._connection.execute("set session_replication_role = replica")
@@ -67,24 +60,23 @@ class PostgresWriter:
 
     def read_action(self) -> str:
         """See BulkWriter."""
-        with server_errors("reading the action"):
-            return progress.read_action(self._connection)
+        return self._progress.read_action()
 
     def write(self, task: ChunkTask, reader: BulkReader) -> tuple[ChunkStatus, int]:
         """See BulkWriter."""
-        writer, number = self._connection, task.chunk.number
+        writer, progress, number = self._connection, self._progress, task.chunk.number
         with server_errors(task.doing), writer.transaction():
             claim_chunk(writer, task)
-            if not holds_plan(writer, task.table, task.plan):
+            if not progress.holds_plan(task.table, task.plan):
                 return ChunkStatus.PLAN_GONE, 0
             # Waits for a copy of the same chunk that another process has not committed yet.
-            progress.begin_chunk(writer, table=task.table, number=number)
-            before = writer.execute(FINISHED, {"source": f"{task.table}.{number}"}).fetchone()
+            progress.begin_chunk(table=task.table, number=number)
+            before = progress.rows_of_chunk(task.table, number)
             if before is not None:
-                return ChunkStatus.DONE_BEFORE, int(before[0])
+                return ChunkStatus.DONE_BEFORE, before
             rows = self._copy(task, reader)
             faults.point("bulk.chunk.copied")
-            progress.end_chunk(writer, table=task.table, number=number, row_count=rows)
+            progress.end_chunk(table=task.table, number=number, row_count=rows)
         faults.point("bulk.chunk.committed")
         return ChunkStatus.DONE, rows
 

@@ -15,9 +15,9 @@ import structlog
 
 from penstock.engines.postgres.connect import literal, quoted
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.schema import ensure_type
 from penstock.model import PenstockError, Relation, TableName, TypeDefinition
+from penstock.ports.target import SCHEMA
 
 logger = structlog.get_logger(__name__)
 

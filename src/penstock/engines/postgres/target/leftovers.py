@@ -8,17 +8,14 @@ from contextlib import closing
 import psycopg
 
 from penstock.engines.postgres.connect import connect, quoted, server_errors, statement
-from penstock.engines.postgres.target.progress import read_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
 from penstock.model.removal import Removal
 from penstock.model.words import count_words
 from penstock.ports.leftovers import APPLICATION_NAME, Leftovers, names_of
+from penstock.sql.state_leftovers import find_leftovers
 
-PRESENT = """
-    select to_regnamespace('wirekite') is not null,
-           to_regclass('wirekite.wirekite_log') is not null,
-           to_regclass('wirekite.wirekite_table') is not null
-"""
+DOING = "looking for the pipeline's state at the target"
 KIND = """
     select c.relkind
       from pg_class as c
@@ -33,30 +30,10 @@ def leftovers(url: str, *, tables: Collection[TableName] | None) -> Leftovers:
     """See `ports.leftovers`."""
     with (
         closing(connect(url, application_name=APPLICATION_NAME)) as connection,
-        server_errors("looking at what the target holds of the pipeline"),
+        server_errors(DOING),
     ):
-        found = connection.execute(PRESENT).fetchone()
-        assert found is not None
-        has_schema, has_log, has_tables = found
-        row = (
-            connection.execute("select log_id from wirekite.wirekite_log").fetchone()
-            if has_log
-            else None
-        )
-        records = read_tables(connection).values() if has_tables else ()
-        removals: list[Removal] = []
-        if tables is not None:
-            made = {record.target for record in records if record.made}
-            everything = {*tables, *(record.target for record in records)}
-            removals += _empty(connection, everything, made)
-    if has_schema:
-        removals.append(
-            Removal(
-                what="the pipeline's progress at the target: schema wirekite",
-                statements=("drop schema wirekite cascade;",),
-            )
-        )
-    return Leftovers(log_id=row[0] if row else "", removals=tuple(removals))
+        store = PostgresProgress(connection)
+        return find_leftovers(store, tables, lambda *names: _empty(connection, *names))
 
 
 def plan_emptying(url: str, tables: Collection[TableName]) -> tuple[Removal, ...]:

@@ -24,12 +24,11 @@ from enum import Enum
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.foreign import fill_template
 from penstock.engines.postgres.target.merge_rows import DONE, MergeLayout
-from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.target import TargetColumn, TargetIndex, TargetTable
 from penstock.engines.postgres.target.types import staging_of
 from penstock.model import Column, Relation
 from penstock.ports.refusals import KeyNotInTarget
-from penstock.ports.target import NEW, UPSERT, Counts
+from penstock.ports.target import NEW, SCHEMA, UPSERT, Counts
 
 
 class MergeStrategy(Enum):

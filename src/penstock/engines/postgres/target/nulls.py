@@ -13,8 +13,9 @@ import structlog
 
 from penstock.engines.postgres.connect import quoted
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.progress import SCHEMA, read_tables
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.model import TableName
+from penstock.ports.target import SCHEMA
 
 logger = structlog.get_logger(__name__)
 
@@ -34,7 +35,7 @@ def drop_not_null(
 
     merges: target table, the name of its merge table and how that is laid out.
     """
-    made = {record.target for record in read_tables(connection).values() if record.made}
+    made = PostgresProgress(connection).made_tables()
     dropped = 0
     for table, staging, layout in merges:
         if table not in made:

@@ -9,7 +9,6 @@ import psycopg
 
 from penstock.engines.postgres.connect import choice_hint, quoted, statement_error
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import (
     ForeignKeyBlocked,
@@ -17,6 +16,7 @@ from penstock.ports.refusals import (
     UniqueBlocked,
     ValueRefused,
 )
+from penstock.ports.target import SCHEMA
 
 # Types whose values are names: of relations, functions, operators, types and so on.
 _NAMING = re.compile(

@@ -23,7 +23,7 @@ from penstock.engines.postgres.connect import (
     statement,
 )
 from penstock.engines.postgres.source.catalog import captured_tables
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.host.errors import StatementFailed, StatementInterrupted
 from penstock.model import ColumnDefinition, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
@@ -79,6 +79,7 @@ class PostgresRowSession:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._progress = PostgresProgress(connection)
 
     def tables(self, group: Group) -> Mapping[str, TableDefinition]:
         """See `RowSession`."""
@@ -110,21 +111,16 @@ class PostgresRowSession:
 
     def read_position(self, log_id: str) -> Applied:
         """See `RowSession`."""
-        with _typed_errors("reading the applied position"):
-            progress.ensure_shared(self._connection, log_id)
-            return progress.read_applied(self._connection, log_id)
+        self._progress.ensure_shared(log_id)
+        return self._progress.read_applied(log_id)
 
     def locked_position(self, log_id: str, *, is_shared: bool = False) -> Applied:
         """See `RowSession`."""
-        with _typed_errors("reading the applied position"):
-            return progress.read_applied(
-                self._connection, log_id, for_update=not is_shared, for_share=is_shared
-            )
+        return self._progress.read_applied(log_id, lock="share" if is_shared else "update")
 
     def advance(self, log_id: str, *, before: Applied, after: Applied) -> None:
         """See `RowSession`."""
-        with _typed_errors("moving the applied position"):
-            progress.advance(self._connection, log_id=log_id, before=before, after=after)
+        self._progress.advance(log_id=log_id, before=before, after=after)
 
     def upsert(
         self, table: TableDefinition, rules: RowRules, mutations: Sequence[Mutation]

@@ -17,7 +17,7 @@ import psycopg
 import structlog
 
 from penstock.engines.postgres.connect import literal, quoted
-from penstock.engines.postgres.target import progress
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.target import TargetTable, read_target_tables
 from penstock.engines.postgres.target.types import map_namespaces, same_type
 from penstock.engines.postgres.type_rules import TYPE_RULES
@@ -62,12 +62,13 @@ def create_tables(
     shape in `wirekite.wirekite_table`. connection: autocommit, EXACT_TEXT_SETTINGS.
     Raises TargetShapeDiffers, TargetTypeMissing, TargetSchemaMissing or TargetDdlFailed.
     """
-    progress.ensure_tables(connection)
+    progress = PostgresProgress(connection)
+    progress.ensure_tables()
     result = Created()
     with connection.transaction():
         targets = {d.name: target_name(d.name, namespaces) for d in definitions}
         present = read_target_tables(connection, targets.values())
-        known = progress.read_tables(connection)
+        known = progress.read_tables()
         for definition in definitions:
             found = present.get(targets[definition.name])
             if found is not None:
@@ -81,23 +82,23 @@ def create_tables(
             else:
                 _create(connection, definition, namespaces, result.notes)
                 result.made.append(name)
-        _record(connection, definitions, targets, set(result.made))
+        _record(progress, definitions, targets, set(result.made))
     for note in result.notes:
         logger.warning("target table differs from the source", note=note)
     return result
 
 
 def _record(
-    connection: psycopg.Connection,
+    progress: PostgresProgress,
     definitions: Sequence[TableDefinition],
     targets: Mapping[TableName, TableName],
     made: set[TableName],
 ) -> None:
-    taken = {r.merge_name: r.target for r in progress.read_tables(connection).values()}
+    taken = {r.merge_name: r.target for r in progress.read_tables().values()}
     records = []
     for definition in definitions:
         target = targets[definition.name]
-        name = progress.merge_name(target, taken)
+        name = progress.dialect.merge_name(target, taken)
         taken[name] = target
         # Rows have no values for generated columns.
         copied = [column for column in definition.columns if not column.generated]
@@ -120,7 +121,7 @@ def _record(
                 ),
             )
         )
-    progress.write_tables(connection, records)
+    progress.write_tables(records)
 
 
 def check_shape(
@@ -539,11 +540,6 @@ def add_foreign_keys(
     for note in notes:
         logger.warning("target table differs from the source", note=note)
     return notes
-
-
-def made_tables(connection: psycopg.Connection) -> set[TableName]:
-    """Return the target tables that penstock made, by target name."""
-    return {record.target for record in progress.read_tables(connection).values() if record.made}
 
 
 def _foreign_key_names(connection: psycopg.Connection, name: TableName) -> set[str]:

@@ -16,10 +16,10 @@ from penstock.engines.postgres.connect import literal, quoted, server_errors
 from penstock.engines.postgres.target.claims import end_workers
 from penstock.engines.postgres.target.merge import create_merge_table
 from penstock.engines.postgres.target.merge_rows import MergeLayout
-from penstock.engines.postgres.target.progress import SCHEMA
 from penstock.engines.postgres.target.types import same_type
 from penstock.host.errors import StatementFailed
 from penstock.ports.refusals import StagingChanged
+from penstock.ports.target import SCHEMA
 
 # Emptied in one transaction: each takes five places of the server's lock table, which has 64 for a
 # connection by default. The transaction that applies the batch needs them at the same time.

@@ -16,13 +16,12 @@ from penstock.engines.postgres.connect import (
     server_errors,
     statement_error,
 )
-from penstock.engines.postgres.target import apply, progress
-from penstock.engines.postgres.target import sync_rows as sync_rows
+from penstock.engines.postgres.target import apply
 from penstock.engines.postgres.target.enums import add_missing_labels
 from penstock.engines.postgres.target.foreign import Foreign, preparations
 from penstock.engines.postgres.target.merge_rows import MergeLayout
 from penstock.engines.postgres.target.nulls import drop_not_null
-from penstock.engines.postgres.target.progress import Records
+from penstock.engines.postgres.target.progress import PostgresProgress
 from penstock.engines.postgres.target.send import PostgresStagingWriter
 from penstock.engines.postgres.target.staging import StagingArea, check_staged, drop_merge_tables
 from penstock.model import PenstockError, TableName
@@ -37,6 +36,7 @@ from penstock.ports.target import (
     PhaseSpec,
     ShapeNote,
 )
+from penstock.sql.state_store import Records
 
 STAGER_NAME = "penstock stager"
 NAME_BYTES_MAX = 63
@@ -81,11 +81,13 @@ class PostgresTargetEngine:
     ) -> PostgresTarget:
         """See `TargetEngine`."""
         connection, is_replica = apply.connect_to_apply(url)
+        progress = PostgresProgress(connection)
         return PostgresTarget(
             connection=connection,
             namespaces=namespaces,
             replica=is_replica,
-            records=Records(connection),
+            progress=progress,
+            records=Records(progress),
             allow_triggers=allow_triggers,
             policies=policies,
             choices=choices,
@@ -102,13 +104,13 @@ class PostgresStaging:
         self._connection = connection
         self._url = url
         self._choices = choices
-        self._records = Records(connection)
+        self._progress = PostgresProgress(connection)
+        self._records = Records(self._progress)
         self._area = StagingArea(connection)
 
     def merge_name(self, table: TableName, target: TableName) -> str:
         """See `Staging`."""
-        with server_errors("reading the captured tables"):
-            return self._records.get(table, target).merge_name
+        return self._records.get(table, target).merge_name
 
     def prepare(
         self,
@@ -141,8 +143,7 @@ class PostgresStaging:
 
     def begin_files(self, files: Iterable[str]) -> None:
         """See `Staging`."""
-        with server_errors("writing progress rows"):
-            progress.begin_files(self._connection, files)
+        self._progress.begin_files(files)
 
     def close(self) -> None:
         """Close the connection."""
@@ -162,10 +163,9 @@ class PostgresTarget(apply.TargetSession):
 
     def bind(self, log_id: str) -> Applied:
         """See `SqlTarget`."""
-        with server_errors("reading the applied position"):
-            progress.ensure_tables(self.connection)
-            self.log_id = log_id
-            return progress.bind_log(self.connection, log_id)
+        self.progress.ensure_tables()
+        self.log_id = log_id
+        return self.progress.bind_log(log_id)
 
     def need(self, names: Iterable[TableName]) -> None:
         """See `SqlTarget`."""
@@ -197,7 +197,7 @@ class PostgresTarget(apply.TargetSession):
 
     def advance(self, *, log_id: str, before: Applied, after: Applied) -> None:
         """See `SqlTarget`."""
-        progress.advance(self.connection, log_id=log_id, before=before, after=after)
+        self.progress.advance(log_id=log_id, before=before, after=after)
 
     def check_staged(self, expected: Mapping[str, tuple[int, int]]) -> None:
         """See `SqlTarget`."""
@@ -209,16 +209,15 @@ class PostgresTarget(apply.TargetSession):
 
     def end_files(self, files: Iterable[FileProgress]) -> None:
         """See `SqlTarget`."""
-        progress.end_files(self.connection, files)
+        self.progress.end_files(files)
 
     def read_table_syncs(self) -> dict[TableName, TableSync]:
         """See `SqlTarget`."""
-        with server_errors("reading the table syncs"):
-            return sync_rows.read_table_syncs(self.connection)
+        return self.progress.read_table_syncs()
 
     def write_table_sync(self, row: TableSync) -> None:
         """See `SqlTarget`."""
-        sync_rows.write_table_sync(self.connection, row)
+        self.progress.write_table_sync(row)
 
     def resolve_refusal(self, error: PenstockError, merges: Iterable[MergeSpec]) -> bool:
         """Add labels that enums lack, and make columns of our tables nullable."""
