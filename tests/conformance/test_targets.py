@@ -30,8 +30,7 @@ from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import EVOLVE_ALL
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.table_sync import SyncState, TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, SyncState, TableSync
 from plugins.shared import SharedServers
 from toy_engine.store import Store
 from toy_engine.target import LOADING

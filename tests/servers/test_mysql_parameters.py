@@ -19,8 +19,8 @@ from harness.pipelines.extract import segments_of
 from harness.pipelines.mysql_extract import sql
 from harness.pipelines.mysql_pipe import Pipe, empty_pipe
 from harness.pipelines.pipeline import penstock
-from penstock.control.run.load_process import session_options
 from penstock.extract.extractor import Ended
+from penstock.load.session import session_options
 from penstock.log.layout import list_segments
 from plugins.mysql import MySQLServer, database_of
 

@@ -11,8 +11,7 @@ import msgspec
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts, Mark
 from penstock.ports.refusals import ActionUnknown
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TableSync
 from penstock.ports.target_state import SHOWN_MAX, ProgressRow
 from toy_engine.store import Store
 

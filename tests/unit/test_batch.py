@@ -13,8 +13,7 @@ from penstock.host.errors import StatementInterrupted
 from penstock.load.sql_target import APPLY_ATTEMPTS_MAX, apply_batch
 from penstock.model import PenstockError, TableName
 from penstock.ports.refusals import ValueRefused
-from penstock.ports.table_sync import SyncState, TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, SyncState, TableSync
 
 STAGED: Any = SimpleNamespace(
     phases=(), seconds={}, extra=(), files=(), before=None, after=None, source_engine="postgresql"

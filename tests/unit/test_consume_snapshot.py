@@ -9,9 +9,9 @@ import pytest
 
 from harness.pipelines.log import SOURCE, commit_position, inserts, numbered, run_of, truncate
 from penstock.consume.position import ConsumerState, Position
-from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Made, Snapshot, place_behind
 from penstock.log import Writer
+from penstock.log.links import LogPlace
 
 START = Position(segment=0, gsn=0)
 

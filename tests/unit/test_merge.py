@@ -25,7 +25,7 @@ from harness.pipelines.merged import (
     merged_rows,
     model,
 )
-from penstock.consume.registration import LogPlace, register
+from penstock.consume.registration import register
 from penstock.control.pipeline.config import load_config
 from penstock.control.pipeline.config_errors import ConfigValueInvalid, SourceMissing
 from penstock.control.status.merge_status import MergeSeen
@@ -33,6 +33,7 @@ from penstock.engines.merged.position import MergedPosition
 from penstock.extract import extractor
 from penstock.log import links, list_segments
 from penstock.log.layout import SegmentMissing
+from penstock.log.links import LogPlace
 from penstock.merge.engine import InputLeft
 from penstock.merge.inputs import InputReplaced
 from penstock.merge.order import TransactionLate

@@ -36,8 +36,7 @@ from penstock.model.table_requests import (
 )
 from penstock.ports.bulk import TablePlan
 from penstock.ports.config import Config
-from penstock.ports.table_sync import SyncState, TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, SyncState, TableSync
 
 ITEM = TableName("public", "item")
 ODD = TableName("public", "a.b*")

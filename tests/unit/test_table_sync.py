@@ -15,17 +15,8 @@ from penstock.model.table_requests import (
     TableRequest,
     TableRequests,
 )
-from penstock.ports.table_sync import (
-    SyncState,
-    TableSync,
-    has_met,
-    isolate,
-    left_out,
-    moves,
-    next_state,
-    segment_needed,
-)
-from penstock.ports.target import Applied
+from penstock.ports.table_sync import has_met, isolate, left_out, moves, next_state, segment_needed
+from penstock.ports.target import Applied, SyncState, TableSync
 
 T = TableName("public", "t")
 NOBODY = CaptureAnswers()

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from penstock.consume.lock import LOCK_FILE
 from penstock.consume.position import ConsumerState, SegmentsMissed, reader_errors
-from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Snapshot
 from penstock.host.files import DirectoryLocked
 from penstock.log import links
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
+from penstock.log.links import LogPlace
 from penstock.log.listing import Listing, SavedSegment
 from penstock.model import PenstockError
 

@@ -7,7 +7,7 @@ process begins again. As soon as they exist the extractor makes links.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -16,16 +16,16 @@ from penstock.consume.lock import take_lock
 from penstock.consume.pieces import TOLD
 from penstock.consume.position import ConsumerState, Position
 from penstock.consume.snapshot import Snapshot
-from penstock.host.files import REAL_FILES, FileMissing, Files, Lock
+from penstock.host.files import FileMissing, Lock
 from penstock.log import links
 from penstock.log.durable import read_durable
 from penstock.log.layout import (
-    EXTENSION_DEFAULT,
     SegmentFile,
     closed_path,
     list_segments,
     open_name,
 )
+from penstock.log.links import LogPlace
 from penstock.log.segment import open_segment
 from penstock.log.state import load_state
 from penstock.log.tail import SegmentOpener
@@ -42,16 +42,6 @@ class StartUnsettled(PenstockError):
 
     code = "CN09"
     retry = "backoff"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPlace:
-    """Log and its consumers' directories."""
-
-    log: Path
-    consumers: Path
-    extension: str = EXTENSION_DEFAULT
-    files: Files = REAL_FILES
 
 
 def register(

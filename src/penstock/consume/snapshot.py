@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.consume.pieces import TOLD
 from penstock.consume.position import ConsumerState, Position
@@ -21,12 +20,10 @@ from penstock.host.files import REAL_FILES, Files
 from penstock.host.state_file import StateFile
 from penstock.log.durable import read_durable
 from penstock.log.layout import SegmentFile, list_segments, open_name, segment_name
+from penstock.log.links import LogPlace
 from penstock.log.segment import Segment
 from penstock.log.state import load_state
 from penstock.log.tail import SegmentOpener
-
-if TYPE_CHECKING:
-    from penstock.consume.registration import LogPlace
 
 declare("consume.snapshot.made", "consume.snapshot.placed", "consume.snapshot.ready")
 

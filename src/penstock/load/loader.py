@@ -48,8 +48,7 @@ from penstock.model.position import POSITION_MAX
 from penstock.ports.deferred_keys import DeferredTable
 from penstock.ports.loading import Batch, BatchOptions, Target
 from penstock.ports.policies import EVOLVE_ALL, Policies, SchemaChangeNotApplied
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TableSync
 
 logger = structlog.get_logger(__name__)
 

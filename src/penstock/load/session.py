@@ -41,7 +41,7 @@ from penstock.load.partitions import PartitionCall, Spread, spread_whole
 from penstock.load.spark_properties import SparkPropertyRefused, properties, refused
 from penstock.load.warm_up import WarmUp
 from penstock.model import PenstockError, Retry
-from penstock.ports.config import is_local_master
+from penstock.ports.config import Config, is_local_master
 
 logger = structlog.get_logger(__name__)
 
@@ -129,6 +129,19 @@ class SessionOptions:
     def refused(self, said: str) -> SparkPropertyRefused | None:
         """The error for what Spark did not take of these; None where its words are of no option."""
         return refused(said, self.conf, master=self.master, python=self.python)
+
+
+def session_options(config: Config) -> SessionOptions:
+    """Return how Spark is started for this pipeline; its scratch files are below run/."""
+    work = config.change_loader.work_directory
+    return SessionOptions(
+        master=config.spark.master,
+        name=f"penstock {config.pipeline.name}",
+        work_directory=(config.path.parent / work) if work else config.layout.run / "spark",
+        python=config.spark.python,
+        ui=config.spark.ui,
+        conf=config.spark.conf,
+    )
 
 
 class Session:

@@ -23,8 +23,7 @@ from penstock.ports.loading import Batch, BatchOptions, Loading, Target
 from penstock.ports.policies import Policies
 from penstock.ports.refusals import ValueRefused
 from penstock.ports.registry import engine_at
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, ShapeNote, SqlTarget, TargetEngine, engine_of
+from penstock.ports.target import Applied, ShapeNote, SqlTarget, TableSync, TargetEngine, engine_of
 
 logger = structlog.get_logger(__name__)
 faults.declare(

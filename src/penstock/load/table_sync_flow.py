@@ -29,16 +29,8 @@ from penstock.model.table_requests import (
     TableRequests,
 )
 from penstock.ports.loading import Batch, BatchOptions
-from penstock.ports.table_sync import (
-    SyncState,
-    TableSync,
-    has_met,
-    isolate,
-    left_out,
-    moves,
-    segment_needed,
-)
-from penstock.ports.target import Applied
+from penstock.ports.table_sync import has_met, isolate, left_out, moves, segment_needed
+from penstock.ports.target import Applied, SyncState, TableSync
 
 logger = structlog.get_logger(__name__)
 

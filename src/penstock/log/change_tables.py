@@ -7,22 +7,22 @@ type that holds every version's values exactly, or text if there is none. Pure.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.codec.ckt import FrameEntry
 from penstock.codec.columns import DECIMAL_PRECISION_MAX, POSITION, arrow_type
 from penstock.codec.exact_cast import cast_exactly
 from penstock.codec.exact_text import exact_texts
 from penstock.log.transactions import halves
-from penstock.model import Column, Marker, MarkerKind, Op, Relation, Rows, TableName
+from penstock.model import Column, FlushPoint, Marker, MarkerKind, Op, Relation, Rows, TableName
 from penstock.model.position import to_bytes
 
 if TYPE_CHECKING:
-    from penstock.log.changes import ChangeFilter
     from penstock.log.segment import Segment
 
 TRUNCATE = "truncate"
@@ -38,6 +38,59 @@ ABSENT_COLUMN = _HEAD.index("absent")
 _INTEGERS = (pa.int16(), pa.int32(), pa.int64())
 
 Piece = Relation | Rows | Marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFilter:
+    """Limits of a reading. Times are microseconds since 1970 UTC; None means no limit.
+
+    Attributes:
+        takes: returns whether changes of a table are read.
+        patterns: the patterns that `takes` stands for, for messages; empty for all tables.
+        gsn_after: changes after this one; if set, the log must still have them all.
+        gsn_through: the last one.
+        since_us: committed then or later.
+        until_us: committed before.
+    """
+
+    takes: Callable[[TableName], bool] = lambda _: True
+    patterns: tuple[str, ...] = ()
+    gsn_after: int | None = None
+    gsn_through: int | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def takes_rows(self, entry: FrameEntry) -> bool:
+        """Return whether a rows frame can hold requested changes."""
+        past = self.gsn_through is not None and entry.gsn_first > self.gsn_through
+        return entry.gsn_last > (self.gsn_after or 0) and not past
+
+    def is_empty_of(self, segment: Segment) -> bool:
+        """Return whether a segment has no requested change. A truncate follows the row
+        of its gsn.
+        """
+        past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
+        return past or segment.end.gsn < (self.gsn_after or 0)
+
+    def ends_before(self, start: FlushPoint) -> bool:
+        """Return whether all requested changes lie before this point, by number or by time."""
+        gsn, time_us = self.gsn_through, self.until_us
+        return (gsn is not None and gsn <= start.gsn) or (
+            time_us is not None and time_us <= start.commit_time_us
+        )
+
+    def takes_marker(self, marker: Marker) -> bool:
+        """Return whether a marker is a requested change."""
+        after = marker.gsn >= (self.gsn_after or 0)
+        through = self.gsn_through is None or marker.gsn <= self.gsn_through
+        since = self.since_us is None or marker.commit_time_us >= self.since_us
+        until = self.until_us is None or marker.commit_time_us < self.until_us
+        return after and through and since and until
+
+    def rows_of(self, rows: Rows) -> Rows:
+        """Return the requested ones of these rows, which come from `add_commit`."""
+        limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
+        return Rows(relation=rows.relation, batch=within(rows.batch, *limits))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +134,7 @@ def add_commit(segment: Segment, rows: Rows) -> Rows:
 def within(
     batch: Any, after: int | None, through: int | None, since_us: int | None, until_us: int | None
 ) -> Any:
-    """Return the rows of an `add_commit` batch within these limits; see `changes.ChangeFilter`."""
+    """Return the rows of an `add_commit` batch within these limits; see `ChangeFilter`."""
     gsn, time = batch.column("gsn"), batch.column("commit_time")
     limits = (
         (pc.greater, gsn, after, pa.int64()),

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.codec import ckt
 from penstock.host.files import REAL_FILES, FileMissing, Files
 from penstock.log import change_tables
+from penstock.log.change_tables import ChangeFilter
 from penstock.log.frames import is_header_torn
 from penstock.log.layout import (
     EXTENSION_DEFAULT,
@@ -89,59 +89,6 @@ class Change:
     table: str
     row: dict[str, Any] | None
     before: dict[str, Any] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeFilter:
-    """Limits of a reading. Times are microseconds since 1970 UTC; None means no limit.
-
-    Attributes:
-        takes: returns whether changes of a table are read.
-        patterns: the patterns that `takes` stands for, for messages; empty for all tables.
-        gsn_after: changes after this one; if set, the log must still have them all.
-        gsn_through: the last one.
-        since_us: committed then or later.
-        until_us: committed before.
-    """
-
-    takes: Callable[[TableName], bool] = lambda _: True
-    patterns: tuple[str, ...] = ()
-    gsn_after: int | None = None
-    gsn_through: int | None = None
-    since_us: int | None = None
-    until_us: int | None = None
-
-    def takes_rows(self, entry: ckt.FrameEntry) -> bool:
-        """Return whether a rows frame can hold requested changes."""
-        past = self.gsn_through is not None and entry.gsn_first > self.gsn_through
-        return entry.gsn_last > (self.gsn_after or 0) and not past
-
-    def is_empty_of(self, segment: Segment) -> bool:
-        """Return whether a segment has no requested change. A truncate follows the row
-        of its gsn.
-        """
-        past = self.gsn_through is not None and segment.start.gsn > self.gsn_through
-        return past or segment.end.gsn < (self.gsn_after or 0)
-
-    def ends_before(self, start: FlushPoint) -> bool:
-        """Return whether all requested changes lie before this point, by number or by time."""
-        gsn, time_us = self.gsn_through, self.until_us
-        return (gsn is not None and gsn <= start.gsn) or (
-            time_us is not None and time_us <= start.commit_time_us
-        )
-
-    def takes_marker(self, marker: Marker) -> bool:
-        """Return whether a marker is a requested change."""
-        after = marker.gsn >= (self.gsn_after or 0)
-        through = self.gsn_through is None or marker.gsn <= self.gsn_through
-        since = self.since_us is None or marker.commit_time_us >= self.since_us
-        until = self.until_us is None or marker.commit_time_us < self.until_us
-        return after and through and since and until
-
-    def rows_of(self, rows: Rows) -> Rows:
-        """Return the requested ones of these rows, which come from `change_tables.add_commit`."""
-        limits = (self.gsn_after, self.gsn_through, self.since_us, self.until_us)
-        return Rows(relation=rows.relation, batch=change_tables.within(rows.batch, *limits))
 
 
 class ChangeLog:

@@ -35,6 +35,16 @@ logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlace:
+    """Log and its consumers' directories."""
+
+    log: Path
+    consumers: Path
+    extension: str = EXTENSION_DEFAULT
+    files: Files = REAL_FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
     """Settings in a consumer's directory.
 

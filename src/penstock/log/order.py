@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +18,18 @@ import pyarrow.compute as pc
 from penstock.codec.ckt import FrameEntry
 from penstock.model import Marker, Relation, Rows
 
-if TYPE_CHECKING:
-    from penstock.log.segment import Segment
+
+class OrderedFrames(Protocol):
+    """Content of a segment by frames, as a `Segment` returns it."""
+
+    def markers(self) -> Iterator[Marker]:
+        """Yield the markers in order."""
+
+    def row_frames(self) -> Iterator[FrameEntry]:
+        """Yield the index entries of rows frames."""
+
+    def read_rows(self, entry: FrameEntry) -> Rows:
+        """Return the rows of one frame, verified. Raises SegmentCorrupt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +54,7 @@ class Merged:
     before: tuple[Marker, ...] = ()
 
 
-def merge_rows(segment: Segment) -> Iterator[Merged]:
+def merge_rows(segment: OrderedFrames) -> Iterator[Merged]:
     """Yield all content of a segment, in order. Raises SegmentCorrupt."""
     # A marker follows its gsn; markers with the same gsn keep their order in the file.
     markers = deque(sorted(segment.markers(), key=lambda marker: marker.gsn))
@@ -61,7 +71,7 @@ def merge_rows(segment: Segment) -> Iterator[Merged]:
         )
 
 
-def in_order(segment: Segment) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
+def in_order(segment: OrderedFrames) -> Iterator[tuple[Relation, int, pa.RecordBatch] | Marker]:
     """Yield every row as (relation, index in batch, batch), and every marker, in order."""
     for group in merge_rows(segment):
         yield from group.before
@@ -71,7 +81,7 @@ def in_order(segment: Segment) -> Iterator[tuple[Relation, int, pa.RecordBatch] 
             yield relation, index, batch
 
 
-def _groups(segment: Segment) -> Iterator[list[FrameEntry]]:
+def _groups(segment: OrderedFrames) -> Iterator[list[FrameEntry]]:
     """Yield rows frames by rising gsn, in groups that do not overlap."""
     group: list[FrameEntry] = []
     last = 0

@@ -18,8 +18,7 @@ from penstock.log.layout import SegmentFile
 from penstock.log.segment import Segment
 from penstock.model import PenstockError, TableName
 from penstock.ports.policies import EVOLVE_ALL, Policies
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Counts, ShapeNote
+from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from penstock.model import TableName
 from penstock.ports.registry import engines, part
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TableSync
 
 
 class Progress(Protocol):

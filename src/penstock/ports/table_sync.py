@@ -11,51 +11,11 @@ so that each change is applied once whatever is killed. Pure. Not here: batches
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from penstock.model import TableName
 from penstock.model.table_requests import Capture, CaptureAnswers, TableRequest, TableRequests
-from penstock.ports.target import Applied
-
-
-class SyncState(StrEnum):
-    """State of a table. The target keeps these values: never rename one.
-
-    Attributes:
-        FOLLOWING: With the others.
-        PAUSED: Its changes wait.
-        COPYING: Its rows are copied at a consistent point of their own.
-        CATCHING_UP: Its changes since are applied, beside the others.
-        REMOVED: Its changes are ignored.
-        ISOLATED: A change of it could not be applied; later ones are ignored, until its rows are
-            copied again.
-    """
-
-    FOLLOWING = "following"
-    PAUSED = "paused"
-    COPYING = "copying"
-    CATCHING_UP = "joining"
-    REMOVED = "removed"
-    ISOLATED = "isolated"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSync:
-    """Row of wirekite_apart.
-
-    Attributes:
-        applied: Up to where the log is applied to this table, unless it is with the others.
-        start: The position from which its changes count, earlier ones are in the copy; 0: from the
-            bulk load's.
-        copy_id: The copy request that was carried out last, or is now.
-    """
-
-    table: TableName
-    state: SyncState
-    applied: Applied = field(default_factory=Applied)
-    start: int = 0
-    copy_id: int = 0
+from penstock.ports.target import Applied, SyncState, TableSync
 
 
 def next_state(

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,6 @@ from penstock.model import ColumnDefinition, PenstockError, Relation, TableDefin
 from penstock.ports.policies import EVOLVE_ALL, Policies
 from penstock.ports.refusals import TargetShapeDiffers
 from penstock.ports.registry import part
-
-if TYPE_CHECKING:
-    from penstock.ports.table_sync import TableSync
 
 SCHEMA = "wirekite"
 # Values of the count column of a table with a key.
@@ -91,6 +89,45 @@ class Applied:
         """Return whether both are one place in the log."""
         mine = (self.segment, self.gsn, self.position)
         return mine == (other.segment, other.gsn, other.position)
+
+
+class SyncState(StrEnum):
+    """State of a table. The target keeps these values: never rename one.
+
+    Attributes:
+        FOLLOWING: With the others.
+        PAUSED: Its changes wait.
+        COPYING: Its rows are copied at a consistent point of their own.
+        CATCHING_UP: Its changes since are applied, beside the others.
+        REMOVED: Its changes are ignored.
+        ISOLATED: A change of it could not be applied; later ones are ignored, until its rows are
+            copied again.
+    """
+
+    FOLLOWING = "following"
+    PAUSED = "paused"
+    COPYING = "copying"
+    CATCHING_UP = "joining"
+    REMOVED = "removed"
+    ISOLATED = "isolated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSync:
+    """Row of wirekite_apart.
+
+    Attributes:
+        applied: Up to where the log is applied to this table, unless it is with the others.
+        start: The position from which its changes count, earlier ones are in the copy; 0: from the
+            bulk load's.
+        copy_id: The copy request that was carried out last, or is now.
+    """
+
+    table: TableName
+    state: SyncState
+    applied: Applied = field(default_factory=Applied)
+    start: int = 0
+    copy_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

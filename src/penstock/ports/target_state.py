@@ -10,8 +10,7 @@ from typing import Protocol
 from penstock.model import TableName
 from penstock.ports.bulk import ChunkCounts
 from penstock.ports.registry import part
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TableSync
 
 SHOWN_MAX = 5  # rows of wirekite_progress in a status, for each half
 

@@ -22,12 +22,13 @@ from penstock.ports.refusals import (
     ProgressUnwritable,
     TargetFollowsAnotherLog,
 )
-from penstock.ports.table_sync import SyncState, TableSync
 from penstock.ports.target import (
     SCHEMA,
     Applied,
     FileProgress,
+    SyncState,
     TableRecord,
+    TableSync,
     is_shared,
     left_out_columns,
 )

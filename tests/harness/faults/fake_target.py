@@ -18,8 +18,7 @@ from penstock.model import MarkerKind, Op, PenstockError, Relation, TableName
 from penstock.model.position import POSITION_MAX
 from penstock.ports.loading import BatchOptions, applied_behind
 from penstock.ports.refusals import AppliedByAnother, TargetFollowsAnotherLog
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied, Counts, ShapeNote
+from penstock.ports.target import Applied, Counts, ShapeNote, TableSync
 
 # gsn, order beside others of it, table, its shape, a change as the log has it. No shape: empty.
 Step = tuple[int, int, TableName, Relation | None, Mapping[str, Any] | None]

@@ -11,9 +11,10 @@ from harness.pipelines.log import SOURCE, Row, inserts, numbered, run_of
 from penstock.consume.api import CdcConsumer
 from penstock.consume.application import Application, ApplicationOptions
 from penstock.consume.events import CdcEvent
-from penstock.consume.registration import LogPlace, register
+from penstock.consume.registration import register
 from penstock.consume.report import Report
 from penstock.log import Writer, WriterOptions
+from penstock.log.links import LogPlace
 from penstock.model import Marker
 from penstock.model.keeping import Keeping
 from penstock.ports.consumer_config import Start

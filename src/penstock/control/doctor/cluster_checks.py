@@ -25,8 +25,7 @@ WHY = "bulk load and change loader run on these executors"
 def executors(config: Config) -> Iterator[Finding]:
     """The executors must start, and have the same versions, the directory and both servers."""
     from penstock.control.doctor.cluster import Lack, lacks_of, lacks_of_urls, look_around
-    from penstock.control.run.load_process import session_options
-    from penstock.load.session import start_session
+    from penstock.load.session import session_options, start_session
 
     if session_options(config).is_local:
         return

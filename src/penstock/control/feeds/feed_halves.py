@@ -17,11 +17,10 @@ from penstock.control.pipeline.progress import CeRecorder
 from penstock.control.pipeline.running import LOAD_LOCK, take_lock
 from penstock.control.pipeline.stopping import StopRequest, stop_on_signals
 from penstock.control.run.extract_process import extract_options
-from penstock.control.run.load_process import session_options
 from penstock.extract.extractor import Extractor
 from penstock.host.files import REAL_FILES
 from penstock.load.loader import Loader, LoaderOptions
-from penstock.load.session import PendingSession, SessionKeeper
+from penstock.load.session import PendingSession, SessionKeeper, session_options
 from penstock.ports.config import Config, TargetSection
 from penstock.ports.extraction import extraction_of
 from penstock.ports.policies import Policies, Policy

@@ -36,8 +36,7 @@ from penstock.ports.staging import (
     group_name,
     staging_at,
 )
-from penstock.ports.table_sync import SyncState
-from penstock.ports.target import target_name
+from penstock.ports.target import SyncState, target_name
 from penstock.ports.target_state import TargetReader, open_target_reader
 from penstock.stage.log_changes import Changes, Timed, assign_times, mutations
 from penstock.stage.log_marks import LogMarks, Mark, time_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 
-from penstock.consume.registration import LogPlace, register
+from penstock.consume.registration import register
+from penstock.log.links import LogPlace
 from penstock.merge.extraction import consumer_name
 from penstock.model import PenstockError
 from penstock.ports.config import Config

@@ -13,8 +13,7 @@ from penstock.load.bulk_progress import BulkProgress, read_progress
 from penstock.load.ledger import read_ledger
 from penstock.model import TableName
 from penstock.ports.config import Config
-from penstock.ports.table_sync import TableSync
-from penstock.ports.target import Applied
+from penstock.ports.target import Applied, TableSync
 from penstock.ports.target_state import ProgressRow, TargetReader
 
 

@@ -21,7 +21,6 @@ from penstock.codec.lines import LineDialect
 from penstock.consume.lock import take_lock
 from penstock.consume.pieces import SNAPSHOT_KEY, TOLD
 from penstock.consume.position import ConsumerState, Position
-from penstock.consume.registration import LogPlace
 from penstock.consume.snapshot import Made, Snapshot, place_behind
 from penstock.control.pipeline.base_place import base_holder
 from penstock.control.pipeline.servers import source_tables
@@ -29,6 +28,7 @@ from penstock.host.clock import REAL_CLOCK, Clock
 from penstock.host.faults import declare, point
 from penstock.log.durable import read_durable
 from penstock.log.layout import list_segments
+from penstock.log.links import LogPlace
 from penstock.log.segment import open_segment
 from penstock.log.state import LogState, load_state
 from penstock.log.writer import Writer

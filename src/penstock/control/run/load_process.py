@@ -45,15 +45,14 @@ from penstock.load.job_figures import Reporter
 from penstock.load.ledger import read_ledger, start_positions
 from penstock.load.loader import Loader, LoaderOptions
 from penstock.load.loader_state import LoaderState, write_loader_state
-from penstock.load.session import PendingSession, SessionKeeper, SessionOptions, SparkLost
+from penstock.load.session import PendingSession, SessionKeeper, SparkLost, session_options
 from penstock.model import PenstockError, TableDefinition, TableName
 from penstock.ports.config import Config, LogPath, Mode, OnTableError
 from penstock.ports.planner import Planner, open_planner
 from penstock.ports.positions import kind_of
 from penstock.ports.progress import open_progress
 from penstock.ports.registry import types_at
-from penstock.ports.table_sync import SyncState
-from penstock.ports.target import target_name
+from penstock.ports.target import SyncState, target_name
 
 logger = structlog.get_logger()
 APPLICATION_NAME = "penstock load"
@@ -61,19 +60,6 @@ KEYS_INTERVAL_S = 2.0
 BASE_CHECK_S = 0.5
 BULK_ATTEMPTS_MAX = 8
 Result = TypeVar("Result")
-
-
-def session_options(config: Config) -> SessionOptions:
-    """Return how Spark is started for this pipeline; its scratch files are below run/."""
-    work = config.change_loader.work_directory
-    return SessionOptions(
-        master=config.spark.master,
-        name=f"penstock {config.pipeline.name}",
-        work_directory=(config.path.parent / work) if work else config.layout.run / "spark",
-        python=config.spark.python,
-        ui=config.spark.ui,
-        conf=config.spark.conf,
-    )
 
 
 def load_changes(config: Config, *, verbose: bool = False, checked: bool = False) -> None:

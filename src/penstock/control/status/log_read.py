@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from penstock.control.status.log_view import LogNotFound, LogPlace, find_log, segments_of
-from penstock.log.changes import ChangeFilter, ChangeLog
+from penstock.log.change_tables import ChangeFilter
+from penstock.log.changes import ChangeLog
 from penstock.log.layout import STATE_NAME
 from penstock.model import PenstockError
 from penstock.model.patterns import Selection

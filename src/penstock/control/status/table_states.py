@@ -10,7 +10,7 @@ from penstock.control.status.status import Status
 from penstock.control.tables.table_list import LEFT_OUT, TableLine
 from penstock.load.bulk_progress import TableProgress, share_of
 from penstock.model import TableName
-from penstock.ports.table_sync import SyncState
+from penstock.ports.target import SyncState
 
 
 class TableState(StrEnum):

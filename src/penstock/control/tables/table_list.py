@@ -26,7 +26,8 @@ from penstock.model.table_requests import (
 )
 from penstock.ports.config import Config
 from penstock.ports.progress import open_progress
-from penstock.ports.table_sync import SyncState, TableSync, next_state
+from penstock.ports.table_sync import next_state
+from penstock.ports.target import SyncState, TableSync
 
 APPLICATION_NAME = "penstock tables"
 LEFT_OUT = "left out"

@@ -49,7 +49,6 @@ from penstock.ports.refusals import (
     TargetRowMissing,
     TriggersWouldFire,
 )
-from penstock.ports.table_sync import TableSync
 from penstock.ports.target import (
     Applied,
     FileProgress,
@@ -57,6 +56,7 @@ from penstock.ports.target import (
     PhaseSpec,
     ShapeNote,
     TableRecord,
+    TableSync,
     target_name,
 )
 from penstock.sql.shape_changes import (

@@ -27,7 +27,6 @@ from penstock.engines.postgres.target.staging import StagingArea, check_staged, 
 from penstock.model import PenstockError, TableName
 from penstock.ports import target as port
 from penstock.ports.policies import EVOLVE_ALL, Policies
-from penstock.ports.table_sync import TableSync
 from penstock.ports.target import (
     Applied,
     FileProgress,
@@ -35,6 +34,7 @@ from penstock.ports.target import (
     MergeTable,
     PhaseSpec,
     ShapeNote,
+    TableSync,
 )
 from penstock.sql.state_store import Records
 
