@@ -145,3 +145,53 @@ def test_a_key_is_adopted(source_url: str) -> None:
         )
         assert resolve_only(resolver, capture.relation_messages()).key == ()
         assert resolver.adopt(definition) is None
+
+
+def test_a_column_dropped_and_added_with_its_type_is_noticed_at_the_message(
+    source_url: str,
+) -> None:
+    """The message says nothing new, or something else: its earlier values are void either way."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(
+            catalog,
+            "create table public.t (id int primary key, v int)",
+            "insert into public.t values (1, 1)",
+        )
+        for alteration in (
+            "alter table public.t drop v, add v int",
+            "alter table public.t drop v, add v int, replica identity full",
+        ):
+            resolver = RelationResolver(catalog, captured_tables(catalog, ["public.t"]))
+            assert resolve_only(resolver, capture.relation_messages()).awaits_reload == ""
+            run_all(catalog, alteration, "insert into public.t values (3 + random() * 1000, 2)")
+            relation = resolve_only(resolver, capture.relation_messages())
+            assert relation.awaits_reload == str(ReloadReason.COLUMN_REMADE)
+            run_all(catalog, "insert into public.t values (2000 + random() * 1000, 2)")
+
+
+def test_a_generated_column_keeps_its_name_out_of_a_later_shape(source_url: str) -> None:
+    """It was looked at before two columns swapped their names, and the rows came after."""
+    with open_catalog(source_url) as catalog, capturing(source_url) as capture:
+        run_all(catalog, "create table public.t (id int primary key, x text)")
+        tables = captured_tables(catalog, ["public.t"])
+        resolver = RelationResolver(catalog, tables)
+        run_all(catalog, "alter table public.t add c bigint generated always as (id * 2) stored")
+        oid = tables[0].source_id
+        looked = definitions_of(catalog, [oid], shape_only=True, expressions=True)[oid]
+        run_all(
+            catalog,
+            "alter table public.t rename c to tmp",
+            "alter table public.t rename x to c",
+            "alter table public.t rename tmp to x",
+            "insert into public.t values (1, 'a')",
+        )
+        relation = resolve_only(resolver, capture.relation_messages())
+        assert [one.name for one in relation.columns] == ["id", "c"]
+        for definition in (
+            looked,
+            definitions_of(catalog, [oid], shape_only=True, expressions=True)[oid],
+        ):
+            relation = resolver.adopt(definition) or relation
+            generated = {one.name for one in relation.computed or ()}
+            assert not generated & {one.name for one in relation.columns}
+        assert generated == {"x"}

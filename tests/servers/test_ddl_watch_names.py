@@ -1,4 +1,4 @@
-"""Captured tables that get another name: the pipeline stops, and goes on either way."""
+"""Captured tables that get another name: followed, or the pipeline stops until it is undone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from harness.servers.ddl_watch import (
     watching,
 )
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
-from penstock.engines.postgres.source.ddl_watch import DdlWatch, StopPipeline, WatchState
+from penstock.engines.postgres.source.ddl_watch import (
+    DdlWatch,
+    Gone,
+    Reload,
+    StopPipeline,
+    WatchState,
+)
+from penstock.engines.postgres.source.table_shape import ReloadReason
 from penstock.model import TableName
 
 
@@ -41,13 +48,17 @@ RENAMES = {
 }
 
 
-@pytest.mark.parametrize("case", RENAMES)
-@pytest.mark.parametrize("undone", [True, False])
-def test_a_name_that_stopped_us_is_undone_or_followed(
-    source_url: str, database: psycopg.Connection, case: str, undone: bool
+def not_taken(name: TableName) -> bool:
+    """Take no new name."""
+    return str(name) not in ("public.u", "public.x") and name.schema == "public"
+
+
+@pytest.mark.parametrize("case", ["one table", "a schema"])
+def test_a_name_that_is_not_captured_stops_the_pipeline_until_it_is_undone(
+    source_url: str, database: psycopg.Connection, case: str
 ) -> None:
-    """As the hint says: either way the next start goes on, and notices what else has changed."""
-    own, watch = watching(source_url, database)
+    """As the hint says: the next start continues, and notices what else has changed."""
+    own, watch = watching(source_url, database, takes_renamed=not_taken)
     with own:
         watch.poll()
         do, undo = RENAMES[case]
@@ -56,32 +67,63 @@ def test_a_name_that_stopped_us_is_undone_or_followed(
         action = watch.due(2**64 - 1)
         assert isinstance(action, StopPipeline)
         watch.settle(action)
-        assert watch.changed
         state = watch.state()
-    if undone:
-        database.execute(undo.encode())
-    (table,) = database.execute(
-        "select oid::regclass::text from pg_class"
-        " where relname in ('quiet', 't', 'u') order by relname = 'quiet' desc, 1 limit 1"
-    ).fetchall()[0]
-    database.execute(f"alter table {table} add more int".encode())
+    database.execute(undo.encode())
+    database.execute("alter table public.t add more int")
     state = msgspec.json.decode(msgspec.json.encode(state), type=WatchState)
-    tables = captured_tables(database, ["public.*", "pub.*", "!*.loose"])
+    tables = captured_tables(database, ["public.*", "!*.loose"])
     with open_catalog(source_url) as own:
         watch = DdlWatch(own, tables, publication=PUBLICATION, state=state)
         watch.poll()
         assert summary(all_due(watch)) == RELATION
         assert watch.poll() == 0
-        state = watch.state()
-        assert state.renamed == ()
-        assert sorted(map(str, state.names)) == sorted(str(table.name) for table in tables)
+        names = watch.state().names
+        assert sorted(map(str, names)) == sorted(str(table.name) for table in tables)
+
+
+def test_a_captured_name_is_followed(source_url: str, database: psycopg.Connection) -> None:
+    """The old name is gone with the table's new one; one that is there again is read again."""
+    own, watch = watching(source_url, database)
+    with own:
+        watch.poll()
+        database.execute("alter table public.t rename to u")
+        watch.poll()
+        (gone,) = all_due(watch)
+        assert isinstance(gone, Gone)
+        assert gone.renamed is not None
+        assert (str(gone.table), str(gone.renamed.name)) == ("public.t", "public.u")
+        assert not watch.follows(gone.renamed.name)
+        assert TableName("public", "t") in watch.state().gone
+        database.execute("alter table public.quiet rename to t")
+        watch.poll()
+        done = all_due(watch)
+        watch.poll()  # the table has no other name any more
+        done += all_due(watch)
+        kinds = [(str(action.table), type(action)) for action in done]
+        assert kinds == [("public.quiet", Gone), ("public.t", Reload)]
+        assert watch.poll() == 0
+
+
+def test_two_tables_that_swap_their_names_are_read_again(
+    source_url: str, database: psycopg.Connection
+) -> None:
+    """Each name has another table's rows now."""
+    own, watch = watching(source_url, database)
+    with own:
+        watch.poll()
+        database.execute(RENAMES["two tables"][0].encode())
+        watch.poll()
+        actions = all_due(watch)
+        assert {str(action.table) for action in actions} == {"public.t", "public.quiet"}
+        reasons = {action.reason for action in actions if isinstance(action, Reload)}
+        assert reasons == {ReloadReason.MADE_ANEW}
 
 
 def test_a_renamed_table_that_is_taken_out_is_forgotten(
     source_url: str, database: psycopg.Connection
 ) -> None:
-    """It stops the pipeline until then, under its old name too."""
-    own, watch = watching(source_url, database)
+    """It stops the pipeline until then."""
+    own, watch = watching(source_url, database, takes_renamed=not_taken)
     with own:
         watch.poll()
         database.execute("alter table public.t rename to u")
@@ -101,6 +143,7 @@ def test_a_renamed_table_that_is_taken_out_is_forgotten(
                 publication=PUBLICATION,
                 state=state,
                 takes=lambda name, takes=takes: takes.get(str(name), True),
+                takes_renamed=not_taken,
             )
             watch.poll()
             assert [t for t in summary(all_due(watch)) if t[0] == "StopPipeline"] == expected

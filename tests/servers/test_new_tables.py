@@ -106,8 +106,8 @@ def test_a_table_made_while_nothing_ran_is_added_at_the_start(pair: Pair) -> Non
     assert (told.code, told.result["equal"], told.result["left_out"]) == (0, True, {}), told.out
 
 
-def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_not_new(pair: Pair) -> None:
-    """The table of another name is told by the watch over tables, as ever."""
+def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_new(pair: Pair) -> None:
+    """The rows are copied to the new name; the old one stays in the target."""
     process = started(pair, "add")
     pair.run(BORN.format(name="named"))
     reach(pair, "public.named", "following")
@@ -116,12 +116,32 @@ def test_a_table_that_goes_again_is_forgotten_and_a_renamed_one_is_not_new(pair:
     pair.run("drop table brief")
     process.until(lambda: not line(pair, "public.brief"), "brief is forgotten")
     pair.run("alter table named rename to renamed")
+    reach(pair, "public.renamed", "following")
+    pair.run("update renamed set n = n + 1")
+    pair.check("renamed")
+    process.until(lambda: line(pair, "public.named")["state"] == "dropped", "named is dropped")
+
+
+def test_a_renamed_table_stops_a_pipeline_that_adds_none(pair: Pair) -> None:
+    """By name; as the hint says, the next start follows it once its new name is captured."""
+    started(pair, "add")
+    pair.run(BORN.format(name="moving"))
+    reach(pair, "public.moving", "following")
+    process = started(pair, "leave")
+    pair.run("alter table moving rename to moved")
     assert process.ended() == 1
     assert process.error["code"] == "PG46", process.err
-    assert not line(pair, "public.renamed")
-    pair.run("alter table renamed rename to named")
+    assert "public.moved" in process.error["hint"]
+    pair.run("update moved set n = n + 1")
+    started(pair, "add")
+    reach(pair, "public.moved", "following")
+    pair.run("update moved set n = n + 1")
+    pair.check("moved")
+    pair.stop()
+    pair.run("alter table moved rename to moving")
     pair.start()
-    pair.check("named")
+    reach(pair, "public.moving", "following")
+    pair.check("moving")
 
 
 def test_a_new_table_is_left_out(pair: Pair) -> None:

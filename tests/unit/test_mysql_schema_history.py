@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,13 @@ from penstock.engines.mysql.source.ddl_text import effects_of
 from penstock.engines.mysql.source.definitions import source_id_of
 from penstock.engines.mysql.source.schema_history import SchemaHistory, StreamPlace
 from penstock.engines.mysql.source.stored_values import ValueUnknown
-from penstock.engines.mysql.source.unsupported import RowsChangedUnseen, StatementLogged
+from penstock.engines.mysql.source.unsupported import (
+    RowsChangedUnseen,
+    StatementLogged,
+    TableMoved,
+)
 from penstock.engines.mysql.version import ServerVersion
-from penstock.model import ColumnDefinition, Identity, TableDefinition, TableName
+from penstock.model import ColumnDefinition, Identity, MarkerKind, TableDefinition, TableName
 
 NAME = TableName("shop", "t")
 MARIA = ServerVersion.parse("10.11.19-MariaDB")
@@ -288,3 +293,74 @@ def test_a_cascade_of_a_foreign_key_still_stops_by_name() -> None:
 def test_a_temporary_table_that_is_renamed_is_not_the_captured_one() -> None:
     """MariaDB logs the statement; the captured table is still there."""
     assert not book_of("rename table t to t2").awaiting()
+
+
+class Named(Live):
+    """A catalogue with tables of these names."""
+
+    def __init__(self, *names: str) -> None:
+        """All have the same columns."""
+        super().__init__(TABLE)
+        self._names = names
+
+    def read_at(self, name: TableName, at: BinlogPosition) -> TableDefinition | None:
+        """Return the table, or None."""
+        return super().read_at(name, at) if name.name in self._names else None
+
+
+def renaming(
+    statement: str, *names: str, takes: Callable[[TableName], bool] = lambda _: True
+) -> tuple[SchemaHistory, list[tuple[MarkerKind, list[str]]]]:
+    """A book of t and u after a statement that left tables of these names, and its markers."""
+    tables = [TABLE, replace(TABLE, name=TableName("shop", "u"))]
+    book = SchemaHistory(
+        Named(*names),
+        None,
+        tables=tables,
+        begin=4,
+        takes=lambda _: False,
+        takes_renamed=takes,
+    )
+    said = Query(
+        text=statement,
+        raw=statement.encode(),
+        schema="shop",
+        thread_id=1,
+        error=0,
+        sql_mode=STRICT,
+    )
+    marks = book.apply(effects_of(said, server=MARIA), said, place(10))
+    return book, [(kind, [table.name for table in tables]) for kind, tables, _ in marks]
+
+
+def test_a_renamed_table_is_gone_under_its_old_name() -> None:
+    """The new name is not captured before it is asked for."""
+    book, marks = renaming("rename table t to w", "w", "u")
+    assert marks == [(MarkerKind.DDL, ["t"])]
+    assert not book.awaiting()
+    assert book.version_of(TableName("shop", "w")) is None
+
+
+def test_a_name_that_has_another_tables_rows_awaits_a_reload() -> None:
+    """Both, if two tables exchange their names."""
+    book, marks = renaming("rename table t to x, u to t, x to u", "t", "u")
+    assert (marks, {name.name for name in book.awaiting()}) == ([], {"t", "u"})
+    book, marks = renaming("rename table u to old, t to u", "u", "old")
+    assert (marks, {name.name for name in book.awaiting()}) == ([(MarkerKind.DDL, ["t"])], {"u"})
+
+
+def test_a_new_name_that_is_not_captured_stops_by_name() -> None:
+    """Its rows would be missed; the hint says what to do."""
+    with pytest.raises(TableMoved, match=r"renamed to shop\.w") as caught:
+        renaming("rename table t to w", "w", "u", takes=lambda name: name.name != "w")
+    assert "'shop.w'" in caught.value.hint
+
+
+def test_a_recreated_column_of_another_type_is_another_column() -> None:
+    """A target could not convert its values, and need not: no row is left."""
+    for kind, numbers in (("varchar(20)", [1, 2]), ("year", [1, 3])):
+        now = shaped(("id", "int"), ("v", kind))
+        book = book_of("drop table t", "create table t (id int primary key, v int)", now=now)
+        relation = book.refreshed(NAME, place(20))
+        assert relation is not None
+        assert [one.id for one in relation.columns] == numbers, kind

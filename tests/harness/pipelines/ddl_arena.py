@@ -31,7 +31,7 @@ from harness.pipelines.ddl_sides import MySQLSide, PostgresSide, Side, differenc
 from harness.pipelines.ddl_types import POSTGRES
 from harness.pipelines.pipeline import write_pipeline
 from penstock.control.pipeline.config import load_config
-from penstock.control.pipeline.table_requests import put_request
+from penstock.control.pipeline.table_requests import put_request, read_requests
 from penstock.control.tables.table_commands import resync
 from penstock.load.isolation import read_isolations
 from penstock.model import TableName
@@ -377,7 +377,7 @@ class Arena:
 
     def _judge(self) -> list[Outcome]:
         wrong, since = self._wrong(), time.monotonic()
-        while wrong and time.monotonic() - since < self._patience_s:
+        while wrong and time.monotonic() - since < self._patience_s * _slowness(wrong):
             time.sleep(1.0)
             self._tend()
             now = self._wrong()
@@ -444,6 +444,11 @@ class Arena:
                 reason=str(error.get("error")),
                 hint=str(error.get("hint", "")),
             )
+        for request in read_requests(self._config).tables:
+            if request.table.schema == one.schema and request.capture is Capture.LEFT:
+                return Outcome(
+                    REFUSED, one.script, request.code, request.error, request.hint, lines=lines
+                )
         if lines:
             return Outcome(DIFFERENT, one.script, lines=lines)
         for table, why in read_isolations(self._config.layout.state).items():
@@ -477,7 +482,10 @@ class Arena:
 
     def _lines(self, table: TableName) -> list[str]:
         copied = f"t{table.schema[1:]}"
-        return differences(self._source, self._target, table.schema, copied, table.name)
+        try:
+            return differences(self._source, self._target, table.schema, copied, table.name)
+        except STATEMENT_ERRORS as error:  # it is being recreated
+            return [f"{table.name}: {error}"]
 
     # -- databases
 
@@ -533,6 +541,12 @@ class Arena:
     @staticmethod
     def _make_schema(side: Side, name: str) -> None:
         side.run(f"create {'schema' if side.kind == POSTGRES else 'database'} {name}")
+
+
+def _slowness(wrong: Mapping[int, list[str]]) -> int:
+    """Return how many times the patience is needed: a look for new tables may take a minute."""
+    lacks = any("no such table" in line for lines in wrong.values() for line in lines)
+    return 7 if lacks else 1
 
 
 def run_histories(

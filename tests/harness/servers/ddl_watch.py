@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import psycopg
 
 from penstock.engines.postgres.source.catalog import captured_tables, open_catalog
@@ -13,6 +15,7 @@ from penstock.engines.postgres.source.ddl_watch import (
     WatchState,
 )
 from penstock.engines.postgres.source.table_shape import ReloadReason
+from penstock.model import TableName
 
 PUBLICATION = "Watched p"
 SETUP = """
@@ -42,12 +45,17 @@ SETUP = """
 
 
 def watching(
-    url: str, connection: psycopg.Connection, state: WatchState | None = None
+    url: str,
+    connection: psycopg.Connection,
+    state: WatchState | None = None,
+    takes_renamed: Callable[[TableName], bool] = lambda _: True,
 ) -> tuple[psycopg.Connection, DdlWatch]:
     """A connection to the catalogue, and a watch over the captured tables on it."""
     tables = captured_tables(connection, ["public.*", "!public.loose"])
     own = open_catalog(url)
-    return own, DdlWatch(own, tables, publication=PUBLICATION, state=state)
+    return own, DdlWatch(
+        own, tables, publication=PUBLICATION, state=state, takes_renamed=takes_renamed
+    )
 
 
 def all_due(watch: DdlWatch) -> list[Action]:

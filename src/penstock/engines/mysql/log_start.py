@@ -79,6 +79,7 @@ def make_engine(
         beginning=beginning,
         task=task_of(config),
         takes=_taken_at_once(config),
+        takes_renamed=_taken_renamed(config),
     )
 
 
@@ -103,6 +104,11 @@ def _taken_at_once(config: Config) -> Callable[[TableName], bool]:
     (`control/pipeline/new_tables.py`).
     Nobody copies them to consumers, who would miss the rows from before the request.
     """
-    if config.has_target or config.source.new_tables is not NewTables.ADD:
+    return _taken_renamed(config) if not config.has_target else lambda _: False
+
+
+def _taken_renamed(config: Config) -> Callable[[TableName], bool]:
+    """Return which new names of captured tables are captured, at once or when asked for."""
+    if config.source.new_tables is not NewTables.ADD:
         return lambda _: False
     return Selection.parse(config.source.tables).takes

@@ -23,7 +23,7 @@ from penstock.engines.postgres.source.source_engine import PostgresEngine
 from penstock.engines.postgres.standby import check_publication_there
 from penstock.model import TableDefinition
 from penstock.model.patterns import Selection
-from penstock.ports.config import Config, Mode
+from penstock.ports.config import Config, Mode, NewTables
 from penstock.ports.extract_options import ExtractOptions
 from penstock.ports.identity import SourceIdentity
 from penstock.ports.pipeline import Pipeline
@@ -82,12 +82,14 @@ def open_engine(
     captured = tables()
     with _begin(pipeline, captured, stop) as start_position:
         config = pipeline.config
+        takes = Selection.parse(config.source.tables).takes
         yield PostgresEngine(
             config.source.url,
             tables=captured,
             options=options,
             start_position=start_position,
-            takes=Selection.parse(config.source.tables).takes,
+            takes=takes,
+            takes_renamed=takes if config.source.new_tables is NewTables.ADD else lambda _: False,
             pipeline=config.pipeline.name,
         )
 

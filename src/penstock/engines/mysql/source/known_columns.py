@@ -245,15 +245,24 @@ _TEXTS = frozenset(("char", "varchar", "tinytext", "text", "mediumtext", "longte
 def number_by_name(
     relation: Relation, before: Relation | KnownColumns | None, *, last_id: int, since: int
 ) -> tuple[KnownColumns, Relation]:
-    """Give a relation identities where no row is left of before: equal names are one column."""
+    """Give a relation identities where no row is left of before.
+
+    A column with the name of an earlier one is that column, unless its type holds other values: a
+    target could not convert it, and need not.
+    """
     known = {
         column.name.lower(): (column.id, column.names)
         for column in (before.columns if before else ())
     }
+    types = {
+        column.name.lower(): column.base_type or column.source_type
+        for column in (before.columns if isinstance(before, Relation) else ())
+    }
     found, columns = [], []
     for column in relation.columns:
-        number, names = known.get(column.name.lower(), (0, ()))
-        if not number:
+        name, now = column.name.lower(), column.base_type or column.source_type
+        number, names = known.get(name, (0, ()))
+        if not number or not keeps_values(types.get(name, now), now, strict=True):
             last_id += 1
             number, names = last_id, ((since, column.name),)
         found.append(KnownColumn(id=number, name=column.name, names=names))

@@ -255,11 +255,7 @@ class Resends:
             raise  # the request is carried out by the next stream
         except PenstockError as error:
             self._failed[request] = error
-            if assembler.is_unfinished:
-                raise ConnectionLost(
-                    f"rows of {request.table} are taken out of the log again: {error.message}",
-                    hint="Nothing to do: the stream goes on without them.",
-                ) from error
+            _take_out_begun(request.table, assembler, error)
 
     def _needed_steps(
         self, table: TableName, reason: str, stream: BinlogSource, assembler: Assembler
@@ -271,6 +267,11 @@ class Resends:
         except PenstockError as error:
             if error.retry == "backoff":
                 raise
+            if self._live.read(table) is None:
+                # The stream will come to the statement that dropped or renamed it.
+                logger.info("table to be read again is gone", table=str(table))
+                _take_out_begun(table, assembler, error)
+                return
             raise RowsChangedUnseen(
                 f"rows of {table} changed, and the binlog does not say how: {reason}. The table "
                 f"cannot be read again: {error.message}",
@@ -351,6 +352,15 @@ class Resends:
                 table=str(table),
             )
         return definition, version
+
+
+def _take_out_begun(table: TableName, assembler: Assembler, error: PenstockError) -> None:
+    """Raise ConnectionLost if rows of a failed reload were given out: the next stream has none."""
+    if assembler.is_unfinished:
+        raise ConnectionLost(
+            f"rows of {table} are taken out of the log again: {error.message}",
+            hint="Nothing to do: the stream goes on without them.",
+        ) from error
 
 
 def _is_done(work: _Work, durable: FlushPoint) -> bool:

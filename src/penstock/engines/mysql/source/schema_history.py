@@ -46,6 +46,7 @@ from penstock.engines.mysql.source.unsupported import (
     TableMoved,
 )
 from penstock.model import DROP_TABLE, MarkerKind, Relation, TableDefinition, TableName
+from penstock.model.patterns import as_pattern
 
 logger = structlog.get_logger()
 Mark = tuple[MarkerKind, list[TableName], dict[str, Any]]  # a marker: kind, tables, data
@@ -66,6 +67,7 @@ class SchemaHistory:
         tables: Sequence[TableDefinition],
         begin: int,
         takes: Callable[[TableName], bool],
+        takes_renamed: Callable[[TableName], bool] = lambda _: True,
         is_present: bool = True,
         altered: Collection[TableName] = (),
         fold: bool = False,
@@ -77,12 +79,14 @@ class SchemaHistory:
         only without notes: later tables are captured from their CREATE on. is_present: these
         definitions are right at `begin`; else they are later ones and only their names are used.
         altered: tables that were altered between `begin` and the catalogue: they are read again.
-        takes: whether the configuration captures a name. fold: the server folds names' case.
+        takes: whether the configuration captures a name at once. takes_renamed: whether it captures
+        a table that gets this name, at once or when it is asked for.
+        fold: the server folds names' case.
         is_whole: before images hold all columns, also of tables with a key.
         """
         self.changed = notes is None
         self._live = live
-        self._takes = takes
+        self._takes, self._takes_renamed = takes, takes_renamed
         self._fold = fold
         self._is_whole = is_whole
         self._notes: dict[TableName, TableNotes] = {}
@@ -356,8 +360,7 @@ class SchemaHistory:
                 self._altered(effect, query, place.since, is_noted=effect.table in noted)
             elif effect.table is not None:
                 emptied += self._applied(effect, effect.table, place)
-        if renames:
-            self._renamed(renames, place)
+        dropped += self._renamed(renames, place)
         truncate = {"cascade": False, "restart_identity": True}
         marks: list[Mark] = [
             (MarkerKind.TRUNCATE, emptied, truncate),
@@ -490,8 +493,14 @@ class SchemaHistory:
                 table=str(name),
             )
 
-    def _renamed(self, renames: Sequence[tuple[TableName, TableName]], place: StreamPlace) -> None:
-        """Tables change their names from left to right; then each captured name is looked at."""
+    def _renamed(
+        self, renames: Sequence[tuple[TableName, TableName]], place: StreamPlace
+    ) -> list[TableName]:
+        """Tables change their names from left to right; then each captured name is looked at.
+
+        Returns the captured names that no table has any more.
+        """
+        dropped: list[TableName] = []
         held: dict[TableName, TableName | None] = {}
         for old, new in renames:
             held[new] = held.pop(old, old) if old in held else old
@@ -499,7 +508,11 @@ class SchemaHistory:
         for name, now in held.items():
             notes = self._notes.get(name)
             if notes is None or not notes.is_captured:
-                if now is not None and now != name:
+                if now is None or now == name:
+                    continue
+                if self._wants(name):
+                    self._replace_rows(name, f"it was {now}", place)
+                else:
                     self._pass_over(name)
                 continue
             if now == name:
@@ -507,9 +520,33 @@ class SchemaHistory:
             if now is not None and self._replaces(now, name):
                 self._swapped(notes, self._notes.get(now), place.since)
                 continue
-            if now is None and self._is_still_there(name, place):
+            if now is not None:
+                self._replace_rows(name, f"it is what {now} was", place)
+                continue
+            if self._is_still_there(name, place):
                 continue  # a temporary table of that name was renamed (MariaDB logs that)
-            raise _moved(name, now, next((to for to, it in held.items() if it == name), None))
+            to = next(to for to, it in held.items() if it == name)
+            if not self._takes_renamed(to):
+                raise _moved(name, to)
+            dropped += self._dropped(name, place.since)
+        return dropped
+
+    def _replace_rows(self, name: TableName, why: str, place: StreamPlace) -> None:
+        """Note that a captured name has the rows of another table now: they are read again."""
+        notes = self._notes.get(name)
+        if notes is None:
+            notes = self._notes[name] = TableNotes(schema=name.schema, name=name.name)
+            self._passed.discard(name)
+        since = place.since
+        notes.captured[since], notes.there[since] = True, True
+        notes.definitions[since] = definition = self._live.read_at(name, place.behind)
+        known = notes.known_columns
+        if known is None:
+            later = definition or self._live.read(name)
+            names = [column.name for column in later.columns] if later is not None else []
+            known = number_columns(names, last_id=notes.last_id)
+        self._note_columns(notes, since, known.doubted(why))
+        logger.info("captured table will be read again", table=str(name), reason=why)
 
     def _is_still_there(self, name: TableName, place: StreamPlace) -> bool:
         """Whether the table exists behind a statement, and no later one has created it."""
@@ -588,11 +625,12 @@ def _unseen(table: TableName, what: str) -> RowsChangedUnseen:
     )
 
 
-def _moved(name: TableName, now: TableName | None, to: TableName | None) -> TableMoved:
-    what = f"is what {now} was" if now is not None else f"was renamed to {to}"
+def _moved(name: TableName, to: TableName) -> TableMoved:
     return TableMoved(
-        f"captured table {name} {what}: its rows are not those that the log knows",
-        hint=f"Rename it back, or: {LOAD_AGAIN}",
+        f"captured table {name} was renamed to {to}, which is not captured",
+        hint=f"Rename it back and start again; or add the new name to [source] tables "
+        f"('{as_pattern(to)}') and start again: its rows are copied as those of a new table, and "
+        "the old one stays in the target as it is.",
         table=str(name),
     )
 

@@ -77,6 +77,7 @@ class MySQLEngine:
         beginning: Beginning | None,
         task: str,
         takes: Callable[[TableName], bool] = lambda _: True,
+        takes_renamed: Callable[[TableName], bool] = lambda _: True,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         """Say what to read.
@@ -84,11 +85,12 @@ class MySQLEngine:
         tables: what is captured now. beginning: where a log begins that is still empty; None goes
         on with what is kept beside the log. task: what distinguishes this pipeline from every
         other, for our ids as a replica. takes: whether a table that is made later under a name is
-        captured from its CREATE on.
+        captured from its CREATE on. takes_renamed: whether a table that gets this name is captured,
+        at once or when it is asked for.
         """
         self._url = url
         self._tables = tables
-        self._takes = takes
+        self._takes, self._takes_renamed = takes, takes_renamed
         self._options = options
         self._beginning = beginning
         self._server_id = options.server_id or server_id_for(task)
@@ -175,6 +177,7 @@ class MySQLEngine:
             is_present=self._beginning is None or self._beginning.is_present,
             altered=self._beginning.altered if self._beginning is not None else (),
             takes=self._captures.takes if self._captures is not None else self._takes,
+            takes_renamed=self._takes_renamed,
             fold=self._fold,
             is_whole=self._options.full_before_images,
         )

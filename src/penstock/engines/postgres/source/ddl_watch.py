@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -94,7 +94,13 @@ class Reload(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone(Action):
-    """The table was dropped: nothing more will come. The target keeps what it has."""
+    """The table was dropped or renamed: nothing more will come. The target keeps what it has.
+
+    Attributes:
+        renamed: the table under its new name; None if it was dropped.
+    """
+
+    renamed: TableDefinition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,29 +116,12 @@ class WatchState:
 
     Attributes:
         position: of the last look that is settled.
-        gone: captured tables that were dropped, and not created again since.
-        renamed: tables with the new names that stopped the pipeline.
+        gone: captured tables that were dropped or renamed, and not created again since.
     """
 
     shapes: tuple[TableShape, ...] = ()
     position: int = 0
     gone: tuple[TableName, ...] = ()
-    renamed: tuple[tuple[TableName, TableName], ...] = ()
-
-    def renamed_shapes(self, tables: Iterable[TableDefinition]) -> tuple[TableShape, ...]:
-        """Return the shapes, by the new names of the tables that still have them. tables: those
-        captured.
-
-        All at once, as tables may have exchanged their names.
-        """
-        new_names = dict(self.renamed)
-        now = {table.source_id: table.name for table in tables}
-        return tuple(
-            replace(shape, name=new_names[shape.name])
-            if shape.name in new_names and now.get(shape.source_id) == new_names[shape.name]
-            else shape
-            for shape in self.shapes
-        )
 
     @property
     def names(self) -> frozenset[TableName]:
@@ -163,20 +152,28 @@ class DdlWatch:
         publication: str,
         state: WatchState | None = None,
         takes: Callable[[TableName], bool] = lambda _: True,
+        takes_renamed: Callable[[TableName], bool] = lambda _: True,
         as_is: Collection[TableName] = (),
     ) -> None:
-        """Begin with these tables. takes: whether the configuration captures a name.
+        """Begin with these tables.
 
-        as_is: tables that were not followed before, whose rows need not be read.
+        Args:
+            connection: see the class.
+            tables: what is captured.
+            publication: the name of it.
+            state: of an earlier run.
+            takes: whether the configuration captures a name.
+            takes_renamed: whether it captures a table that gets this name.
+            as_is: tables that were not followed before, whose rows need not be read.
         """
         self.connection = connection
         self._publication = publication
-        self._takes = takes
+        self._takes, self._takes_renamed = takes, takes_renamed
         tables = list(tables)
         self._wanted = {table.name for table in tables}
-        self.changed = bool(state and state.renamed)
+        self.changed = False
         # Tables dropped while the watch was stopped are not among `tables`, yet must be reported.
-        self._seen = {shape.name: shape for shape in state.renamed_shapes(tables)} if state else {}
+        self._seen = {shape.name: shape for shape in state.shapes} if state else {}
         self._settled = dict(self._seen)
         self._ids = dict.fromkeys(self._wanted, UNKNOWN_ID)
         self._ids |= {name: shape.source_id for name, shape in self._seen.items()}
@@ -190,8 +187,6 @@ class DdlWatch:
         self._looked_at = self._position
         self._pending: deque[_Pending] = deque()
         self._truncated: dict[TableName, int] = {}
-        self._renamed: dict[TableName, TableName] = {}
-        self._reported = {old for old, _ in state.renamed} if state else set()
 
     # -- what the extractor calls ----------------------------------------------------------------
 
@@ -245,6 +240,10 @@ class DdlWatch:
         self._pending.append(_Pending(action=action))
         return action
 
+    def follows(self, name: TableName) -> bool:
+        """Return whether a name is followed, whether the table is there or was dropped."""
+        return name in self._ids
+
     def is_pending(self, action: Action) -> bool:
         """Return whether an action is not done."""
         return any(pending.action is action for pending in self._pending)
@@ -273,7 +272,6 @@ class DdlWatch:
             shapes=tuple(self._settled.values()),
             position=self._position,
             gone=tuple(sorted(self._gone)),
-            renamed=tuple(sorted(self._renamed.items())),
         )
 
     def saw_truncate(self, table: TableName, position: int) -> None:
@@ -297,14 +295,12 @@ class DdlWatch:
         """Note that the action's consequences are in the log: its shape is the known one."""
         if not self._pending or self._pending[0].action is not action:
             raise ValueError("actions are done in their order, once")
-        renamed = dict(filter(None, (_new_name(pending.action) for pending in self._pending)))
         self._pending.popleft()
         if isinstance(action, Gone):
             self._gone.add(action.table)
-        if action.table in renamed:  # which name it has when we start again, the operator decides
-            self._renamed |= renamed
-            self.changed = True
-        else:
+        # A table whose new name is not captured stays known under its old one: the operator may
+        # undo it.
+        if not (isinstance(action, StopPipeline) and isinstance(action.error, TableRenamed)):
             self._settle(action.table, action.shape)
         self._position = action.position
 
@@ -386,8 +382,11 @@ class DdlWatch:
         before = len(self._pending)
         for name in names:
             shape = shapes.get(self._ids[name]) or by_name.get(name)
+            renamed = None
+            if shape is not None and shape.name != name and self._takes_renamed(shape.name):
+                renamed, shape = definitions[shape.source_id], by_name.get(name)
             if not {self._ids[name], shape.source_id if shape else UNKNOWN_ID} & moving:
-                self._compare(name, shape, definitions, position)
+                self._compare(name, shape, definitions, position, renamed)
         # What cannot be replicated comes before other things of the same look.
         self._pending = deque(
             sorted(
@@ -404,16 +403,16 @@ class DdlWatch:
         shape: TableShape | None,
         definitions: dict[int, TableDefinition],
         position: int,
+        renamed: TableDefinition | None,
     ) -> None:
         last = self._seen.get(name)
         if shape is None:
             if last is not None and not self._takes(name):
                 self._forget(name)
             elif last is not None:
-                self._add(_Pending(action=Gone(position=position, table=name, shape=None)), None)
+                gone = Gone(position=position, table=name, shape=None, renamed=renamed)
+                self._add(_Pending(action=gone), None)
             return
-        if last is None and any(seen.source_id == shape.source_id for seen in self._seen.values()):
-            return  # renamed, which is reported under the old name
         difference = self._difference(last, shape)
         if not self._is_wanted(name, last, difference):
             self._forget(name)
@@ -472,10 +471,9 @@ class DdlWatch:
         """
         if name in self._wanted:
             return True
-        stop = difference.stop if difference is not None else None
         if not self._takes(name):
-            # Perhaps the configuration has the new name already; once reported, it has neither.
-            return isinstance(stop, TableRenamed) and name not in self._reported
+            return False
+        stop = difference.stop if difference is not None else None
         return last is None or isinstance(stop, LEFT_BY_ITSELF)  # None: it was dropped before
 
     def _brought_rows(
@@ -575,11 +573,3 @@ def _since_given(given: TableDefinition, now: TableDefinition) -> ShapeDifferenc
         return table.identity, table.identity_columns, columns
 
     return ShapeDifference(changed=True) if shape_of(given) != shape_of(now) else None
-
-
-def _new_name(action: Action) -> tuple[TableName, TableName] | None:
-    if not (
-        isinstance(action, StopPipeline) and isinstance(action.error, TableRenamed) and action.shape
-    ):
-        return None
-    return action.table, action.shape.name

@@ -54,13 +54,18 @@ from penstock.engines.postgres.source.table_shape import TableShape
 
 
 def dropped_definitions(
-    connection: psycopg.Connection, shapes: Sequence[TableShape], known: Sequence[Relation]
+    tables: Iterable[TableDefinition], shapes: Sequence[TableShape], known: Sequence[Relation]
 ) -> list[TableDefinition]:
-    """Return what is remembered of followed tables that are no longer there.
+    """Return the definitions of followed tables that are no longer captured under their names.
 
-    The server still sends what was committed before they were dropped. known: as for the resolver.
+    The server still sends what was committed before they were dropped or renamed.
+
+    Args:
+        tables: those that are captured.
+        shapes: the followed tables as they were seen last.
+        known: as for the resolver.
     """
-    there = definitions_of(connection, [s.source_id for s in shapes], shape_only=True)
+    there = {table.source_id for table in tables}
     relations = {relation.source_id: relation for relation in known}
     return [
         definition_of(relations[shape.source_id])
@@ -183,6 +188,7 @@ class RelationResolver:
         for relation in known:
             self._note_numbers(relation.source_id, relation.columns)
         self._messages: dict[int, tuple[RelationMessage, Relation | None]] = {}
+        self._is_unsure = False  # whether definitions may be older than the connection
         self._lock = threading.RLock()
 
     def is_captured(self, source_id: int) -> bool:
@@ -210,6 +216,7 @@ class RelationResolver:
         with self._lock:
             self._messages.clear()
             self._book.forget()
+            self._is_unsure = True
 
     def resolve(self, message: RelationMessage) -> Relation | None:
         """Return the relation that a message means; the same object again when nothing changed.
@@ -223,39 +230,43 @@ class RelationResolver:
             plain = replace(message, xid=None)
             cached = self._messages.get(message.source_id)
             if cached is not None and cached[0] == plain and self._key_holds(message):
-                return self._without_dropped_keys(cached[1], plain)
-            relation = self._resolve_new(plain)
+                return self._look_again(cached[1], plain)
+            relation = self._resolve_new(plain, is_first=cached is None and not self._is_unsure)
             self._messages[message.source_id] = (plain, relation)
             return relation
 
-    def _without_dropped_keys(
-        self, relation: Relation | None, message: RelationMessage
-    ) -> Relation | None:
-        """Look, where the server repeats a message, whether it did so for a unique key's drop.
+    def _look_again(self, relation: Relation | None, message: RelationMessage) -> Relation | None:
+        """Look why the server repeats a message that says nothing new.
 
-        Rows that are equal in the key may follow. A key that was added since is not used yet: rows
-        may still be equal in it.
+        A unique key may have been dropped: rows that are equal in it may follow. A key that was
+        added since is not used yet: rows may still be equal in it. Or a column was dropped and
+        added again with the same type: its earlier values are void.
         """
-        if relation is None or not relation.unique:
+        live = self._read(message.source_id) if relation is not None else None
+        if relation is None or live is None:
             return relation
-        live = self._read(message.source_id)
-        if live is None:
+        found = relation
+        if relation.unique:
+            there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
+            left = tuple(key for key in relation.unique if frozenset(key) in there)
+            found = replace(found, unique=left)
+        if self.reloads and not found.awaits_reload and _is_remade(found, live):
+            found = replace(found, awaits_reload=str(ReloadReason.COLUMN_REMADE))
+        if found == relation:
             return relation
-        there = {frozenset(key) for key in UniqueKey.columns_of(live.unique_keys)}
-        left = tuple(key for key in relation.unique if frozenset(key) in there)
-        if left == relation.unique:
-            return relation
-        settled = self._settle(replace(relation, unique=left))
+        settled = self._settle(found)
         self._messages[message.source_id] = (message, settled)
         return settled
 
-    def _resolve_new(self, message: RelationMessage) -> Relation | None:
+    def _resolve_new(self, message: RelationMessage, *, is_first: bool) -> Relation | None:
+        """is_first: of this table, whose definition was read when we began."""
         definition = self._definitions.get(message.source_id)
         last = self._current.get(definition.name) if definition is not None else None
         live = None
         if (
             definition is None
             or last is None
+            or not is_first
             or _unknown(message.columns, definition)
             or not _has_columns(message, last)
         ):
@@ -287,6 +298,8 @@ class RelationResolver:
         if last is not None and last.source_id != relation.source_id:
             return replace(relation, awaits_reload=str(ReloadReason.MADE_ANEW))
         if last is not None and _has_columns(message, last):
+            if _is_remade(last, live or definition):
+                return replace(relation, awaits_reload=str(ReloadReason.COLUMN_REMADE))
             ids = {column.name: column.id for column in last.columns}
         else:
             found = live if last is not None else _first_with(message, (definition, live))
@@ -397,7 +410,9 @@ class RelationResolver:
             if live is None:
                 return None
             if not _is_same(relation_of(live), relation):
-                computed = left_of(relation.computed, live)
+                # Generated columns that are new here may have other names in the last message's
+                # shape: the look that finds that shape tells them.
+                computed = left_of(last.computed, live)
                 is_told = last.source_id != live.source_id or computed == last.computed
                 return None if is_told else self._settle(replace(last, computed=computed))
         if last is not None and last.source_id != relation.source_id:
@@ -581,6 +596,14 @@ def _match(
         if found and (found.type_oid, found.typmod) == (column.type_oid, column.typmod):
             return found
     return None
+
+
+def _is_remade(relation: Relation, now: TableDefinition) -> bool:
+    """Return whether a name of a column belongs to another column now."""
+    if relation.source_id != now.source_id:
+        return False
+    ids = {column.name: column.id for column in now.columns}
+    return any(c.id and ids.get(c.name, c.id) != c.id for c in relation.columns)
 
 
 def _unknown(wanted: Sequence[RelationColumn], definition: TableDefinition) -> bool:

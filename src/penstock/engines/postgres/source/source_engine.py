@@ -59,19 +59,21 @@ class PostgresEngine:
         tables: Sequence[TableDefinition],
         options: ExtractOptions,
         takes: Callable[[TableName], bool] = lambda _: True,
+        takes_renamed: Callable[[TableName], bool] = lambda _: True,
         start_position: int = 0,
         pipeline: str = "",
     ) -> None:
         """Say what to read.
 
         tables: what is captured. takes: whether the configuration captures a table's name, also
-        of one that is not among tables. start_position: where the log must begin when it is still
+        of one that is not among tables. takes_renamed: whether it captures a table that gets this
+        name. start_position: where the log must begin when it is still
         empty (the slot's consistent point); 0: at the slot's position. pipeline: the slot's owner;
         empty: it is not recorded.
         """
         self._url = url
         self._tables = tables
-        self._takes = takes
+        self._takes, self._takes_renamed = takes, takes_renamed
         self._options = options
         self._start_position = start_position
         self._pipeline = pipeline
@@ -170,7 +172,7 @@ class PostgresEngine:
         named = {table.name for table in self._tables}
         takes = self._taken_captures().takes
         lost = [s for s in state.shapes if s.name not in named and takes(s.name)]
-        tables = [*self._tables, *dropped_definitions(catalog, lost, known)]
+        tables = [*self._tables, *dropped_definitions(self._tables, lost, known)]
         self._resolver = RelationResolver(catalog, tables, known=known)
         return self._resolver
 
@@ -182,6 +184,7 @@ class PostgresEngine:
                 publication=self._options.publication,
                 state=self._place.state.load(WATCH_FILE, WatchState),
                 takes=self._taken_captures().takes,
+                takes_renamed=self._takes_renamed,
                 as_is=self._taken_captures().find_awaited(),
             )
             self._actions = TableActions(

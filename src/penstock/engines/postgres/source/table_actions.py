@@ -149,9 +149,28 @@ class TableActions:
         elif isinstance(action, RelationChanged):
             return self._resolver.adopt(action.definition)
         elif isinstance(action, Gone):
-            logger.warning("captured table was dropped", table=str(action.table))
-            self._visit = source.visit(lambda assembler: _tell_dropped(action.table, assembler))
+            self._visit = source.visit(lambda assembler: self._let_go(action, assembler))
         return None
+
+    def _let_go(self, action: Gone, assembler: Assembler) -> Iterator[int]:
+        """Report a table as gone, and ignore its rows under the old name, in the decoding thread.
+
+        If its new name is followed already, they are captured under that from here on.
+        """
+        renamed = action.renamed
+        if renamed is None:
+            logger.warning("captured table was dropped", table=str(action.table))
+        else:
+            logger.warning(
+                "captured table was renamed", table=str(action.table), new_name=str(renamed.name)
+            )
+        yield from _tell_dropped(action.table, assembler)
+        for source_id in self._resolver.release(action.table) if renamed is not None else ():
+            assembler.unbind(source_id)
+        if renamed is not None and self._watch.follows(renamed.name):
+            relation = self._resolver.capture(renamed)
+            if relation is not None:
+                assembler.bind(renamed.source_id, relation)
 
     def settle(self, action: Action) -> None:
         """The action's consequences are durable."""

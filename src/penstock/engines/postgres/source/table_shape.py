@@ -19,7 +19,7 @@ from penstock.engines.postgres.source.type_shape import (
     find_altered,
     label_renamed,
 )
-from penstock.model import LOAD_AGAIN, Identity, PenstockError, TableDefinition, TableName
+from penstock.model import Identity, PenstockError, TableDefinition, TableName
 from penstock.model.patterns import as_pattern
 
 # The columns of a table's replica identity, `*` for all; null for NOTHING: the server refuses
@@ -456,8 +456,9 @@ def _stop(before: TableShape, after: TableShape) -> PenstockError | None:
             back = f"alter table {name} set schema {quoted(before.name.schema)};"
         return TableRenamed(
             f"{before.name} is named {after.name} now",
-            hint=f"Undo it ({back}) and start again; or, if [source] tables takes the new name in, "
-            f"{LOAD_AGAIN}",
+            hint=f"Undo it ({back}) and start again; or add the new name to [source] tables "
+            f"('{as_pattern(after.name)}') and start again: its rows are copied as those of a new "
+            "table, and the old one stays in the target as it is.",
             table=str(before.name),
         )
     return why_not_followed(after)
