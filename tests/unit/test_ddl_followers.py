@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.pipelines.ddl_followers import ERRORS_MAX, Marks, Processes, make_followers, table_of
-from harness.pipelines.ddl_script import Statement
+from harness.pipelines.ddl_changelog import changelog_differences, changelog_of, with_full_images
+from harness.pipelines.ddl_followers import Marks, make_followers, table_of
+from harness.pipelines.ddl_processes import ERRORS_MAX, Processes
+from harness.pipelines.ddl_script import Statement, Step
 from harness.pipelines.ddl_sides import Facts, base_differences
 from harness.pipelines.ddl_types import MARIADB, POSTGRES
 from harness.pipelines.ddl_view import View, ViewRow, text_of, view_differences
@@ -134,8 +136,9 @@ def test_a_log_that_is_compared_has_a_base(tmp_path: Path) -> None:
     """Its file is served; the merged one stands beside it and names it."""
     file = tmp_path / "shop.toml"
     file.write_text("")
-    names = [one.name for one in make_followers(("consumer", "merge"), file, random.Random(1))]
-    assert names == ["merge", "consumer"]
+    target: Any = FakeSide([])
+    made = make_followers(("consumer", "merge"), file, target, random.Random(1))
+    assert [one.name for one in made] == ["merge", "consumer"]
     assert "[serve]" in file.read_text()
     assert 'logs = ["../shop.toml"]' in (tmp_path / "merged" / "merged.toml").read_text()
 
@@ -166,3 +169,70 @@ def test_the_mark_after_the_last_ddl_of_a_table() -> None:
     assert marks.find("h0", "r2") is marks.find("h1", "t") is None
     marks.note("h0", [Statement("alter type mood add value 'x'")], 5)
     assert marks.find("h0", "t") == marks.find("h0", "r2") == ("fence.f", 5)
+
+
+class Changelog:
+    """A target with the changelog of t, as images (dml_type, number, id, v)."""
+
+    kind = POSTGRES
+
+    def __init__(self, images: list[Any]) -> None:
+        self._images = images
+
+    def facts(self, schema: str, table: str) -> Facts | None:
+        assert (schema, table) == ("flexviews", changelog_of("h0", "t"))
+        types = {"dml_type": "integer", "fv$gsn": "bigint", "id": "integer", "v": "text"}
+        return Facts(types=types, key=frozenset(), nullable=frozenset(types))
+
+    def texts(self, schema: str, table: str, columns: Any) -> list[Any]:
+        assert list(columns) == ["fv$gsn", "dml_type", "id", "v"]
+        return [(str(gsn), str(dml), *row) for dml, gsn, *row in self._images]
+
+
+INSERTED, UPDATED = (1, 2, "1", "a"), [(-1, 3, "1", "a"), (1, 4, "1", "b")]
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [
+        ([], []),
+        ([INSERTED, *UPDATED], []),
+        ([*UPDATED, INSERTED], []),
+        ([INSERTED], ["has id='1', v='a'", "lacks id='1', v='b'"]),
+        ([INSERTED, (-1, 5, "1", "a")], ["lacks id='1' (image 5)"]),
+        ([INSERTED, *UPDATED, (1, 5, "2", "x")], ["has id='2' (image 5)"]),
+        ([INSERTED, *UPDATED, (1, 5, "2", "x"), (-1, 6, "2", "x")], []),
+        ([INSERTED, *UPDATED, (0, 4, None, None)], ["lacks id='1'"]),
+        ([(1, 2, "2", "x"), (0, 3, None, None), (1, 4, "1", "b")], []),
+        ([(1, 2, None, "x"), INSERTED], []),
+    ],
+)
+def test_how_a_changelog_differs(images: list[Any], said: list[str]) -> None:
+    """By the last image of each key; of all rows once the table was emptied."""
+    source: Any = FakeSide([("1", "b")])
+    target: Any = Changelog(images)
+    found = changelog_differences(source, target, "h0", "t", since=None)
+    assert found == [f"flexcdc: t: {line}" for line in said]
+
+
+def test_values_of_images_before_the_last_ddl_are_not_compared() -> None:
+    """Their keys are."""
+    source: Any = FakeSide([("1", "b")])
+    target: Any = Changelog([INSERTED, (1, 3, "2", "x")])
+    found = changelog_differences(source, target, "h0", "t", since=3)
+    assert found == ["flexcdc: t: has id='2' (image 3)"]
+
+
+def test_tables_send_whole_old_rows() -> None:
+    """Each that is created, and none stops to."""
+    step = Step(
+        (
+            Statement('create table "or der" (id int)'),
+            Statement('alter table "or der"', ("replica identity default",)),
+        )
+    )
+    assert [one.sql for one in with_full_images(step).statements] == [
+        'create table "or der" (id int)',
+        'alter table "or der" replica identity full',
+        'alter table "or der" replica identity full',
+    ]

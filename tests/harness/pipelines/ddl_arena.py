@@ -21,6 +21,7 @@ from typing import Any
 import psycopg
 import pymysql
 
+from harness.pipelines.ddl_changelog import with_full_images
 from harness.pipelines.ddl_child import Child
 from harness.pipelines.ddl_followers import Follower, Marks, is_ddl, make_followers, sections_of
 from harness.pipelines.ddl_histories import Author
@@ -95,13 +96,19 @@ class Outcome:
 class Running:
     """A history under way: by its author, or by a script that is played again."""
 
-    def __init__(self, number: int, source: str, given: Author | Script) -> None:
+    def __init__(
+        self, number: int, source: str, given: Author | Script, is_full: bool = False
+    ) -> None:
+        """is_full: tables send whole old rows, which a server of PostgreSQL is asked for."""
         self.number = number
         self.schema, self.target_schema = f"h{number}", f"t{number}"
         self._source = source
         self._author = given if isinstance(given, Author) else None
         self._steps: Iterator[Step] = iter(given.steps if isinstance(given, Script) else ())
+        self._is_full = is_full
         self.setup = given.setup if isinstance(given, Script) else tuple(given.write_setup())
+        if is_full:
+            self.setup = with_full_images(Step(self.setup)).statements
         self._done: list[Step] = []
         self._pause = 0
         self.is_over = False
@@ -145,7 +152,8 @@ class Running:
                 self._author.forget_step()
 
     def _next_step(self) -> Step | None:
-        return self._author.write_step() if self._author else next(self._steps, None)
+        step = self._author.write_step() if self._author else next(self._steps, None)
+        return with_full_images(step) if step and self._is_full else step
 
 
 def run_step(side: Side, step: Step) -> Step:
@@ -197,7 +205,10 @@ class Arena:
         self._servers, self._folder, self._pair = servers, folder, pair
         self._dice = random.Random(seed)
         self._number = next(_numbers)
-        self.histories = [Running(number, pair[0], one) for number, one in enumerate(given)]
+        is_full = "flexcdc" in also and pair[0] == POSTGRES
+        self.histories = [
+            Running(number, pair[0], one, is_full) for number, one in enumerate(given)
+        ]
         self._fences = itertools.count(1)
         self._restarts = 0
         self.has_begun = False
@@ -262,7 +273,7 @@ class Arena:
                 **sections_of(self._also),
             },
         )
-        self._followers = make_followers(self._also, file, self._dice)
+        self._followers = make_followers(self._also, file, self._target, self._dice)
         self._config = load_config(file)
         self.extract, self.load = Child("extract", file), Child("load", file)
         self._config.layout.run.mkdir(parents=True, exist_ok=True)
@@ -529,7 +540,7 @@ class Arena:
     @staticmethod
     def _drop_databases(server: MySQLServer) -> None:
         for (name,) in server.execute("select schema_name from information_schema.schemata"):
-            if re.fullmatch(r"[ht]\d+|fence\w*|wirekite|(src|dst)\d+", name):
+            if re.fullmatch(r"[ht]\d+|fence\w*|wirekite|flexviews|(src|dst)\d+", name):
                 server.execute(f"drop database `{name}`")
 
     def _open(self, stack: ExitStack, kind: str, url: str) -> Side:

@@ -110,10 +110,10 @@ def run_command(arguments: Sequence[str], out: str) -> None:
 class Child:
     """One of a pipeline's processes, which may be killed and started again."""
 
-    def __init__(self, name: str, file: Path) -> None:
-        """name: the command."""
+    def __init__(self, name: str, file: Path, words: Sequence[str] = ()) -> None:
+        """name: the command. words: the command with its file, if that does not follow it."""
         self.name = name
-        self._arguments = [name, str(file), "--json", "--checked"]
+        self._arguments = [*(words or (name, str(file))), "--json", "--checked"]
         self._out = file.parent / f"{name}.out"
         self._process: BaseProcess | None = None
 

@@ -10,14 +10,15 @@ from typing import Any, Protocol
 
 import psycopg
 
+from harness.pipelines.ddl_changelog import SECTION as FLEXCDC
+from harness.pipelines.ddl_changelog import Changelogs
 from harness.pipelines.ddl_child import PASSWORD, Child
+from harness.pipelines.ddl_processes import Mark, Processes
 from harness.pipelines.ddl_script import Statement
 from harness.pipelines.ddl_sides import ServedLog, Side, base_differences
 from harness.pipelines.ddl_view import SECTION, ViewFollower
 
-NAMES = ("base", "merge", "consumer")
-ERRORS_MAX = 5
-DISTURBED = 0.15
+NAMES = ("base", "merge", "consumer", "flexcdc")
 SERVED = """
 [serve]
 listen = "127.0.0.1:0"
@@ -42,8 +43,6 @@ ABOUT_TABLE = re.compile(
     re.IGNORECASE,
 )
 DDL = ("alter", "create", "drop", "rename", "truncate")
-
-Mark = tuple[str, int]
 
 
 class Follower(Protocol):
@@ -83,43 +82,6 @@ class Follower(Protocol):
     def close(self) -> None:
         """End it."""
         ...
-
-
-class Processes:
-    """Processes of a follower. error: the last one, once too many of them ended with one."""
-
-    def __init__(self, children: Sequence[Child], dice: random.Random) -> None:
-        """children: not started yet. dice: of what is killed."""
-        self._children, self._dice = children, dice
-        self._error_count = 0
-        self.error = ""
-
-    def start(self) -> None:
-        """Start all."""
-        for child in self._children:
-            child.start()
-
-    def tend(self) -> None:
-        """Start again what has ended."""
-        for child in self._children:
-            if child.code is None or self.error:
-                continue
-            if child.code > 0:
-                self._error_count += 1
-                if self._error_count >= ERRORS_MAX:
-                    self.error = f"{child.name}: {child.error['code']} {child.error['error']}"
-                    return
-            child.start()
-
-    def disturb(self) -> None:
-        """Kill one of them now and then."""
-        if self._children and self._dice.random() < DISTURBED:
-            self._dice.choice(self._children).kill()
-
-    def close(self) -> None:
-        """Kill all."""
-        for child in self._children:
-            child.kill()
 
 
 class Served(Processes):
@@ -181,17 +143,22 @@ def sections_of(also: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         found["consumers.view"] = SECTION
     if "merge" in also:
         found["changeExtractor"] = {"flushIntervalSeconds": 0.5, "heartbeatSeconds": 0.5}
+    if "flexcdc" in also:
+        found["flexcdc"] = FLEXCDC
     return found
 
 
-def make_followers(also: Sequence[str], file: Path, dice: random.Random) -> list[Follower]:
-    """The followers of a pipeline. also: names of `NAMES`."""
+def make_followers(
+    also: Sequence[str], file: Path, target: Side, dice: random.Random
+) -> list[Follower]:
+    """The followers of a pipeline. also: names of `NAMES`. target: of the pipeline."""
     if {"base", "merge"} & set(also):  # a log with a target has a base if it is served
         file.write_text(file.read_text() + SERVED)
     makers: dict[str, Callable[[random.Random], Follower]] = {
         "base": lambda own: Served("base", file, own),
         "merge": lambda own: make_merge(file, own),
         "consumer": lambda own: ViewFollower(file, own),
+        "flexcdc": lambda own: Changelogs(file, target, own),
     }
     return [makers[name](random.Random(dice.random())) for name in NAMES if name in also]
 

@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol
@@ -327,6 +327,16 @@ def neutral(kind: str, text: str | None) -> str | None:
         return f"not {kind}: {text}"
 
 
+def neutral_row(kinds: Sequence[str], row: Row) -> Row:
+    """A row in the form that is compared."""
+    return tuple(neutral(kind, value) for kind, value in zip(kinds, row, strict=True))
+
+
+def show_row(names: Iterable[str], row: Row) -> str:
+    """A row as it is printed."""
+    return ", ".join(f"{n}={v!r:.40}" for n, v in zip(names, row, strict=True))
+
+
 def differences(
     source: Side, target: Side, schema: str, target_schema: str, table: str
 ) -> list[str]:
@@ -377,13 +387,10 @@ def _row_differences(
     found = []
     for word, rows in (("lacks", mine - copied), ("has", copied - mine)):
         for row in list(rows.elements())[:4]:
-            shown = ", ".join(f"{n}={v!r:.40}" for n, v in zip(kinds, row, strict=True))
-            found.append(f"{table}: {word} {shown}")
+            found.append(f"{table}: {word} {show_row(kinds, row)}")
     return found
 
 
 def _counted(rows: list[Row], kinds: Mapping[str, str]) -> Counter[Row]:
     how = list(kinds.values())
-    return Counter(
-        tuple(neutral(kind, value) for kind, value in zip(how, row, strict=True)) for row in rows
-    )
+    return Counter(neutral_row(how, row) for row in rows)

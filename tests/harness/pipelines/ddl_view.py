@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral
+from harness.pipelines.ddl_sides import Row, Side, kind_of_value, neutral_row, show_row
 from harness.pipelines.ddl_types import POSTGRES
 from penstock.consume import CdcConsumer, CdcType, run
 from penstock.consume.images import KeyNotSent
@@ -255,8 +255,8 @@ def view_differences(
     key_kinds = [kinds[name] for name in names]
     theirs = {neutral_row(key_kinds, key): row for key, row in seen.rows.items()}
     since = _gsn_of(view, mark)
-    found = [f"{table}: lacks {shown(names, key)}" for key in ours.keys() - theirs.keys()]
-    found += [f"{table}: has {shown(names, key)}" for key in theirs.keys() - ours.keys()]
+    found = [f"{table}: lacks {show_row(names, key)}" for key in ours.keys() - theirs.keys()]
+    found += [f"{table}: has {show_row(names, key)}" for key in theirs.keys() - ours.keys()]
     for key in ours.keys() & theirs.keys():
         row = theirs[key]
         if row.since is None or (since is not None and since >= 0 and row.since <= since):
@@ -282,7 +282,7 @@ def _value_differences(
     if ours == copied:
         return []
     names = list(kinds)
-    return [f"{table}: lacks {shown(names, ours)}", f"{table}: has {shown(names, copied)}"]
+    return [f"{table}: lacks {show_row(names, ours)}", f"{table}: has {show_row(names, copied)}"]
 
 
 def _digits(kind: str | None, value: str | None, source: str) -> str | None:
@@ -290,13 +290,3 @@ def _digits(kind: str | None, value: str | None, source: str) -> str | None:
     if kind != "bits" or value is None or source == POSTGRES:
         return value
     return format(int(value), "b")
-
-
-def neutral_row(kinds: list[str], row: Row) -> Row:
-    """A row in the form that is compared."""
-    return tuple(neutral(kind, value) for kind, value in zip(kinds, row, strict=True))
-
-
-def shown(names: list[str], row: Row) -> str:
-    """A row as it is printed."""
-    return ", ".join(f"{n}={v!r:.40}" for n, v in zip(names, row, strict=True))

@@ -1,0 +1,50 @@
+"""Processes of a follower of an arena's log: started again, killed now and then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from harness.pipelines.ddl_child import Child
+
+ERRORS_MAX = 5
+DISTURBED = 0.15
+
+Mark = tuple[str, int]
+
+
+class Processes:
+    """Processes of a follower. error: the last one, once too many of them ended with one."""
+
+    def __init__(self, children: Sequence[Child], dice: random.Random) -> None:
+        """children: not started yet. dice: of what is killed."""
+        self._children, self._dice = children, dice
+        self._error_count = 0
+        self.error = ""
+
+    def start(self) -> None:
+        """Start all."""
+        for child in self._children:
+            child.start()
+
+    def tend(self) -> None:
+        """Start again what has ended."""
+        for child in self._children:
+            if child.code is None or self.error:
+                continue
+            if child.code > 0:
+                self._error_count += 1
+                if self._error_count >= ERRORS_MAX:
+                    self.error = f"{child.name}: {child.error['code']} {child.error['error']}"
+                    return
+            child.start()
+
+    def disturb(self) -> None:
+        """Kill one of them now and then."""
+        if self._children and self._dice.random() < DISTURBED:
+            self._dice.choice(self._children).kill()
+
+    def close(self) -> None:
+        """Kill all."""
+        for child in self._children:
+            child.kill()
