@@ -128,6 +128,41 @@ def test_a_name_used_again_has_no_old_images(session: Dying) -> None:
     assert got(session, "a") == [(None,)]
 
 
+def test_a_name_used_again_in_another_case_has_no_old_images(session: Dying) -> None:
+    """A destination that ignores case cannot have both columns under these names."""
+    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    put(session, id="1", a="old")
+    started(session).ensure(shape(2, id=1, A=3), drops=True)
+    assert columns(session) == ["id", "A"]
+    assert got(session, "A") == [(None,)]
+
+
+def test_a_column_in_another_case_keeps_its_images(session: Dying) -> None:
+    """Also that of a table created again, whose columns are known by their names alone."""
+    started(session).ensure(shape(1, id=1, a=2), drops=True)
+    put(session, id="1", a="old")
+    started(session).ensure(shape(2, id=1, A=2), drops=True)
+    assert columns(session) == ["id", "A"]
+    started(session).ensure(shape(3, source_id=7, id=8, a=9), drops=True)
+    assert columns(session) == ["id", "a"]
+    assert got(session, "a") == [("old",)]
+
+
+def test_a_name_taken_over_in_the_middle_of_a_transaction(session: Dying) -> None:
+    """Rows of before still have the dropped column, whose name another one has now."""
+    found = started(session)
+    before, after = shape(1, id=1, a=2, b=3), shape(2, id=1, a=3)
+    found.ensure(before, drops=True)
+    fitting = found.fit_to(before, after)
+    assert len({column.name for column in fitting.columns}) == 3
+    found.ensure(fitting, drops=False)
+    found.ensure(after, drops=False)
+    assert found.fit_names(before) == fitting
+    assert {column.name for column in fitting.columns} <= set(columns(session))
+    found.ensure(after, drops=True)
+    assert columns(session) == ["id", "a"]
+
+
 def test_a_table_created_again_has_identities_of_its_own(session: Dying) -> None:
     """Its columns are those of the same names, whatever their numbers."""
     started(session).ensure(shape(1, id=1, a=2), drops=True)

@@ -198,6 +198,10 @@ class ChangelogSession(Protocol):
         """Type that holds the text of any value."""
         ...
 
+    def fold(self, column: str) -> str:
+        """Return a column's name in a form that is equal for names that the server takes as one."""
+        ...
+
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """Create a changelog: OWN_COLUMNS, then these, by name and type, none of them required."""
         ...

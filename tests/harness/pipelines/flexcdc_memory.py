@@ -107,6 +107,10 @@ class MemorySession:
         """See ChangelogSession."""
         return self.same_type(wider, narrower) or wider == self.text_type
 
+    def fold(self, column: str) -> str:
+        """See ChangelogSession; SQLite ignores case."""
+        return column.lower()
+
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         every = [(name, "integer") for name in OWN_COLUMNS] + list(columns)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from penstock.consume.flexcdc.names import changelog_name
-from penstock.consume.flexcdc.shapes import Step, StepKind, steps
+from penstock.consume.flexcdc.shapes import Step, StepKind, name_aside, steps
 from penstock.consume.flexcdc.state import Mvlog, State
 from penstock.host.errors import ConnectionLost
 from penstock.model import Column, PenstockError, Relation, TableDefinition, TableName
@@ -292,6 +292,7 @@ class Changelogs:
             self._types(relation, shape),
             same=self._session.same_type,
             holds=self._session.holds,
+            fold=self._session.fold,
             drops=is_dropping,
             names=known.names,
         ):
@@ -318,7 +319,24 @@ class Changelogs:
         shaped = self._shaped.get(_name(relation))
         if shaped is None or shaped[0] == relation:
             return relation
-        return renamed_to(relation, shaped[0])
+        return self.fit_to(relation, shaped[0])
+
+    def fit_to(self, relation: Relation, later: Relation) -> Relation:
+        """Return a relation whose columns have the names of a later version of the table.
+
+        A column that the later version lacks has a name of its own if another one took its name.
+        """
+        fold = self._session.fold
+        names = {column.id: column.name for column in later.columns if column.id}
+        taken = {fold(name) for name in names.values()}
+
+        def fit(column: Column) -> str:
+            if not column.id or column.id in names or fold(column.name) not in taken:
+                return names.get(column.id, column.name)
+            return name_aside(column.name, column.id)
+
+        columns = tuple(replace(column, name=fit(column)) for column in relation.columns)
+        return relation if columns == relation.columns else replace(relation, columns=columns)
 
     def _types(self, relation: Relation, shape: object) -> Sequence[str]:
         """Return the wanted types; the source is asked only if the shape differs."""
@@ -377,15 +395,6 @@ def relation_of(definition: TableDefinition) -> Relation:
         ),
         source_id=definition.source_id,
     )
-
-
-def renamed_to(relation: Relation, later: Relation) -> Relation:
-    """Return a relation whose columns have the names of a later version of the table."""
-    names = {column.id: column.name for column in later.columns if column.id}
-    columns = tuple(
-        replace(column, name=names.get(column.id, column.name)) for column in relation.columns
-    )
-    return relation if columns == relation.columns else replace(relation, columns=columns)
 
 
 def _name(relation: Relation) -> TableName:

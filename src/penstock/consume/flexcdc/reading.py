@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from penstock.consume.flexcdc.captured import Changelogs, renamed_to
+from penstock.consume.flexcdc.captured import Changelogs
 from penstock.consume.flexcdc.images import ImageGroup, ImageOptions, groups
 from penstock.consume.flexcdc.state import Place, UnitOfWork, behind
 from penstock.consume.flexcdc.units import Units
@@ -255,7 +255,7 @@ class SegmentWalk:
             self._changelogs.meet(table, self._relation_of(table))
         for relation in new:
             last = latest[relation.schema, relation.name]
-            self._changelogs.ensure(renamed_to(relation, last), drops=False)
+            self._changelogs.ensure(self._changelogs.fit_to(relation, last), drops=False)
         self._to_drop += latest.values()
 
     def _shape_latest(self) -> None:

@@ -42,6 +42,11 @@ class Step:
     after: str = ""
 
 
+def name_aside(name: str, number: int) -> str:
+    """Return the name of a column whose name another one has now."""
+    return f"{name}_penstock_{number}"
+
+
 def steps(
     shape: Mapping[str, str],
     relation: Relation,
@@ -49,6 +54,7 @@ def steps(
     *,
     same: Callable[[str, str], bool],
     holds: Callable[[str, str], bool],
+    fold: Callable[[str], str],
     drops: bool,
     names: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Step]:
@@ -62,11 +68,12 @@ def steps(
         types: types that the relation's columns get.
         same: returns whether two texts are the same type.
         holds: returns whether the first type holds all values of the second.
+        fold: returns a name in a form that is equal for names that the server takes as one.
         drops: drop columns that the relation does not have; otherwise they stay, for earlier rows.
         names: by identity the column's name in the changelog, as far as it is known.
     """
     now = {name: kind for name, kind in shape.items() if name not in OWN_COLUMNS}
-    wanted = {column.name: column.id for column in relation.columns}
+    wanted = {fold(column.name): column.id for column in relation.columns}
     found: list[Step] = []
 
     def rename(old: str, new: str) -> None:
@@ -75,16 +82,17 @@ def steps(
 
     known = dict(names)
     for number, name in names.items():
-        aside = f"{name}_penstock_{number}"
-        if wanted.get(name, number) != number:
+        aside = name_aside(name, number)
+        if wanted.get(fold(name), number) != number:
             # Its name belongs to another column now: old images must not mix with new ones.
             if name in now and aside not in now:
                 rename(name, aside)
             known[number] = aside
     before = GSN
     for column, kind in zip(relation.columns, types, strict=True):
-        old = known.get(column.id, column.name)
-        if old != column.name and old in now and column.name not in now:
+        there = {fold(name): name for name in now}
+        old = known.get(column.id, there.get(fold(column.name), column.name))
+        if old != column.name and old in now and there.get(fold(column.name), old) == old:
             rename(old, column.name)
         if column.name not in now:
             found.append(Step(does=StepKind.ADD, column=column.name, kind=kind, after=before))
@@ -92,6 +100,6 @@ def steps(
             found.append(Step(does=StepKind.RETYPE, column=column.name, kind=kind))
         before = column.name
     if drops:
-        gone = [name for name in now if name not in wanted]
+        gone = [name for name in now if fold(name) not in wanted]
         found += [Step(does=StepKind.DROP, column=name) for name in gone]
     return found

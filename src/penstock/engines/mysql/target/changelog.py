@@ -275,6 +275,10 @@ class MySQLChangelogs:
         """See ChangelogSession."""
         return TEXT
 
+    def fold(self, column: str) -> str:
+        """See ChangelogSession."""
+        return column.lower()
+
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         own = zip(OWN_COLUMNS, OWN_TYPES, strict=True)

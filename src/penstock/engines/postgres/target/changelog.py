@@ -233,6 +233,10 @@ class PostgresChangelogs:
         """See ChangelogSession."""
         return "text"
 
+    def fold(self, column: str) -> str:
+        """See ChangelogSession."""
+        return column
+
     def create_changelog(self, table: TableName, columns: Sequence[tuple[str, str]]) -> None:
         """See ChangelogSession."""
         named = [*zip(OWN_COLUMNS, OWN_TYPES, strict=True), *columns]
