@@ -33,7 +33,7 @@ from penstock.base.held import BaseNotReady
 from penstock.base.manifest import save_manifest
 from penstock.base.shapes import ShapeUnfit
 from penstock.log.segment import open_segment
-from penstock.model import FlushPoint, Marker, MarkerKind, Op, Run, TableName
+from penstock.model import FlushPoint, Identity, Marker, MarkerKind, Op, Run, TableName
 
 OWN = replace(ITEM, name="own", source_id=9)
 ITEM_3 = replace(ITEM, version=3)
@@ -188,6 +188,30 @@ def test_a_shape_from_after_the_end_does_not_count(log: Log) -> None:
             writer.flush()
             assert log.read(state, ITEM) == Counter([*OLD, (0, "note 0")])
         assert log.rows(ITEM_2)[1, "one", None] == 1
+
+
+@pytest.mark.parametrize("key", [(0,), ()])
+def test_a_shape_from_before_an_emptying_does_not_count(tmp_path: Path, key: Any) -> None:
+    """No row is left that had it: whether its values can be converted does not matter."""
+    first = replace(ITEM, key=key, identity=Identity.FULL, before=(0, 1))
+    columns = (ITEM.columns[0], replace(ITEM.columns[1], source_type="bytea", neutral="binary"))
+    other = replace(first, columns=columns, version=2)
+    log = Log(tmp_path, {first: OLD})
+    log.write(inserts(1, first))
+    with log.writer() as writer:
+        number = writer.end.trx + 1
+        (rows,) = numbered([[*inserts(1, OWN)]])
+        rows = [replace(row, gsn=writer.end.gsn + 1, trx=number) for row in rows]
+        marks = [reload(writer.end.gsn, number, "item")]
+        writer.write(replace(run_of(rows, markers=marks), relations=(other,)))
+        writer.flush()
+        writer.rotate()
+    assert log.rows(other) == Counter()
+    made = log.step()
+    table = made.of(NAME)
+    assert table is not None
+    assert table.relations[-1].same_shape(other)
+    assert log.rows(other) == Counter()
 
 
 # -- rows of several moments -----------------------------------------------------------------------

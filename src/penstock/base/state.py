@@ -194,6 +194,8 @@ class _Layered:
         net = self._net
         if net.copies is not None:
             codes = np.flatnonzero(net.copies > 0)
+            if not codes.size:
+                return  # without rows no value has to be converted to a later shape
             codes = np.repeat(codes, net.copies[codes])
             columns = key_values(net.keys, codes)
             places = range(len(columns))

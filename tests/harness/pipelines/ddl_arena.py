@@ -417,8 +417,9 @@ class Arena:
         return found
 
     def _named_in(self, follower: Follower) -> dict[int, list[str]]:
-        line = f"{follower.name}: error {follower.error}"
-        return {int(number): [line] for number in re.findall(r"\bh(\d+)\.", follower.error)[:1]}
+        """The history that a follower's error names; the first one if there is none."""
+        named = [int(number) for number in re.findall(r"\bh(\d+)[._]", follower.error)]
+        return {(named or [0])[0]: [f"{follower.name}: error {follower.error}"]}
 
     def _different(self, follower: Follower) -> dict[int, list[str]]:
         found: dict[int, list[str]] = {}

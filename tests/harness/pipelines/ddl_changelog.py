@@ -21,7 +21,13 @@ from penstock.model import TableName
 from penstock.ports.flexcdc_settings import ChangelogNames
 
 DATABASE = "flexviews"
-SECTION = {"auto_changelog": True, "sleep_maximum": 0.5, "database": DATABASE}
+NAMES = ChangelogNames.PLAIN  # so that errors name the history
+SECTION = {
+    "auto_changelog": True,
+    "sleep_maximum": 0.5,
+    "database": DATABASE,
+    "changelog_names": str(NAMES),
+}
 GSN, DML = "fv$gsn", "dml_type"
 
 
@@ -64,7 +70,7 @@ class Changelogs(Processes):
 
 def changelog_of(schema: str, table: str) -> str:
     """The name of a table's changelog."""
-    return changelog_name(TableName(schema, table), ChangelogNames.MD5)
+    return changelog_name(TableName(schema, table), NAMES)
 
 
 def changelog_differences(
