@@ -23,7 +23,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup system demo test test-failed test-all test-times check check-static check-tests test-servers test-faults soak mutants fuzz bench docs screenshots changelog error-page type-page lock clean
+.PHONY: help setup system demo test next-draw test-failed test-all test-times check check-static check-test-types check-tests test-servers test-faults soak mutants fuzz bench docs screenshots changelog drawings error-page type-page lock clean
 
 help: ## print this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ test-times: setup ## every test that `make test` draws from, once; where the tim
 	$(TEST) -m "not long" --draw inf --times build/times.jsonl || true
 	$(BIN)/python tests/plugins/times.py build/times.jsonl --costs tests/data/costs.json
 
+next-draw: ## after a landing: the next `make test` begins with the next part of the expensive tests
+	@expr $$(cat tests/data/landing) + 1 > tests/data/landing; cat tests/data/landing
+
 test-failed: setup ## the tests that failed in the last run, one at a time
 	PENSTOCK_TEST_POSTGRES=$(V) $(PYTEST) --last-failed --last-failed-no-failures none -p no:randomly
 
@@ -75,7 +78,13 @@ check-static:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	@$(MAKE) --no-print-directory check-test-types
 	$(BIN)/lint-imports
+
+# Names and calls that do not exist, in the tests. A cache of its own, because with other options
+# each of the two runs would discard what the other has cached.
+check-test-types:
+	MYPYPATH=tests $(BIN)/mypy tests --implicit-reexport --cache-dir .mypy_cache/tests
 
 check-tests:
 	PENSTOCK_HYPOTHESIS=check $(PYTEST) -n $(JOBS) --dist worksteal -q -m "not long" tests/unit tests/property
@@ -113,6 +122,9 @@ screenshots: setup ## the pictures of docs/web.md, from a real pipeline in a rea
 
 changelog: $(VENV)/.dev ## print the entry of CHANGELOG.md that the files in changelog.d make
 	$(BIN)/towncrier build --draft
+
+drawings: ## draw the pictures of README.md and ARCHITECTURE.md
+	$(BIN)/python .ci/drawings.py
 
 error-page: ## write docs/errors.md from the error classes
 	$(BIN)/python .ci/error_page.py

@@ -20,6 +20,9 @@ from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import psycopg
+import psycopg.types.composite
+import psycopg.types.enum
+import psycopg.types.range
 
 from harness.servers.catalog_tables import NAMES, TABLES, publications
 from penstock.engines.postgres.server.embedded import EmbeddedPostgres

@@ -49,7 +49,7 @@ class Recorder:
         from plugins.postgres import EmbeddedPostgres
 
         for kind in (EmbeddedPostgres, *KINDS.values()):
-            kind.__enter__ = self._counting("server", kind.__enter__)  # type: ignore[method-assign]
+            kind.__enter__ = self._counting("server", kind.__enter__)  # type: ignore[attr-defined, method-assign]
         session._started = self._counting("spark", session._started)
         time.sleep = self._sleeping(time.sleep)
         self._java_logs.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ class Recorder:
         test[report.when or ""] = round(report.duration, 3)
         for name, counts in report.user_properties:
             if name == "times":
-                for key, count in counts.items():
+                for key, count in counts.items():  # type: ignore[attr-defined]
                     test[key] = round(test.get(key, 0) + count, 3)
         if report.when == "teardown":
             with self._file.open("a", encoding="utf-8") as out:

@@ -75,8 +75,8 @@ def test_a_subscriber_copies_a_merged_log(shards: Shards, monkeypatch: pytest.Mo
         served.subscribe(copies=True)
         run.until(lambda: shards.total(shards.target_url) == WHOLE, "the accounts are there")
         for word in ("extract", "load", "serve", "extract"):
-            before = len(reader.versions)
-            wait_until(lambda before=before: len(reader.versions) > before + 20, "it goes on")
+            count = len(reader.versions)
+            wait_until(lambda count=count: len(reader.versions) > count + 20, "it goes on")
             kill_part(run, word)
         before = load_manifest(base)
         assert before is not None

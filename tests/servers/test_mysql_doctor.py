@@ -468,8 +468,8 @@ def test_my022_old_times(server: MySQLServer, run: Callable[[str], None]) -> Non
         assert [(f.code, f.severity) for f in found] == [("MY022", W)] * 2
         assert "set global mysql56_temporal_format = 1" in found[0].command
         assert "t" in found[1].what
-    found = one(look(server, "MY022"), "MY022", W)
-    server.execute(found.command)
+    finding = one(look(server, "MY022"), "MY022", W)
+    server.execute(finding.command)
     assert look(server, "MY022") == []
 
 

@@ -108,11 +108,11 @@ def staged_postgres(shared_servers: SharedServers, tmp_path: Path) -> Iterator[S
 def staged_of(engine: str, servers: SharedServers, folder: Path) -> Iterator[Staged]:
     """Source, target and staging database are dropped behind it."""
     with ExitStack() as stack:
-        places = [
+        source, target, staging = (
             stack.enter_context(new_place(servers, one)) for one in (engine, ENGINES[0], ENGINES[0])
-        ]
-        yield Staged(*places, folder)
-        places[0].forget_log()
+        )
+        yield Staged(source, target, staging, folder)
+        source.forget_log()
 
 
 @pytest.mark.promise

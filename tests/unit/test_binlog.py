@@ -36,7 +36,9 @@ from penstock.codec.mysql.binlog_outcome import BYTE_LIMIT_MAX, OFFSET_BITS
 from penstock.codec.mysql.binlog_tables import table_map
 from penstock.model.position import to_ordinal
 
-Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
+Decoder = binlog.Decoder
+BinlogBroken = binlog.BinlogBroken
+Stop = binlog.Stop
 
 
 @pytest.fixture(params=DECODERS)

@@ -47,7 +47,9 @@ from penstock.codec.mysql.binlog_tables import relation_of, table_map
 from penstock.codec.mysql.gtids import GtidSet
 from penstock.model import Identity
 
-Decoder, BinlogBroken, Stop = binlog.Decoder, binlog.BinlogBroken, binlog.Stop
+Decoder = binlog.Decoder
+BinlogBroken = binlog.BinlogBroken
+Stop = binlog.Stop
 
 
 @pytest.fixture(params=DECODERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import platform
 import re
 import sys
 from collections import defaultdict
@@ -29,6 +30,13 @@ def test_every_command_of_the_design_is_there() -> None:
     """run, extract, load, status, lag, verify, doctor, demo and the log commands."""
     names = {name for name, _ in commands(cli.cli)}
     assert names >= {*COMMANDS, *(f"log {name}" for name in LOG_COMMANDS)}
+
+
+def test_the_version_is_one_line_with_that_of_python(capsys: pytest.CaptureFixture[str]) -> None:
+    """`penstock --version` prints what a report of a defect begins with."""
+    code, out, _ = called(capsys, "--version")
+    assert code == 0
+    assert out == f"penstock {penstock.__version__}, Python {platform.python_version()}\n"
 
 
 @pytest.mark.parametrize("name", [name for name, _ in commands(cli.cli)])

@@ -6,6 +6,7 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -294,7 +295,7 @@ def test_no_rate_is_shown_before_changes_are_applied(resumed: bool) -> None:
     before = status(gsn=9, bulk=bulk(0, phase), steps=4, loader=loader)
     found = replace(before, lag=None)
     clock, out, figures = Hands(), io.StringIO(), list[dict[str, object]]()
-    views = [LineView(console(out), clock=clock), JsonView(figures.append, clock=clock)]
+    views: list[Any] = [LineView(console(out), clock=clock), JsonView(figures.append, clock=clock)]
     for _ in range(3):
         for view in views:
             view.show(found)

@@ -404,7 +404,7 @@ def test_kernels_are_built_and_can_be_forbidden(monkeypatch: pytest.MonkeyPatch)
     assert wal.wal_kernel() == (_wal.Walk, _wal.Entry, _wal.find_record)
     assert marshal.COMPILED
     assert wal.COMPILED
-    assert marshal.decoder(person_types()).__self__.__class__ is _marshal.Decoder
+    assert marshal.decoder(person_types()).__self__.__class__ is _marshal.Decoder  # type: ignore[attr-defined]
     assert marshal.decoder(person_types())(ANN, 100)["age"] == 31
     monkeypatch.setenv("PENSTOCK_PURE", "1")
     assert marshal.decoder(person_types())(ANN, 100)["age"] == 31

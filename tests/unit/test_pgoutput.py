@@ -36,7 +36,9 @@ from penstock.codec.postgres.pgoutput_outcome import BYTE_LIMIT_MAX
 from penstock.model import Identity
 from penstock.model.position import to_bytes
 
-Decoder, DecodeError, Stop = pgoutput.Decoder, pgoutput.DecodeError, pgoutput.Stop
+Decoder = pgoutput.Decoder
+DecodeError = pgoutput.DecodeError
+Stop = pgoutput.Stop
 
 
 @pytest.fixture(params=DECODERS)

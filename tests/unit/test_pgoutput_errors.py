@@ -29,7 +29,9 @@ from harness.twins.pgoutput import (
 from penstock.codec.postgres import pgoutput
 from penstock.codec.postgres.pgoutput_outcome import Reason
 
-Decoder, DecodeError, Stop = pgoutput.Decoder, pgoutput.DecodeError, pgoutput.Stop
+Decoder = pgoutput.Decoder
+DecodeError = pgoutput.DecodeError
+Stop = pgoutput.Stop
 
 
 @pytest.fixture(params=DECODERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sys
 from typing import NoReturn
@@ -38,7 +39,7 @@ class Unexpected(PenstockError):
 
 
 @click.group(cls=WithEngines, context_settings=CONTEXT)
-@click.version_option(__version__, prog_name="penstock")
+@click.version_option(message=f"penstock {__version__}, Python {platform.python_version()}")
 def cli() -> None:
     """Copy a database into another one and keep it in step: PostgreSQL, MySQL, MariaDB.
 

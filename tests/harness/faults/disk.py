@@ -157,7 +157,7 @@ class Disk:
             id(inode): inode
             for directory in self.directories.values()
             for names in (directory.current, directory.durable, *directory.pending)
-            for inode in names.values()
+            for inode in names.values()  # type: ignore[attr-defined]
             if inode is not None
         }
         for directory in self.directories.values():

@@ -247,9 +247,9 @@ class BankPipeline:
             enter = stack.enter_context
             source, target = self.kinds
             major, settings = self._major, self._settings
-            self.source = enter(make_server(source, major=major, settings=settings))
+            self.source: Any = enter(make_server(source, major=major, settings=settings))
             theirs = listening(target, self._host)
-            self.target = enter(make_server(target, major=major, settings=theirs))
+            self.target: Any = enter(make_server(target, major=major, settings=theirs))
             self.source_url = make_database(self.source, MYSQL.namespace, self._host)
             self.target_url = make_database(self.target, COPY, self._host)
             self.namespace = dialect_of(self.source_url).namespace

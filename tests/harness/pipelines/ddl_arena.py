@@ -277,8 +277,10 @@ class Arena:
         self._config = load_config(file)
         self.extract, self.load = Child("extract", file), Child("load", file)
         self._config.layout.run.mkdir(parents=True, exist_ok=True)
-        for started in (self.extract, self.load, *self._followers):
-            started.start()
+        self.extract.start()
+        self.load.start()
+        for follower in self._followers:
+            follower.start()
 
     def _play(self) -> None:
         is_drawn = self._dice.random() < 0.4

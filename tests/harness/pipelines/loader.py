@@ -131,7 +131,7 @@ class Applying:
         self.settled = more.get("settled", {})
         self.engine: Any = engine_of(url)
         for table in more.get("unsure", ()):
-            self.engine.unsure.note(table)
+            self.engine.unsure.note(table)  # type: ignore[attr-defined]
         self.target: Any = self.engine.open_target(
             url,
             self.namespaces,

@@ -27,7 +27,7 @@ class Keeper(LocalKeeper):
 
     def __init__(self) -> None:
         super().__init__()
-        self.session = Counting()
+        self.session: Counting = Counting()
 
     def wait(self, _: Callable[[], bool]) -> bool:
         """It is there."""
