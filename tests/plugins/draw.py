@@ -2,17 +2,23 @@
 
 `--draw SECONDS` leaves out the rest. Every case runs with one of the servers that it could run with
 (marked `each_server`, with all of them). Cases of a test function that takes half a second or more
-are drawn: one of each function marked `promise` always, then one of each file without cheap ones,
-one of each other function, and further ones, until the seconds are used up, added over both cores.
-What a case takes is in `data/costs.json`, which `make test-times` writes; a function that is not in
-there counts as cheap. The order of drawing is by a hash of the case and of a seed: the commit, or
-what PENSTOCK_TEST_SEED says.
+are drawn: one of each function marked `promise` always, then the part whose turn it is, then one of
+each file without cheap ones, one of each other function, and further ones, until the seconds are
+used up, added over both cores. What a case takes is in `data/costs.json`, which `make test-times`
+writes; a function that is not in there counts as cheap.
+
+The parts make sure that each case has its turn. All expensive cases, in an order that never
+changes, are cut into as few parts of equal time as fit; the number of the landing says which part
+runs. Nothing in a clone says how many landings there were, so `data/landing` counts them, and
+`make next-draw` raises it. Everything else is by a hash of the case and of a seed: the commit, or
+what PENSTOCK_TEST_SEED says, in the form SEED or SEED/LANDING.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 from collections import Counter, defaultdict
@@ -24,8 +30,11 @@ from typing import Any
 import pytest
 
 COSTS = Path(__file__).parents[1] / "data" / "costs.json"
+LANDING = COSTS.with_name("landing")
 SEED = "PENSTOCK_TEST_SEED"
+PART_SHARE = 0.8  # of the time that promises leave; each commit draws anew for the rest
 FIRST_S = 10.0  # files with tests that take longer come first, so that none is left for the end
+TURN = pytest.StashKey["Turn"]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +56,74 @@ class Case:
         return self.name.partition("::")[0]
 
 
-def draw(cases: Iterable[Case], seed: str, budget_s: float) -> set[str]:
-    """The names of the cases that run."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Place of a landing among the parts.
+
+    Attributes:
+        number: Number of the landing, from 0.
+        parts: Number of landings after which every case has run; 0 if there is no time for any.
+    """
+
+    number: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"part {self.number % self.parts + 1} of {self.parts}" if self.parts else "no part"
+
+
+def turn_of(cases: Iterable[Case], landing: int, budget_s: float) -> Turn:
+    """Return whose turn it is: parts are as few as possible, so that each fits into its share."""
+    costs: dict[str, float] = defaultdict(float)  # the dearest case of each promise
+    total_s = 0.0
+    for case in cases:
+        total_s += case.cost_s
+        if case.is_promise:
+            costs[case.function] = max(costs[case.function], case.cost_s)
+    room_s = PART_SHARE * (budget_s - sum(costs.values()))
+    if room_s <= 0:
+        return Turn(landing, 0)
+    return Turn(landing, max(math.ceil(total_s / room_s), 1))
+
+
+def find_part(cases: Iterable[Case], turn: Turn) -> list[Case]:
+    """Return the expensive cases of a turn. Cases that come or go move only those at a border."""
+    expensive = sorted(
+        (case for case in cases if case.cost_s), key=lambda case: place("", case.name)
+    )
+    if not (expensive and turn.parts):
+        return []
+    part_s = sum(case.cost_s for case in expensive) / turn.parts
+    found, begun_s = [], 0.0
+    for case in expensive:
+        if int((begun_s + case.cost_s / 2) / part_s) == turn.number % turn.parts:
+            found.append(case)
+        begun_s += case.cost_s
+    return found
+
+
+def draw(cases: Iterable[Case], seed: str, budget_s: float, landing: int = 0) -> set[str]:
+    """Return the names of the cases that run."""
     all_cases = sorted(cases, key=lambda case: place(seed, case.name))
     drawn = {case.name for case in all_cases if not case.cost_s}
-    expensive = [case for case in all_cases if case.cost_s]
-    left_s = budget_s
     met = {case.file for case in all_cases if not case.cost_s}
+    expensive = [case for case in all_cases if case.cost_s]
     taken: Counter[str] = Counter()
+    left_s = budget_s
+
+    def take(case: Case) -> None:
+        nonlocal left_s
+        left_s -= case.cost_s
+        taken[case.function] += 1
+        drawn.add(case.name)
+        met.add(case.file)
+
     for case in expensive:
         if case.is_promise and not taken[case.function]:
-            taken[case.function] += 1
-            drawn.add(case.name)
-            left_s -= case.cost_s
-            met.add(case.file)
+            take(case)
+    for case in find_part(expensive, turn_of(expensive, landing, budget_s)):
+        if case.name not in drawn and case.cost_s <= left_s:
+            take(case)
     rounds: list[tuple[int, Case]] = []
     for case in expensive:
         if case.name in drawn:
@@ -107,16 +170,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Settle the seed before other processes are started, which take it over."""
-    if config.getoption("--draw") is not None and not os.environ.get(SEED):
-        os.environ[SEED] = commit() or "0"
+    """Settle seed and landing before other processes are started, which take them over."""
+    if config.getoption("--draw") is not None:
+        seed, _, landing = os.environ.get(SEED, "").partition("/")
+        landing = landing or LANDING.read_text(encoding="utf-8").strip()
+        os.environ[SEED] = f"{seed or commit() or '0'}/{int(landing)}"
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """The seed, and how to have it again."""
+    """Return the seed, how to repeat it, and the part that has its turn, once that is known."""
     if config.getoption("--draw") is None:
         return None
-    return f"tests drawn with {SEED}={os.environ[SEED]}, which repeats the draw"
+    turn = config.stash.get(TURN, None)
+    said = f"; {turn} of the expensive ones has its turn" if turn else ""
+    return f"tests drawn with {SEED}={os.environ[SEED]}, which repeats the draw{said}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -132,7 +199,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     costs: dict[str, float] = json.loads(COSTS.read_text())
     budget_s: float | None = config.getoption("--draw")
     if budget_s is not None:
-        kept = _drawn(items, costs, os.environ[SEED], budget_s)
+        kept, turn = _select(items, costs, os.environ[SEED], budget_s)
+        config.stash[TURN] = turn
         left_out = [item for item in items if item not in kept]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item in kept]
@@ -140,10 +208,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _file(item) not in slow)
 
 
-def _drawn(
-    items: Sequence[pytest.Item], costs: dict[str, float], seed: str, budget_s: float
-) -> set[pytest.Item]:
-    """The tests that run, of all that could."""
+def _select(
+    items: Sequence[pytest.Item], costs: dict[str, float], settled: str, budget_s: float
+) -> tuple[set[pytest.Item], Turn]:
+    """Return the tests that run, of all that could, and whose turn it is."""
+    seed, _, landing = settled.partition("/")
     by_case: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         by_case[_case(item)[0]].append(item)
@@ -156,10 +225,11 @@ def _drawn(
         for name, same in by_case.items()
     }
     # One order of servers for a whole file, because its tests may share what they run on.
-    return {
+    selected = {
         min(by_case[case], key=lambda item: place(seed, f"{_file(item)} {_case(item)[1]}"))
-        for case in draw(cases, seed, budget_s)
+        for case in draw(cases, seed, budget_s, int(landing))
     }
+    return selected, turn_of(cases, int(landing), budget_s)
 
 
 def _file(item: pytest.Item) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plugins.draw import Case, draw
+from plugins import draw as draw_module
+from plugins.draw import Case, draw, find_part, turn_of
 
 CHEAP = {Case(f"{file}::test_cheap_{n}") for file in ("a.py", "z.py") for n in range(5)}
 FILES = ("x.py", "y.py", "z.py")
@@ -16,6 +17,12 @@ EXPENSIVE = {
 }
 PROMISED = {Case(f"x.py::test_promised[{case}]", cost_s=30.0, is_promise=True) for case in "abcd"}
 ALL = CHEAP | EXPENSIVE | PROMISED
+
+
+@pytest.fixture
+def _no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave all time to the draw by the seed."""
+    monkeypatch.setattr(draw_module, "PART_SHARE", 0.0)
 
 
 def names(cases: set[Case]) -> set[str]:
@@ -36,6 +43,7 @@ def test_without_time_no_promise_is_left_out(seed: str) -> None:
     assert functions(drawn) == ["x.py::test_promised"]
 
 
+@pytest.mark.usefixtures("_no_parts")
 def test_each_file_comes_before_any_function() -> None:
     """A file whose tests are all expensive is not left out for other files' functions."""
     for seed in map(str, range(20)):
@@ -59,6 +67,7 @@ def test_the_budget_is_kept() -> None:
         assert len(drawn) == 20
 
 
+@pytest.mark.usefixtures("_no_parts")
 def test_each_function_comes_before_any_comes_twice() -> None:
     """A matrix of many cases does not push others out."""
     for seed in map(str, range(20)):
@@ -69,7 +78,7 @@ def test_each_function_comes_before_any_comes_twice() -> None:
 def test_a_seed_repeats_its_draw_and_others_draw_otherwise() -> None:
     """Each case has its turn: none is left out by every seed."""
     assert draw(ALL, "a", 100.0) == draw(sorted(ALL, key=lambda case: case.name), "a", 100.0)
-    drawn = [frozenset(draw(ALL, str(seed), 100.0)) for seed in range(100)]
+    drawn = [frozenset(draw(ALL, str(seed), 100.0, seed)) for seed in range(100)]
     assert len(set(drawn)) > 50
     assert frozenset().union(*drawn) == names(ALL)
 
@@ -81,3 +90,36 @@ def test_a_new_case_changes_little() -> None:
         before, after = draw(ALL, seed, 100.0), draw(ALL | {new}, seed, 100.0)
         assert new.name in after
         assert len(before - after) <= 3
+
+
+@pytest.mark.parametrize("budget_s", [60.0, 100.0, 200.0, 1000.0])
+def test_every_case_has_run_after_as_many_landings_as_there_are_parts(budget_s: float) -> None:
+    """Whichever commits are tested: the parts do not depend on them."""
+    turn = turn_of(ALL, 7, budget_s)
+    assert turn.parts == max(1, -(-480 // (0.8 * (budget_s - 30.0))))
+    drawn = [draw(ALL, f"{n}", budget_s, 7 + n) for n in range(turn.parts)]
+    assert frozenset().union(*drawn) == names(ALL)
+    costs = {case.name: case.cost_s for case in ALL}
+    assert all(sum(costs[name] for name in one) <= budget_s for one in drawn)
+
+
+def test_a_commit_draws_anew_for_the_rest() -> None:
+    """Two commits of one landing have its part, and each some cases of its own."""
+    part = names(set(find_part(ALL, turn_of(ALL, 1, 200.0))))
+    drawn = [draw(ALL, str(seed), 200.0, 1) for seed in range(20)]
+    assert all(part <= one for one in drawn)
+    assert len({frozenset(one) for one in drawn}) > 10
+
+
+def test_a_new_case_moves_only_cases_at_the_borders_of_parts() -> None:
+    """Otherwise a case could miss its turn whenever tests are added."""
+    new = Case("new.py::test_new", cost_s=10.0)
+    turn = turn_of(EXPENSIVE, 1, 120.0)
+    before = names(set(find_part(EXPENSIVE, turn)))
+    after = names(set(find_part(EXPENSIVE | {new}, turn)))
+    assert len(before ^ (after - {new.name})) <= 3
+
+
+def test_the_landing_is_a_number() -> None:
+    """`make next-draw` raises it."""
+    assert int(draw_module.LANDING.read_text(encoding="utf-8")) >= 0
