@@ -1,6 +1,6 @@
 """The files that one change passes, from the source's log to the commit in the target.
 
-ARCHITECTURE.md lists them and says how many they are.
+docs/internals.md lists them and says how many they are.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def walk(servers: SharedServers, engine: str, directory: Path) -> Tracks:
 
 
 def listed(engine: str) -> set[str]:
-    """The list in ARCHITECTURE.md, of those that both have and of this engine's own."""
-    page = (ROOT / "ARCHITECTURE.md").read_text()
+    """The list in docs/internals.md, of those that both have and of this engine's own."""
+    page = (ROOT / "docs/internals.md").read_text()
     section = page.split("## The files of one change")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (both|pg|my) \| (\d+) \| (.*) \|$", section, re.MULTILINE)
     found: set[str] = set()

@@ -86,9 +86,18 @@ class CdcConsumer:
     def on_events(self, events: Iterator[CdcEvent]) -> bool:
         """Process events, as many as wanted, and return whether to save the state.
 
-        True saves the position after the last event read. False saves nothing: the events are
-        delivered again after a restart, but not before. It is called again while events remain,
-        and at least once per segment, perhaps without any event.
+        It is called again while events remain, and at least once per segment, perhaps without any
+        event.
+
+        Args:
+            events: The next events, in commit order; those that are not read come in the next call.
+
+        Returns:
+            True saves the position after the last event read. False saves nothing: the events are
+            delivered again after a restart, but not before.
+
+        Raises:
+            Exception: Any exception ends the consumer; nothing is saved.
         """
         raise NotImplementedError
 
@@ -96,6 +105,12 @@ class CdcConsumer:
         """Process changes like `on_events`, as one Arrow record batch per table and run (ours).
 
         A consumer has either this or `on_events`.
+
+        Args:
+            batches: The next CdcBatch objects, in the order of runs.
+
+        Returns:
+            Whether to save the position after the last batch read.
         """
         raise NotImplementedError
 
@@ -126,8 +141,11 @@ class CdcConsumer:
         by mistake: override it.
 
         Args:
-            table: `schema.table`.
-            gsn: number of the last change before it, of any table.
+            table: Name of the table, `schema.table`.
+            gsn: Number of the last change before it, of any table.
+
+        Raises:
+            TruncateNotHandled: By default.
         """
         raise TruncateNotHandled(
             f"{table} was emptied by TRUNCATE, and {type(self).__qualname__} has no on_truncate",

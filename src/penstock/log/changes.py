@@ -73,12 +73,17 @@ class Change:
     """One change of one table.
 
     Attributes:
-        gsn: of a truncate the gsn of the row change that it follows.
-        position: of the commit, as `penstock log cat` has it, as a number.
-        op: insert, update, delete or truncate.
-        row: the columns after the change; of a delete, the columns of the deleted row that the
+        gsn: Number of the row change, from 1, in commit order. A truncate has the gsn of the row
+            change that it follows.
+        trx: Number of the transaction, from 1, in commit order.
+        position: Position of the commit in the source's log, as a number; docs/python.md says
+            what it is for each source.
+        commit_time: Time of the commit by the source's clock, in UTC.
+        op: One of insert, update, delete and truncate.
+        table: Name of the table, `schema.table`.
+        row: The columns after the change; of a delete, the columns of the deleted row that the
             source sent; None for a truncate. A column that was not sent is ABSENT, NULL is None.
-        before: the row before the change, if the source sent it.
+        before: The row before the change; None if the source did not send it.
     """
 
     gsn: int
@@ -136,7 +141,12 @@ class ChangeLog:
         absent.
 
         Args:
-            name: the table; optional if there is only one.
+            name: Name of the table, `schema.table`; optional if there is only one.
+
+        Raises:
+            TableNotInLog: The log has no changes of this table, or of several if none is named.
+            SegmentMissing: Requested changes have been removed.
+            SegmentCorrupt: A segment is damaged.
         """
         wanted = self._name(name)
         pieces: list[change_tables.Piece] = []
@@ -155,7 +165,13 @@ class ChangeLog:
         """Return the changes of one table as a pandas DataFrame, with the columns of `table`.
 
         A cell that the source did not send holds ABSENT; such columns are of objects, and so are
-        integers with NULL, which stay integers. Raises PandasMissing.
+        integers with NULL, which stay integers.
+
+        Args:
+            name: Name of the table, `schema.table`; optional if there is only one.
+
+        Raises:
+            PandasMissing: pandas is not installed. Also raises the errors of `table`.
         """
         try:
             import pandas
@@ -178,6 +194,13 @@ class ChangeLog:
         """Return the changes of one table as a DataFrame of this Spark session.
 
         They pass through this process's memory: limit `read_log` to what is needed.
+
+        Args:
+            session: A SparkSession.
+            name: Name of the table, `schema.table`; optional if there is only one.
+
+        Raises:
+            TableNotInLog: As `table`, whose other errors it raises too.
         """
         return session.createDataFrame(change_tables.for_spark(self.table(name)))
 

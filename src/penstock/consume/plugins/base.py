@@ -59,29 +59,26 @@ class Transaction:
 
 
 class Instance(Protocol):
-    """FlexCDC as a plugin sees it: the last argument of each callback.
-
-    Attributes:
-        settings: by section (`flexcdc`, `source`, `dest`, and any other of consumer.ini) the keys
-            with their texts.
-        mvlogList: by `schema.table` the changelog's name, of every captured table.
-    """
+    """FlexCDC as a plugin sees it: the last argument of each callback."""
 
     @property
     def settings(self) -> Mapping[str, Mapping[str, str]]:
-        """See the class."""
+        """Keys with their texts by section: `flexcdc`, `source`, `dest`, any other of the file."""
         ...
 
     @property
     def mvlogList(self) -> Mapping[str, str]:  # noqa: N802 - FlexCDC's name
-        """See the class."""
+        """Name of the changelog of every captured table, by `schema.table`."""
         ...
 
     def get_source(self, new: bool = False) -> Any:
         """Return the driver's connection to the source.
 
         Args:
-            new: return a separate connection, which the caller closes.
+            new: Return a separate connection, which the caller closes.
+
+        Raises:
+            ConnectFailed: The source cannot be reached, or refuses the connection.
         """
         ...
 
@@ -125,12 +122,14 @@ class Plugin(Protocol):
     from any callback, repeats at most this transaction, with the same numbers, and loses none. Any
     exception of a plugin ends the run with an error.
 
-    Attributes:
-        trx_id: argument: the number of the transaction; also uow_id.
-        gsn: argument: the number of this row image; in begin_trx the last one of the previous
-            transaction, in commit_trx the last one of this transaction.
-        row: argument: column name to value; see RowValues.
-        db: argument: as the source has it; also table.
+    The arguments of the callbacks are:
+
+    - trx_id, uow_id: the number of the transaction.
+    - gsn: the number of this row image; in begin_trx the last one of the previous transaction, in
+      commit_trx the last one of this transaction.
+    - row: column name to value; see RowValues.
+    - db, table: the names that the source has.
+    - instance: FlexCDC as the plugin sees it.
     """
 
     def plugin_init(self, instance: Instance, /) -> None:

@@ -1,0 +1,180 @@
+"""Every page against the code: links, anchors, commands with their options, sections and keys."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli import cli
+from penstock.ports.config import CONSUMERS, FLEXCDC, SECTIONS, STAGING_SECTIONS, camel
+from penstock.ports.consumer_config import ConsumerSection
+from penstock.ports.flexcdc_settings import FlexCdcSettings
+from penstock.ports.merge_config import MERGE, MergeSection
+from penstock.ports.serve_config import SERVE, ServeSection
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def pages() -> list[pytest.param]:
+    """Return every page with its path as id."""
+    return [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in PAGES]
+
+
+@cache
+def prose(path: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub and MyST form them."""
+    seen: Counter[str] = Counter()
+    made = set()
+    for heading in re.findall(r"^#{1,6} (.+)$", prose(path), re.M):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip())
+        slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+        made.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return made
+
+
+@pytest.mark.parametrize("path", pages())
+def test_links_lead_to_files_and_anchors(path: Path) -> None:
+    """A relative link names a file that exists and, with #, one of its headings."""
+    broken = []
+    for name, anchor in re.findall(r"\]\(([^)#\s:]*)(?:#([^)\s]+))?\)", prose(path)):
+        target = (path.parent / name).resolve() if name else path
+        is_page = target.suffix == ".md"
+        if not target.exists() or (anchor and is_page and anchor not in anchors(target)):
+            broken.append(f"{name}#{anchor}")
+    assert broken == []
+
+
+def find_commands(path: Path) -> Iterator[str]:
+    """Yield each `penstock ...` of a page: in code within a line, and typed in a console."""
+    text = path.read_text(encoding="utf-8")
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.M | re.S):
+        yield from re.findall(r"^\$ (?:\S*/)?(penstock .*)$", block.replace("\\\n", " "), re.M)
+    yield from (code.replace("\n", " ") for code in re.findall(r"`(penstock [^`]+)`", prose(path)))
+
+
+def check_command(typed: str) -> str | None:
+    """Return what a command line has that penstock does not, or None."""
+    command: click.Command = cli
+    taken: set[str] = set()
+    for word in typed.partition("#")[0].split()[1:]:
+        bare = word.rstrip(",;:.|")
+        if isinstance(command, click.Group) and re.fullmatch("[a-z][a-z-]*", bare):
+            context = click.Context(command)
+            found = command.get_command(context, bare)
+            if found is None:
+                return f"no command {bare!r}"
+            taken |= _options(command)
+            command = found
+        elif re.match("--?[a-z]", bare):
+            option = bare.partition("=")[0].rstrip("]")
+            if option not in taken | _options(command) | {"--help"}:
+                return f"no option {option!r}"
+    return None
+
+
+def _options(command: click.Command) -> set[str]:
+    return {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+
+
+@pytest.mark.parametrize("path", pages())
+def test_commands_and_their_options_exist(path: Path) -> None:
+    """A command that a page shows is one that penstock has, and so is each of its options."""
+    wrong = {typed: reason for typed in find_commands(path) if (reason := check_command(typed))}
+    assert wrong == {}
+
+
+@cache
+def known_keys() -> dict[str, set[str]]:
+    """Return the keys of each section, as a file spells them."""
+    sections = {**SECTIONS, **STAGING_SECTIONS, MERGE: MergeSection, CONSUMERS: ConsumerSection}
+    keys = {name: {camel(one.name) for one in fields(kind)} for name, kind in sections.items()}
+    keys[SERVE] = {one.name for one in fields(ServeSection)}
+    keys[FLEXCDC] = {one.name for one in fields(FlexCdcSettings)}
+    return keys
+
+
+def find_settings(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield section and key of each setting that a page names: `[section] key`, and in files."""
+    for section, key in re.findall(r"`\[(\w+)\] (\w+)\b", prose(path)):
+        yield section, key
+    for block in re.findall(r"^```toml\n(.*?)^```", path.read_text("utf-8"), re.M | re.S):
+        for section, value in tomllib.loads(block).items():
+            if isinstance(value, dict) and section != "project":  # of a pyproject.toml
+                for one in value.values() if section == CONSUMERS else (value,):
+                    # A table in [flexcdc] has the settings of a plugin.
+                    is_open = section == FLEXCDC
+                    yield from (
+                        (section, key)
+                        for key, given in one.items()
+                        if not (is_open and isinstance(given, dict))
+                    )
+
+
+@pytest.mark.parametrize("path", pages())
+def test_settings_exist(path: Path) -> None:
+    """A setting that a page names is a key of a section that a pipeline file can have."""
+    known = known_keys()
+    wrong = [
+        f"[{section}] {key}"
+        for section, key in find_settings(path)
+        if key not in known.get(section, ())
+    ]
+    assert wrong == []
+
+
+def find_defaults() -> Iterator[tuple[str, str, str]]:
+    """Yield section, key and default of each row of the tables in docs/configuration.md."""
+    page = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    for part in page.split("\n## [")[1:]:
+        section = part.partition("]")[0].partition(".")[0]
+        for key, default in re.findall(r"^\| (\w+) \|[^|]*\|([^|]*)\|", part, re.M):
+            if key != "key":
+                yield section, key, default.strip('`" ')
+
+
+def test_the_page_of_settings_has_every_key_and_its_default() -> None:
+    """A default on the page, if it is a plain value, is that of the code."""
+    kinds = {**SECTIONS, CONSUMERS: ConsumerSection}
+    rows = list(find_defaults())
+    listed = {(section, key) for section, key, _ in rows if section in kinds}
+    known = {(name, camel(one.name)) for name, kind in kinds.items() for one in fields(kind)}
+    assert listed == known
+    compared = 0
+    for section, key, text in rows:
+        default = (
+            {camel(one.name): one.default for one in fields(kinds[section])}[key]
+            if (section in kinds)
+            else None
+        )
+        if isinstance(default, bool | int | float | str) and default not in ("", 0):
+            compared += 1
+            shown = str(default).lower() if isinstance(default, bool) else str(default)
+            assert text.replace(",", "") == shown, f"[{section}] {key}"
+    assert compared > 20
+
+
+def test_the_drawings_are_those_that_the_command_makes() -> None:
+    """docs/images has what `make drawings` writes; the packages are those of the contract."""
+    drawings = runpy.run_path(str(ROOT / ".ci" / "drawings.py"))["DRAWINGS"]
+    for name, draw in drawings.items():
+        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == draw().to_svg(), name
