@@ -96,11 +96,12 @@ def test_a_new_case_changes_little() -> None:
 def test_every_case_has_run_after_as_many_landings_as_there_are_parts(budget_s: float) -> None:
     """Whichever commits are tested: the parts do not depend on them."""
     turn = turn_of(ALL, 7, budget_s)
-    assert turn.parts == max(1, -(-480 // (0.8 * (budget_s - 30.0))))
+    assert turn.parts == max(1, -(-480 // (0.9 * (budget_s - 30.0))))
     drawn = [draw(ALL, f"{n}", budget_s, 7 + n) for n in range(turn.parts)]
     assert frozenset().union(*drawn) == names(ALL)
     costs = {case.name: case.cost_s for case in ALL}
-    assert all(sum(costs[name] for name in one) <= budget_s for one in drawn)
+    half_s = 15.0  # of the dearest case, which may lie on a border
+    assert all(sum(costs[name] for name in one) <= budget_s + half_s for one in drawn)
 
 
 def test_a_commit_draws_anew_for_the_rest() -> None:
